@@ -1,0 +1,78 @@
+"""The only place that asks what time it is, and the exact passage between times and integers."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Clock(Protocol):
+    """Where a tick gets its time from. Assumption: `monotonic` never goes back; `now` may."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment, for budgets and waits."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+class ManualClock:
+    """A clock that moves only when told to, for tests and simulations."""
+
+    def __init__(self, start: datetime) -> None:
+        self._now = start
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return (self._now - EPOCH).total_seconds()
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(timedelta(seconds=seconds))
+
+    def advance(self, by: timedelta) -> None:
+        """Move the clock; the only way it ever moves."""
+        self._now += by
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since the epoch, exact. `moment` must be aware."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def from_us(microseconds: int) -> datetime:
+    """The inverse of `to_us`, exact, in UTC."""
+    return EPOCH + timedelta(microseconds=int(microseconds))
+
+
+def us(duration: timedelta) -> int:
+    """A duration in microseconds, exact."""
+    return duration // MICROSECOND
+
+
+def iso(moment: datetime) -> str:
+    """How a moment is written wherever a person reads it: `2026-11-21T05:20:00Z`, with a fraction if any."""
+    text = moment.astimezone(UTC).isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
+    return text.replace("+00:00", "Z")

@@ -1,0 +1,56 @@
+"""Durations as people write them in settings and on the command line: `10s`, `5m`, `1h30m`, `250ms`."""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+_PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read `10s`, `5m`, `1h30m`, `0.5s`; a bare `0` is no time at all.
+
+    Raises ValueError, with what would be right, for anything else: a number without its unit is refused,
+    because nobody can tell seconds from minutes by looking at it.
+    """
+    written = text.strip()
+    if written == "0":
+        return timedelta(0)
+    parts = _PART.findall(written)
+    if not parts or "".join(number + unit for number, unit in parts) != written:
+        raise ValueError("write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
+    try:
+        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0))
+    except OverflowError as error:
+        raise ValueError("this duration is longer than any that can be handled") from error
+
+
+def format_duration(duration: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back to within a millisecond; `-` before a negative one."""
+    sign, left = ("-", -duration) if duration < timedelta(0) else ("", duration)
+    if left and left % timedelta(seconds=1):
+        left = timedelta(seconds=round(left.total_seconds(), 3))
+    text = ""
+    for unit in ("d", "h", "m"):
+        count, left = divmod(left, _UNITS[unit])
+        text += f"{count}{unit}" if count else ""
+    seconds = left.total_seconds()
+    text += f"{seconds:g}s" if seconds else ""
+    return sign + (text or "0s")
+
+
+def _read(value: Any) -> Any:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Duration = Annotated[timedelta, BeforeValidator(_read), PlainSerializer(format_duration)]
+"""A `timedelta` that a settings file writes as text."""
