@@ -48,8 +48,8 @@ def format_duration(duration: timedelta) -> str:
     return sign + (text or "0s")
 
 
-def _read(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else value
+def _read(value: Any) -> timedelta:
+    return value if isinstance(value, timedelta) else parse_duration(str(value))
 
 
 Duration = Annotated[timedelta, BeforeValidator(_read), PlainSerializer(format_duration)]

@@ -1,0 +1,85 @@
+"""Create-only objects in a local folder: the embedded default."""
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing
+
+TEMPORARY = ".tmp-"
+"""Begins the name of a file that is still being written; a crash may leave one, and nobody reads it."""
+
+
+class DiskObjects:
+    """Objects as files. Assumption: the folder is on one file system that has hard links and `fsync`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def uri(self) -> str:
+        return f"file:{self._folder}"
+
+    def create(self, name: str, content: bytes) -> None:
+        path = self._folder / name
+        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path)  # fails if the name is taken: the exclusive moment
+            _sync_folder(path.parent)
+        except FileExistsError as error:
+            raise ObjectExists(f"{self.uri}/{name} is already there") from error
+        except OSError as error:
+            raise disk_error(error, path) from error
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+    def read(self, name: str) -> bytes:
+        path = self._folder / name
+        try:
+            return path.read_bytes()
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+        except OSError as error:
+            raise disk_error(error, path) from error
+
+    def names(self, prefix: str) -> Iterator[str]:
+        folder = self._folder / prefix.rpartition("/")[0]
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(self._folder).as_posix()
+            if name.startswith(prefix) and not path.name.startswith(TEMPORARY) and path.is_file():
+                yield name
+
+    def delete(self, name: str) -> None:
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise disk_error(error, self._folder / name) from error
+
+
+def disk_error(error: OSError, path: Path) -> LakeError:
+    """An operating system's error as one that says what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return LakeFull(f"no space is left for {path}; free some, and the next tick goes on from what is durable")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        return LakeUnwritable(
+            f"the lake cannot use {path}: {error.strerror}; let this user write there, or set lake.uri to another place"
+        )
+    return LakeError(f"the lake failed at {path}: {error}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name itself durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,104 @@
+"""A decision: where the watermark stands, the reason, and the evidence, enough to derive it again."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from pipeline.clock import iso
+from pipeline.durations import format_duration
+from pipeline.watermark.histogram import Cell
+from pipeline.watermark.readings import EffectiveReading
+
+
+class Reason(StrEnum):
+    """Why the watermark stands where it stands."""
+
+    ADVANCED = "ADVANCED"
+    UNCHANGED = "UNCHANGED"
+    PINNED_BY_BACKLOG = "PINNED_BY_BACKLOG"
+    HELD_TRACKING_BEHIND = "HELD_TRACKING_BEHIND"
+    HELD_INCOMPLETE = "HELD_INCOMPLETE"
+    HELD_NO_DATA = "HELD_NO_DATA"
+    HELD_STALE_READING = "HELD_STALE_READING"
+    HELD_SEEK = "HELD_SEEK"
+    IDLE_ADVANCED = "IDLE_ADVANCED"
+    IDLE_HELD = "IDLE_HELD"
+    RELEASED = "RELEASED"
+
+    @property
+    def is_hold(self) -> bool:
+        """Whether the watermark waits for something other than the event times themselves."""
+        return self.name.startswith("HELD_")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of one tick. Moments are aware and in UTC; None means not known or not looked at.
+
+    `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings
+    before slack. `band_start`, `band_end`, `pin` and `messages_in_band` are of the band that was looked at.
+    """
+
+    at: datetime
+    watermark: datetime | None
+    reason: Reason
+    candidate: datetime | None = None
+    base: EffectiveReading | None = None
+    tracking: EffectiveReading | None = None
+    band_start: datetime | None = None
+    band_end: datetime | None = None
+    anchor: datetime | None = None
+    pin: Cell | None = None
+    messages_in_band: int = 0
+    newest_publish_time: datetime | None = None
+    recent_lag: timedelta | None = None
+    complete_from: datetime | None = None
+
+    @property
+    def lag(self) -> timedelta | None:
+        """How far the watermark is behind the moment of the decision."""
+        return None if self.watermark is None else self.at - self.watermark
+
+    def sentence(self) -> str:
+        """What was decided and why, in one sentence."""
+        where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
+        if self.lag is not None:
+            where += f" ({format_duration(timedelta(seconds=round(self.lag.total_seconds())))} behind now)"
+        return f"{self.reason}: {where}; {self._because()}"
+
+    def _because(self) -> str:
+        base = "unknown" if self.base is None else iso(self.base.oldest_unacked)
+        tracking = "unknown" if self.tracking is None else iso(self.tracking.oldest_unacked)
+        match self.reason:
+            case Reason.ADVANCED:
+                return f"the least of about {self.messages_in_band} event times published since {_at(self.band_start)}"
+            case Reason.UNCHANGED:
+                return "the least event time in the band is not above it"
+            case Reason.PINNED_BY_BACKLOG:
+                return f"base has not acknowledged what was published at {base}, and its backlog reaches below"
+            case Reason.HELD_TRACKING_BEHIND:
+                return (
+                    f"tracking has read up to {tracking}, neither near now nor ahead of base ({base}) by the band; "
+                    "it moves when tracking has caught up"
+                )
+            case Reason.HELD_INCOMPLETE:
+                return (
+                    f"tracking knows what was published since {_at(self.complete_from)}, and base still holds older "
+                    f"messages ({base}); it moves when base has landed them"
+                )
+            case Reason.HELD_NO_DATA:
+                return "nothing with an event time was published a band ago or earlier, so there is no anchor yet"
+            case Reason.HELD_STALE_READING:
+                return "the oldest unacknowledged publish time of base or tracking is not known, or too old"
+            case Reason.HELD_SEEK:
+                return f"a subscription was sought back (base {base}, tracking {tracking}); what it replays may be late"
+            case Reason.IDLE_ADVANCED:
+                return f"nothing was published since {_at(self.newest_publish_time)} and nothing is outstanding"
+            case Reason.IDLE_HELD:
+                return f"nothing was published since {_at(self.newest_publish_time)}, and idle is set to hold"
+            case Reason.RELEASED:
+                return "an operator let the stragglers go"
+
+
+def _at(moment: datetime | None) -> str:
+    return "an unknown moment" if moment is None else iso(moment)

@@ -1,0 +1,196 @@
+"""The estimator: from what was published and what is outstanding to the watermark, or to a reason to hold it.
+
+Guarantee: with disorder at most `policy.band` (see `docs/watermark.md`), no message that is still to land has an
+event time below the watermark, while the idle rule has not fired; where it has, provided that after a silence
+`publish time - event time <= recent lag + band`.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from pipeline.clock import from_us
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.histogram import BUCKET_US, Cell, Histogram, bucket_of, bucket_start
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading
+
+ZERO = timedelta(0)
+BUCKET = timedelta(microseconds=BUCKET_US)
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The publish times that are looked at, `[start, end]`, and the anchor's bucket if there is one."""
+
+    start: datetime
+    end: datetime
+    anchor: datetime | None
+
+
+def estimate(
+    histogram: Histogram,
+    *,
+    base: EffectiveReading | None,
+    tracking: EffectiveReading | None,
+    policy: Policy,
+    previous: Decision | None,
+    complete_from: datetime,
+    at: datetime,
+    pruned_before: int | None = None,
+) -> Decision:
+    """One decision. Pure: the same arguments give the same decision, bit for bit.
+
+    `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, less the
+    buckets below `pruned_before`. `base` and `tracking` are the effective readings, tracking's taken after what
+    it acknowledged was persisted. `previous` is the last decision of the same log; `at` is now.
+    """
+    held = _Held(at=at, previous=previous, base=base, tracking=tracking, complete_from=complete_from, histogram=histogram)
+    if base is None or tracking is None or _is_stale(base, at, policy) or _is_stale(tracking, at, policy):
+        return held.because(Reason.HELD_STALE_READING)
+    if previous is not None and (_was_sought(base, previous.base) or _was_sought(tracking, previous.tracking)):
+        return held.because(Reason.HELD_SEEK)
+
+    oldest_base = base.oldest_unacked - policy.base_slack
+    oldest_tracking = tracking.oldest_unacked - policy.reading_slack
+    hole_ends = _end_of_hole(histogram, base, oldest_tracking, pruned_before)
+    if hole_ends is not None:
+        held = replace(held, complete_from=max(complete_from, hole_ends))
+    if hole_ends is not None or oldest_base < complete_from:
+        return held.because(Reason.HELD_INCOMPLETE)
+    is_ahead = oldest_tracking - oldest_base >= policy.band
+    if not (is_ahead or _has_no_backlog(tracking, policy)):
+        return held.because(Reason.HELD_TRACKING_BEHIND)
+
+    if _is_idle(histogram, base, tracking, policy) and policy.idle == "advance":
+        lag = recent_lag(histogram, policy.max_idle_lag)
+        candidate = min(oldest_base, oldest_tracking) - policy.band - lag
+        return replace(held.decided(candidate, Reason.IDLE_ADVANCED, Reason.UNCHANGED), recent_lag=lag)
+
+    band = band_of(histogram, oldest_base, oldest_tracking, policy)
+    low, high = bucket_of(band.start), bucket_of(band.end)
+    pin = _pin(histogram, low, high, policy)
+    if pin is None or (policy.anchor and band.anchor is None):
+        return held.because(Reason.HELD_NO_DATA)
+    if _is_idle(histogram, base, tracking, policy):
+        unmoved = Reason.IDLE_HELD
+    elif oldest_base < oldest_tracking - policy.band and pin.publish_bucket >= bucket_of(oldest_base):
+        unmoved = Reason.PINNED_BY_BACKLOG
+    else:
+        unmoved = Reason.UNCHANGED
+    return replace(
+        held.decided(pin.min_event_time, Reason.ADVANCED, unmoved),
+        band_start=band.start,
+        band_end=band.end,
+        anchor=band.anchor,
+        pin=pin,
+        messages_in_band=histogram.messages_between(low, high),
+    )
+
+
+def band_of(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> Band:
+    """Publish times `[min(base, tracking - band), tracking]`, reaching back at least to the anchor: the newest
+    bucket that ends at or before `tracking - band` and holds a message with an event time."""
+    start = min(base, tracking - policy.band)
+    anchor_bucket = histogram.newest_valid_bucket(before=bucket_of(tracking - policy.band))
+    anchor = None if anchor_bucket is None else bucket_start(anchor_bucket)
+    if policy.anchor and anchor is not None:
+        start = min(start, anchor)
+    return Band(start=start, end=tracking, anchor=anchor)
+
+
+def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
+    """The largest `publish time - event time` in the newest occupied bucket, rounded up to the bucket's end and
+    kept within zero and `at_most`."""
+    newest = histogram.newest_valid_bucket(before=_AFTER_ALL)
+    cell = None if newest is None else histogram.minimum_between(newest, newest)
+    if newest is None or cell is None:
+        return ZERO
+    return min(max(bucket_start(newest) + BUCKET - cell.min_event_time, ZERO), at_most)
+
+
+def reachable_from(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> int:
+    """The first publish-time bucket that this band or a later one of the same epoch can reach: what is below may
+    be pruned. The anchor is never below it."""
+    band = band_of(histogram, base - policy.base_slack, tracking - policy.reading_slack, replace(policy, anchor=True))
+    return bucket_of(band.start)
+
+
+_AFTER_ALL = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What every decision carries, whatever it decides."""
+
+    at: datetime
+    previous: Decision | None
+    base: EffectiveReading | None
+    tracking: EffectiveReading | None
+    complete_from: datetime
+    histogram: Histogram
+
+    def because(self, reason: Reason) -> Decision:
+        """The watermark stays where it is."""
+        newest = self.histogram.newest_publish_us
+        return Decision(
+            at=self.at,
+            watermark=None if self.previous is None else self.previous.watermark,
+            reason=reason,
+            base=self.base,
+            tracking=self.tracking,
+            newest_publish_time=None if newest is None else from_us(newest),
+            complete_from=self.complete_from,
+        )
+
+    def decided(self, candidate: datetime, moved: Reason, unmoved: Reason) -> Decision:
+        """The watermark moves to the candidate if that is above it, and never back."""
+        decision = self.because(unmoved)
+        if decision.watermark is None or candidate > decision.watermark:
+            decision = replace(decision, watermark=candidate, reason=moved)
+        return replace(decision, candidate=candidate)
+
+
+def _pin(histogram: Histogram, low: int, high: int, policy: Policy) -> Cell | None:
+    if policy.quantile > 0:
+        return histogram.quantile_between(low, high, policy.quantile)
+    return histogram.minimum_between(low, high)
+
+
+def _is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
+    return at - reading.newest.observed_at > policy.max_reading_age
+
+
+def _was_sought(reading: EffectiveReading, before: EffectiveReading | None) -> bool:
+    return before is not None and reading.epoch > before.epoch
+
+
+def _has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
+    """Whether the reading is within `near_real_time` of the moment at which it was observed."""
+    return reading.observed_at - reading.oldest_unacked <= policy.near_real_time
+
+
+def _is_idle(
+    histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy
+) -> bool:
+    """Nothing valid was published for `idle_timeout`, and neither subscription has a backlog.
+
+    Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else.
+    """
+    if histogram.newest_publish_us is None:
+        return False
+    silence = tracking.observed_at - from_us(histogram.newest_publish_us)
+    return silence > policy.idle_timeout and _has_no_backlog(base, policy) and _has_no_backlog(tracking, policy)
+
+
+def _end_of_hole(
+    histogram: Histogram, base: EffectiveReading, oldest_tracking: datetime, pruned_before: int | None
+) -> datetime | None:
+    """If base holds a message that tracking should have seen and has not: from where on tracking knows again."""
+    if not base.names_a_message or base.oldest_unacked >= oldest_tracking:
+        return None
+    bucket = bucket_of(base.oldest_unacked)
+    if histogram.is_occupied(bucket) or (pruned_before is not None and bucket < pruned_before):
+        return None
+    following = histogram.next_occupied(bucket)
+    known_again = oldest_tracking if following is None else bucket_start(following)
+    return min(known_again, oldest_tracking)

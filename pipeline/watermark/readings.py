@@ -1,0 +1,78 @@
+"""What is outstanding on a subscription, and what of that can be relied on.
+
+A reading is valid for ever: what was unacknowledged then, and what was published since, has a publish time
+not below it. So the effective reading is the largest of its epoch, and a lower one that was observed later
+means that somebody sought the subscription, which starts a new epoch.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The publish time of the oldest message that was not acknowledged, as the service told it.
+
+    `observed_at` is a moment before the request was sent. Where nothing is outstanding, `oldest_unacked` is a
+    moment not after the answer. `names_a_message` says that `oldest_unacked` is the publish time of a message,
+    to the second, and not a bound.
+    """
+
+    observed_at: datetime
+    oldest_unacked: datetime
+    names_a_message: bool
+
+    @property
+    def age(self) -> timedelta:
+        """How old the oldest outstanding message was when it was observed; nothing outstanding: about zero."""
+        return max(self.observed_at - self.oldest_unacked, timedelta(0))
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveReading:
+    """The largest reading of the present epoch, and how fresh the newest observation is."""
+
+    oldest_unacked: datetime
+    names_a_message: bool
+    observed_at: datetime
+    epoch: int
+    epoch_began: datetime
+    newest: Reading
+
+
+def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
+    """The effective reading after one more observation (None: there was none this time).
+
+    Observations may come in any order of their moments (two trackers write into one log): one from before the
+    epoch began says nothing about it and is passed over.
+    """
+    if reading is None:
+        return previous
+    if previous is None:
+        return _epoch(1, reading)
+    if reading.observed_at < previous.epoch_began:
+        return previous
+    newer = reading.observed_at > previous.newest.observed_at
+    if newer and reading.oldest_unacked < previous.oldest_unacked - tolerance:
+        return _epoch(previous.epoch + 1, reading)
+    newest = reading if newer else previous.newest
+    if reading.oldest_unacked > previous.oldest_unacked:
+        return replace(
+            previous,
+            oldest_unacked=reading.oldest_unacked,
+            names_a_message=reading.names_a_message,
+            observed_at=reading.observed_at,
+            newest=newest,
+        )
+    return replace(previous, newest=newest)
+
+
+def _epoch(number: int, reading: Reading) -> EffectiveReading:
+    return EffectiveReading(
+        oldest_unacked=reading.oldest_unacked,
+        names_a_message=reading.names_a_message,
+        observed_at=reading.observed_at,
+        epoch=number,
+        epoch_began=reading.observed_at,
+        newest=reading,
+    )

@@ -1,0 +1,111 @@
+"""Event-time windows: half-open intervals `[start, end)` of one length, aligned to the epoch in UTC.
+
+A window is named by its start, `2026-11-21T05-20Z`: the key of the Dagster partition and of the Delta
+partition alike (no colons, because Spark escapes them in paths).
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pipeline.clock import EPOCH, iso
+
+KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """The event times `[start, end)`."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def key(self) -> str:
+        """The window's name, from its start."""
+        return self.start.strftime(KEY_FORMAT)
+
+    def is_closed_at(self, watermark: datetime | None) -> bool:
+        """Whether no event time of this window can still come, as far as the watermark can be trusted."""
+        return watermark is not None and self.end <= watermark
+
+    def __str__(self) -> str:
+        return f"[{iso(self.start)}, {iso(self.end)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Windowing:
+    """How event time is cut. Assumption, which the settings check: `length` divides a day, `first` is aligned."""
+
+    length: timedelta
+    first: datetime
+
+    def containing(self, moment: datetime) -> Window:
+        """The window that an event time belongs to."""
+        start = moment - (moment - EPOCH) % self.length
+        return Window(start, start + self.length)
+
+    def named(self, key: str) -> Window:
+        """The window of a key. Raises ValueError for a text that is no window's start."""
+        start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+        window = self.containing(start)
+        if window.start != start:
+            raise ValueError(f"{key} is not the start of a window of {self.length}")
+        return window
+
+    def between(self, start: datetime, end: datetime) -> Iterator[Window]:
+        """The windows that lie wholly in `[start, end)`, in order."""
+        window = self.containing(start)
+        if window.start < start:
+            window = self.containing(window.end)
+        while window.end <= end:
+            yield window
+            window = Window(window.end, window.end + self.length)
+
+    def closed_at(self, watermark: datetime | None, since: datetime) -> list[Window]:
+        """Every window from the one that contains `since` on which the watermark has passed, in order."""
+        if watermark is None:
+            return []
+        return list(self.between(self.containing(since).start, watermark))
+
+
+def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
+    """Cut windows into stretches without a gap, in order; a Dagster run takes one contiguous range."""
+    stretches: list[list[Window]] = []
+    for window in sorted(windows):
+        if stretches and stretches[-1][-1].end == window.start:
+            stretches[-1].append(window)
+        else:
+            stretches.append([window])
+    return stretches
+
+
+def due(
+    closed: Iterable[Window],
+    computed: set[str],
+    hours_with_data: Iterable[datetime],
+    *,
+    longest_silence: timedelta = DAY,
+) -> list[Window]:
+    """The closed windows that are still to be computed.
+
+    A window without a heartbeat is computed as well (it counts as computed, with no rows), unless it lies in
+    a silence longer than `longest_silence`: one message whose clock is months off would otherwise ask for
+    every window since. `hours_with_data` are the starts of the hours in which any heartbeat has landed.
+    """
+    hour = timedelta(hours=1)
+    spans: list[tuple[datetime, datetime]] = []
+    for start in sorted(hours_with_data):
+        if spans and start - spans[-1][1] <= longest_silence:
+            spans[-1] = (spans[-1][0], start + hour)
+        else:
+            spans.append((start, start + hour))
+    # Behind the newest data, silence is as short as it is long ago: those windows close by the idle rule.
+    if spans:
+        spans[-1] = (spans[-1][0], spans[-1][1] + longest_silence)
+    return [
+        window
+        for window in closed
+        if window.key not in computed and any(low < window.end and window.start < high for low, high in spans)
+    ]
