@@ -18,8 +18,24 @@ from pipeline.clock import from_us, iso, to_us, us
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 RESERVED_FIELD_NAMES = frozenset(
-    "window stream_id event_time previous_event_time gap_seconds missed_heartbeats publish_time message_id late "
-    "publisher_id attributes payload ordering_key landed_at event_hour heartbeat_id".split()
+    [
+        "window",
+        "stream_id",
+        "event_time",
+        "previous_event_time",
+        "gap_seconds",
+        "missed_heartbeats",
+        "publish_time",
+        "message_id",
+        "late",
+        "publisher_id",
+        "attributes",
+        "payload",
+        "ordering_key",
+        "landed_at",
+        "event_hour",
+        "heartbeat_id",
+    ]
 )
 """Columns of the lake's tables, which a compared field cannot be called."""
 
@@ -164,7 +180,9 @@ def read_payload(data: bytes) -> dict[str, Any] | Rejection:
     except orjson.JSONDecodeError as error:
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
     if not isinstance(payload, dict):
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
+        return Rejection(
+            RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object"
+        )
     return payload
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlparse
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from pipeline.clock import EPOCH
@@ -31,7 +39,8 @@ ZERO = timedelta(0)
 LONGEST_PULL = timedelta(seconds=40)
 """A sensor tick has 60 s: what it pulls must be persisted and acknowledged within the rest."""
 LENGTHS = tuple(
-    timedelta(minutes=minutes) for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
+    timedelta(minutes=minutes)
+    for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
 """Window lengths that a cron schedule can express, which is how Dagster names time partitions."""
 
@@ -62,10 +71,16 @@ class PubSubSettings(Section):
     base_subscription: ResourceId = "heartbeats-base"
     tracking_subscription: ResourceId = "heartbeats-tracking"
     emulator_host: OptionalText = None
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
+    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(
+        seconds=60
+    )
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
-    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
-    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
+    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(
+        seconds=2
+    )
+    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(
+        seconds=10
+    )
     metadata_only: bool = False
 
     @field_validator("emulator_host")
@@ -74,13 +89,17 @@ class PubSubSettings(Section):
         if value is not None:
             host, _, port = value.rpartition(":")
             if not host or not port.isdigit():
-                raise ValueError("write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty")
+                raise ValueError(
+                    "write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty"
+                )
         return value
 
     @model_validator(mode="after")
     def _two_subscriptions(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
-            raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
+            raise ValueError(
+                "base_subscription and tracking_subscription must be two different subscriptions"
+            )
         return self
 
     @property
@@ -115,7 +134,9 @@ class MessageSettings(Section):
     def _usable_as_columns(cls, value: dict[str, FieldKind]) -> dict[str, FieldKind]:
         for name in value:
             if not FIELD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
+                raise ValueError(
+                    f"{name!r} cannot be a column: use letters, digits and _, starting with a letter"
+                )
             if name in RESERVED_FIELD_NAMES:
                 raise ValueError(f"{name!r} is the name of a column that is there already")
         return value
@@ -150,7 +171,9 @@ class WatermarkSettings(Section):
     """How trust is earned; `docs/watermark.md` has the meaning of each."""
 
     band: NotNegative = timedelta(seconds=10)
-    tick: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=10)
+    tick: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(
+        seconds=10
+    )
     near_real_time: NotNegative = timedelta(seconds=10)
     idle_timeout: Positive = timedelta(minutes=2)
     idle: Literal["advance", "hold"] = "advance"
@@ -186,7 +209,9 @@ class LakeSettings(Section):
             return value.rstrip("/")
         if parsed.scheme == "file" and parsed.path:
             return value
-        raise ValueError("write a folder as file:path or file:///path, or a bucket as gs://bucket or gs://bucket/prefix")
+        raise ValueError(
+            "write a folder as file:path or file:///path, or a bucket as gs://bucket or gs://bucket/prefix"
+        )
 
     @property
     def folder(self) -> Path | None:
@@ -206,7 +231,9 @@ class SparkSettings(Section):
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
         if self.master is None and self.remote is None:
-            raise ValueError("set remote (a Spark Connect address such as sc://localhost:15002) or master (such as local[2])")
+            raise ValueError(
+                "set remote (a Spark Connect address such as sc://localhost:15002) or master (such as local[2])"
+            )
         return self
 
 
@@ -240,7 +267,9 @@ class LandBudget(BudgetSettings):
 class Settings(BaseSettings):
     """The whole tree, validated. Build it with `load_settings`, which reports errors for people."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
 
     pubsub: PubSubSettings = PubSubSettings()
     message: MessageSettings = MessageSettings()
@@ -329,7 +358,9 @@ def load_settings(path: Path | None = None) -> Settings:
     except ValidationError as error:
         raise InvalidSettings(_explain(error, file)) from error
     except SettingsError as error:
-        raise InvalidSettings(f"a TIDEMARK_ variable holds something unreadable: {error}; write a table as JSON") from error
+        raise InvalidSettings(
+            f"a TIDEMARK_ variable holds something unreadable: {error}; write a table as JSON"
+        ) from error
     return _with_absolute_paths(settings, file.parent)
 
 
@@ -362,7 +393,9 @@ def _explain(error: ValidationError, file: Path) -> str:
         variable = PREFIX + "__".join(place).upper()
         source = f"${variable}" if variable in os.environ else str(file)
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
+            lines.append(
+                f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}"
+            )
         else:
             rule = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{name} = {problem['input']!r} (from {source}): {rule}")

@@ -44,10 +44,19 @@ def estimate(
     buckets below `pruned_before`. `base` and `tracking` are the effective readings, tracking's taken after what
     it acknowledged was persisted. `previous` is the last decision of the same log; `at` is now.
     """
-    held = _Held(at=at, previous=previous, base=base, tracking=tracking, complete_from=complete_from, histogram=histogram)
+    held = _Held(
+        at=at,
+        previous=previous,
+        base=base,
+        tracking=tracking,
+        complete_from=complete_from,
+        histogram=histogram,
+    )
     if base is None or tracking is None or _is_stale(base, at, policy) or _is_stale(tracking, at, policy):
         return held.because(Reason.HELD_STALE_READING)
-    if previous is not None and (_was_sought(base, previous.base) or _was_sought(tracking, previous.tracking)):
+    if previous is not None and (
+        _was_sought(base, previous.base) or _was_sought(tracking, previous.tracking)
+    ):
         return held.because(Reason.HELD_SEEK)
 
     oldest_base = base.oldest_unacked - policy.base_slack
@@ -111,7 +120,9 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 def reachable_from(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> int:
     """The first publish-time bucket that this band or a later one of the same epoch can reach: what is below may
     be pruned. The anchor is never below it."""
-    band = band_of(histogram, base - policy.base_slack, tracking - policy.reading_slack, replace(policy, anchor=True))
+    band = band_of(
+        histogram, base - policy.base_slack, tracking - policy.reading_slack, replace(policy, anchor=True)
+    )
     return bucket_of(band.start)
 
 
@@ -179,7 +190,9 @@ def _is_idle(
     if histogram.newest_publish_us is None:
         return False
     silence = tracking.observed_at - from_us(histogram.newest_publish_us)
-    return silence > policy.idle_timeout and _has_no_backlog(base, policy) and _has_no_backlog(tracking, policy)
+    return (
+        silence > policy.idle_timeout and _has_no_backlog(base, policy) and _has_no_backlog(tracking, policy)
+    )
 
 
 def _end_of_hole(

@@ -1,0 +1,98 @@
+"""Reading what is outstanding: the publish time of the oldest message that a subscription has not acknowledged.
+
+Pub/Sub has no call for it. A new snapshot of a subscription expires seven days after the publish time of its
+oldest unacknowledged message (or after its creation, where there is none), so that its expiry tells it; the
+snapshot is deleted at once. Source: the API reference of `Snapshot.expire_time`.
+"""
+
+import logging
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from google.api_core import exceptions as api
+from google.pubsub_v1 import SubscriberClient
+
+from pipeline.clock import Clock
+from pipeline.errors import PubSubError, SnapshotRefused
+from pipeline.pubsub.connection import reported
+from pipeline.watermark.readings import Reading
+
+logger = logging.getLogger(__name__)
+
+LIFETIME = timedelta(days=7)
+"""How long after its oldest message's publish time a snapshot expires."""
+
+A_MESSAGE = timedelta(seconds=1)
+"""A reading at least this much older than its moment is a message's publish time, not the snapshot's own."""
+
+NAME_PREFIX = "tidemark-reading-"
+LABEL = "tidemark"
+CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume"
+DELETE = "pubsub.snapshots.delete"
+LIST = "pubsub.snapshots.list"
+
+
+class Backlog(Protocol):
+    """How the oldest unacknowledged publish time of one subscription is read."""
+
+    def read(self) -> Reading:
+        """A reading. Raises ReadingUnavailable where it cannot be known now, and other PubSubErrors."""
+        ...
+
+
+class SnapshotBacklog:
+    """Readings by the snapshot method. Exact to the service's own precision (the emulator's: a millisecond)."""
+
+    def __init__(
+        self, client: SubscriberClient, subscription_path: str, clock: Clock, call_timeout: timedelta
+    ) -> None:
+        self._client = client
+        self._subscription = subscription_path
+        self._clock = clock
+        self._timeout = call_timeout.total_seconds()
+        _, project, _, name = subscription_path.split("/")
+        self._project = f"projects/{project}"
+        self._prefix = f"{self._project}/snapshots/{NAME_PREFIX}{name[:150]}-"
+
+    def read(self) -> Reading:
+        """Take a snapshot, read its expiry, delete it. Raises SnapshotRefused when the oldest message is within
+        an hour of being dropped."""
+        observed_at = self._clock.now()
+        name = self._prefix + uuid.uuid4().hex
+        request = {"name": name, "subscription": self._subscription, "labels": {LABEL: "reading"}}
+        with reported("take a snapshot of", self._subscription, CREATE):
+            try:
+                snapshot = self._client.create_snapshot(request=request, retry=None, timeout=self._timeout)
+            except api.FailedPrecondition as error:
+                raise SnapshotRefused(
+                    f"Pub/Sub refuses a snapshot of {self._subscription}: its oldest message is within an hour of the "
+                    f"7 days after which snapshots end ({error}); the watermark holds until that message has landed"
+                ) from error
+        self._delete(name)
+        oldest = _moment(snapshot.expire_time) - LIFETIME
+        return Reading(
+            observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE
+        )
+
+    def sweep(self) -> int:
+        """Delete the snapshots of earlier readings that a crash left behind; how many there were."""
+        with reported("list the snapshots of", self._project, LIST):
+            found = self._client.list_snapshots(project=self._project, retry=None, timeout=self._timeout)
+            leaked = [snapshot.name for snapshot in found if snapshot.name.startswith(self._prefix)]
+        for name in leaked:
+            self._delete(name)
+        return len(leaked)
+
+    def _delete(self, name: str) -> None:
+        """A snapshot that stays is swept later: failing to delete it must not lose the reading."""
+        try:
+            with reported("delete", name, DELETE):
+                self._client.delete_snapshot(snapshot=name, retry=None, timeout=self._timeout)
+        except PubSubError as error:
+            logger.warning("the snapshot of a reading stays until the next sweep: %s", error)
+
+
+def _moment(timestamp: datetime) -> datetime:
+    """A plain aware datetime from the client's own subclass of it, which carries nanoseconds."""
+    return datetime.fromtimestamp(0, UTC) + (timestamp - datetime.fromtimestamp(0, UTC))

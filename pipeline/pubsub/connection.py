@@ -1,0 +1,92 @@
+"""Clients for the service or the emulator, and Pub/Sub's errors as ones that say what to do."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import grpc
+from google.api_core import exceptions as api
+from google.api_core.retry import Retry, if_exception_type
+from google.auth.exceptions import GoogleAuthError
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+from pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
+
+_CHANNEL = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+TRANSIENT = (
+    api.ServiceUnavailable,
+    api.DeadlineExceeded,
+    api.InternalServerError,
+    api.TooManyRequests,
+    api.Aborted,
+)
+
+
+def subscriber_client(emulator_host: str | None) -> SubscriberClient:
+    """A client for subscriptions and snapshots. Raises PermissionMissing without credentials for the service."""
+    if emulator_host is not None:
+        channel = grpc.insecure_channel(emulator_host, options=_CHANNEL)
+        return SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+    with credentials_needed():
+        return SubscriberClient()
+
+
+def publisher_client(emulator_host: str | None) -> PublisherClient:
+    """A client for topics. Raises PermissionMissing without credentials for the service."""
+    if emulator_host is not None:
+        channel = grpc.insecure_channel(emulator_host, options=_CHANNEL)
+        return PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+    with credentials_needed():
+        return PublisherClient()
+
+
+@contextmanager
+def credentials_needed() -> Iterator[None]:
+    """Say how to get credentials where there are none."""
+    try:
+        yield
+    except GoogleAuthError as error:
+        raise PermissionMissing(
+            f"no credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or set "
+            "pubsub.emulator_host to use the emulator"
+        ) from error
+
+
+def retrying(within: timedelta) -> Retry:
+    """Try again on what passes by itself, for at most this long."""
+    return Retry(
+        predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds()
+    )
+
+
+@contextmanager
+def reported(action: str, resource: str, permission: str) -> Iterator[None]:
+    """Turn what the client raises into one of tidemark's errors, naming the resource and the permission."""
+    try:
+        yield
+    except api.NotFound as error:
+        raise SubscriptionMissing(
+            f"{resource} does not exist (while trying to {action}); run `tidemark provision`, or mend [pubsub] in "
+            "tidemark.toml"
+        ) from error
+    except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:
+        raise PermissionMissing(
+            f"these credentials may not {action} {resource}: grant {permission} on it ({error.message})"
+        ) from error
+    except (*TRANSIENT, api.RetryError) as error:
+        raise PubSubUnreachable(
+            f"Pub/Sub did not answer when asked to {action} {resource}: {_last_words(error)}; check the network, or that "
+            "the emulator runs where pubsub.emulator_host says. Nothing is lost: the next tick tries again"
+        ) from error
+    except api.GoogleAPICallError as error:
+        raise PubSubError(f"Pub/Sub refused to {action} {resource}: {error}") from error
+    except GoogleAuthError as error:
+        raise PermissionMissing(f"the credentials for {resource} were refused: {error}") from error
+
+
+def _last_words(error: Exception) -> str:
+    cause = getattr(error, "cause", None) or error
+    return str(getattr(cause, "message", None) or cause)
