@@ -180,9 +180,7 @@ def read_payload(data: bytes) -> dict[str, Any] | Rejection:
     except orjson.JSONDecodeError as error:
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
     if not isinstance(payload, dict):
-        return Rejection(
-            RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object"
-        )
+        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
     return payload
 
 

@@ -71,16 +71,10 @@ class PubSubSettings(Section):
     base_subscription: ResourceId = "heartbeats-base"
     tracking_subscription: ResourceId = "heartbeats-tracking"
     emulator_host: OptionalText = None
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(
-        seconds=60
-    )
+    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
-    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(
-        seconds=2
-    )
-    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(
-        seconds=10
-    )
+    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
+    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
     metadata_only: bool = False
 
     @field_validator("emulator_host")
@@ -89,17 +83,13 @@ class PubSubSettings(Section):
         if value is not None:
             host, _, port = value.rpartition(":")
             if not host or not port.isdigit():
-                raise ValueError(
-                    "write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty"
-                )
+                raise ValueError("write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty")
         return value
 
     @model_validator(mode="after")
     def _two_subscriptions(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
-            raise ValueError(
-                "base_subscription and tracking_subscription must be two different subscriptions"
-            )
+            raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
         return self
 
     @property
@@ -134,9 +124,7 @@ class MessageSettings(Section):
     def _usable_as_columns(cls, value: dict[str, FieldKind]) -> dict[str, FieldKind]:
         for name in value:
             if not FIELD_NAME.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} cannot be a column: use letters, digits and _, starting with a letter"
-                )
+                raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
             if name in RESERVED_FIELD_NAMES:
                 raise ValueError(f"{name!r} is the name of a column that is there already")
         return value
@@ -171,9 +159,7 @@ class WatermarkSettings(Section):
     """How trust is earned; `docs/watermark.md` has the meaning of each."""
 
     band: NotNegative = timedelta(seconds=10)
-    tick: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(
-        seconds=10
-    )
+    tick: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=10)
     near_real_time: NotNegative = timedelta(seconds=10)
     idle_timeout: Positive = timedelta(minutes=2)
     idle: Literal["advance", "hold"] = "advance"
@@ -267,9 +253,7 @@ class LandBudget(BudgetSettings):
 class Settings(BaseSettings):
     """The whole tree, validated. Build it with `load_settings`, which reports errors for people."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
     pubsub: PubSubSettings = PubSubSettings()
     message: MessageSettings = MessageSettings()
@@ -393,9 +377,7 @@ def _explain(error: ValidationError, file: Path) -> str:
         variable = PREFIX + "__".join(place).upper()
         source = f"${variable}" if variable in os.environ else str(file)
         if problem["type"] == "extra_forbidden":
-            lines.append(
-                f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}"
-            )
+            lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
         else:
             rule = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{name} = {problem['input']!r} (from {source}): {rule}")

@@ -68,9 +68,7 @@ class DiskObjects:
 def disk_error(error: OSError, path: Path) -> LakeError:
     """An operating system's error as one that says what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return LakeFull(
-            f"no space is left for {path}; free some, and the next tick goes on from what is durable"
-        )
+        return LakeFull(f"no space is left for {path}; free some, and the next tick goes on from what is durable")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
         return LakeUnwritable(
             f"the lake cannot use {path}: {error.strerror}; let this user write there, or set lake.uri to another place"

@@ -44,9 +44,7 @@ class Backlog(Protocol):
 class SnapshotBacklog:
     """Readings by the snapshot method. Exact to the service's own precision (the emulator's: a millisecond)."""
 
-    def __init__(
-        self, client: SubscriberClient, subscription_path: str, clock: Clock, call_timeout: timedelta
-    ) -> None:
+    def __init__(self, client: SubscriberClient, subscription_path: str, clock: Clock, call_timeout: timedelta) -> None:
         self._client = client
         self._subscription = subscription_path
         self._clock = clock
@@ -71,9 +69,7 @@ class SnapshotBacklog:
                 ) from error
         self._delete(name)
         oldest = _moment(snapshot.expire_time) - LIFETIME
-        return Reading(
-            observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE
-        )
+        return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
 
     def sweep(self) -> int:
         """Delete the snapshots of earlier readings that a crash left behind; how many there were."""

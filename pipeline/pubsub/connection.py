@@ -57,9 +57,7 @@ def credentials_needed() -> Iterator[None]:
 
 def retrying(within: timedelta) -> Retry:
     """Try again on what passes by itself, for at most this long."""
-    return Retry(
-        predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds()
-    )
+    return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
 @contextmanager

@@ -50,9 +50,7 @@ class Acknowledged:
     problems: tuple[str, ...] = field(default=())
 
     def __add__(self, other: "Acknowledged") -> "Acknowledged":
-        return Acknowledged(
-            self.count + other.count, self.failed + other.failed, (*self.problems, *other.problems)[:5]
-        )
+        return Acknowledged(self.count + other.count, self.failed + other.failed, (*self.problems, *other.problems)[:5])
 
 
 class Subscription(Protocol):
@@ -126,9 +124,7 @@ class PubSubSubscription:
         with reported("pull from", self._path, CONSUME):
             try:
                 # The plain protobuf inside the client's wrapper: reading it is about twice as fast.
-                return self._client.pull(
-                    request=request, retry=None, timeout=self._pull_wait.total_seconds()
-                )._pb
+                return self._client.pull(request=request, retry=None, timeout=self._pull_wait.total_seconds())._pb
             except api.DeadlineExceeded:  # nothing came within the wait
                 return PullResponse()._pb
 
@@ -163,9 +159,7 @@ class PubSubSubscription:
                     timeout=self._call_timeout.total_seconds(),
                 )
             except api.GoogleAPICallError as error:
-                logger.warning(
-                    "leases on %s were not extended, messages may come again: %s", self._path, error
-                )
+                logger.warning("leases on %s were not extended, messages may come again: %s", self._path, error)
 
     def acknowledge(self, batch: PulledBatch) -> Acknowledged:
         """Acknowledge in chunks. A chunk that fails is reported, and the others go on.

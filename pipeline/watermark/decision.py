@@ -75,9 +75,7 @@ class Decision:
             case Reason.UNCHANGED:
                 return "the least event time in the band is not above it"
             case Reason.PINNED_BY_BACKLOG:
-                return (
-                    f"base has not acknowledged what was published at {base}, and its backlog reaches below"
-                )
+                return f"base has not acknowledged what was published at {base}, and its backlog reaches below"
             case Reason.HELD_TRACKING_BEHIND:
                 return (
                     f"tracking has read up to {tracking}, neither near now nor ahead of base ({base}) by the band; "
@@ -95,9 +93,7 @@ class Decision:
             case Reason.HELD_SEEK:
                 return f"a subscription was sought back (base {base}, tracking {tracking}); what it replays may be late"
             case Reason.IDLE_ADVANCED:
-                return (
-                    f"nothing was published since {_at(self.newest_publish_time)} and nothing is outstanding"
-                )
+                return f"nothing was published since {_at(self.newest_publish_time)} and nothing is outstanding"
             case Reason.IDLE_HELD:
                 return f"nothing was published since {_at(self.newest_publish_time)}, and idle is set to hold"
             case Reason.RELEASED:

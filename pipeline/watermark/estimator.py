@@ -54,9 +54,7 @@ def estimate(
     )
     if base is None or tracking is None or _is_stale(base, at, policy) or _is_stale(tracking, at, policy):
         return held.because(Reason.HELD_STALE_READING)
-    if previous is not None and (
-        _was_sought(base, previous.base) or _was_sought(tracking, previous.tracking)
-    ):
+    if previous is not None and (_was_sought(base, previous.base) or _was_sought(tracking, previous.tracking)):
         return held.because(Reason.HELD_SEEK)
 
     oldest_base = base.oldest_unacked - policy.base_slack
@@ -120,9 +118,7 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
 def reachable_from(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> int:
     """The first publish-time bucket that this band or a later one of the same epoch can reach: what is below may
     be pruned. The anchor is never below it."""
-    band = band_of(
-        histogram, base - policy.base_slack, tracking - policy.reading_slack, replace(policy, anchor=True)
-    )
+    band = band_of(histogram, base - policy.base_slack, tracking - policy.reading_slack, replace(policy, anchor=True))
     return bucket_of(band.start)
 
 
@@ -180,9 +176,7 @@ def _has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time
 
 
-def _is_idle(
-    histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy
-) -> bool:
+def _is_idle(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> bool:
     """Nothing valid was published for `idle_timeout`, and neither subscription has a backlog.
 
     Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else.
@@ -190,9 +184,7 @@ def _is_idle(
     if histogram.newest_publish_us is None:
         return False
     silence = tracking.observed_at - from_us(histogram.newest_publish_us)
-    return (
-        silence > policy.idle_timeout and _has_no_backlog(base, policy) and _has_no_backlog(tracking, policy)
-    )
+    return silence > policy.idle_timeout and _has_no_backlog(base, policy) and _has_no_backlog(tracking, policy)
 
 
 def _end_of_hole(

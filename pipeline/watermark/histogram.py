@@ -100,13 +100,9 @@ class Histogram:
         if not len(small):
             return replace(large, newest_publish_us=newest, oldest_event_us=oldest)
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
-        overlap = [
-            np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)
-        ]
+        overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
         merged = _grouped(overlap[0], overlap[1], overlap[2], overlap[3])
-        columns = [
-            np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)
-        ]
+        columns = [np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)]
         return Histogram(columns[0], columns[1], columns[2], columns[3], newest, oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
@@ -181,14 +177,8 @@ class Histogram:
         """How many messages of `delta` fall in cells that are not here yet and were published in the buckets
         not_before to before - 1: first deliveries that came after their publish time had been declared past."""
         low, high = delta._span(not_before, before - 1)
-        here = (
-            set(zip(self.publish_bucket.tolist(), self.event_bucket.tolist(), strict=True))
-            if high > low
-            else set()
-        )
-        cells = zip(
-            delta.publish_bucket[low:high].tolist(), delta.event_bucket[low:high].tolist(), strict=True
-        )
+        here = set(zip(self.publish_bucket.tolist(), self.event_bucket.tolist(), strict=True)) if high > low else set()
+        cells = zip(delta.publish_bucket[low:high].tolist(), delta.event_bucket[low:high].tolist(), strict=True)
         return sum(int(n) for cell, n in zip(cells, delta.count[low:high], strict=True) if cell not in here)
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
@@ -212,9 +202,7 @@ def _grouped(publish: Ints, event: Ints, count: Ints, minimum: Ints) -> tuple[In
         return publish, event, count, minimum
     order = np.lexsort((event, publish))
     publish, event = publish[order], event[order]
-    starts = np.flatnonzero(
-        (np.diff(publish, prepend=publish[0] - 1) != 0) | (np.diff(event, prepend=0) != 0)
-    )
+    starts = np.flatnonzero((np.diff(publish, prepend=publish[0] - 1) != 0) | (np.diff(event, prepend=0) != 0))
     return (
         publish[starts],
         event[starts],

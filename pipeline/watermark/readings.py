@@ -40,9 +40,7 @@ class EffectiveReading:
     newest: Reading
 
 
-def follow(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
+def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:
     """The effective reading after one more observation (None: there was none this time).
 
     Observations may come in any order of their moments (two trackers write into one log): one from before the
