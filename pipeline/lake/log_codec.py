@@ -1,0 +1,156 @@
+"""The tracking log's entries as Parquet, exact in both directions.
+
+A histogram is a table of cells, a decision a table of one row, so that any Parquet reader can look at them; the
+kind of entry, and what belongs to no cell, is in the file's metadata. Page checksums tell a damaged file.
+"""
+
+import io
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
+
+from pipeline.errors import CorruptObject
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+
+MOMENT = pa.timestamp("us", tz="UTC")
+CELLS = pa.schema(
+    [
+        pa.field("publish_bucket", MOMENT, nullable=False),
+        pa.field("event_bucket", MOMENT),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("min_event_time", MOMENT),
+    ]
+)
+"""Buckets by their start; a cell without event times counts rejected messages."""
+
+KIND, FACTS, WRITER = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer"
+
+_DECIDED = TypeAdapter(Decided)
+_STANDING_FACTS = TypeAdapter(dict[str, Any])
+
+
+def encode(entry: Entry, writer: str) -> bytes:
+    """An entry as the content of an object. `writer` makes equal entries of two writers differ."""
+    match entry:
+        case Snapshot():
+            return _write(_cells(entry.histogram), "histogram", _histogram_facts(entry.histogram), writer)
+        case Compacted():
+            standing = entry.standing
+            facts = _histogram_facts(standing.histogram) | {
+                "decided": None if standing.decided is None else _DECIDED.dump_python(standing.decided, mode="json"),
+                "complete_from": None if standing.complete_from is None else standing.complete_from.isoformat(),
+                "pruned_before": standing.pruned_before,
+                "reading_violations": standing.reading_violations,
+                "is_missing_entries": standing.is_missing_entries,
+            }
+            return _write(_cells(standing.histogram), "compacted", facts, writer)
+        case Decided():
+            facts = {"decided": _DECIDED.dump_python(entry, mode="json")}
+            return _write(_decision_row(entry), "decision", facts, writer)
+        case Beginning():
+            table = pa.table({"complete_from": pa.array([entry.complete_from], MOMENT)})
+            return _write(table, "beginning", {}, writer)
+        case Lost():
+            return _write(pa.table({"what": [entry.what]}), "lost", {}, writer)
+
+
+def decode(content: bytes, name: str) -> Entry:
+    """The entry that was encoded. Raises CorruptObject, which says what to do, for anything else."""
+    try:
+        with pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True) as file:
+            table = file.read()
+        metadata = table.schema.metadata or {}
+        return _entry(metadata[KIND].decode(), table, _STANDING_FACTS.validate_json(metadata[FACTS]))
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        raise CorruptObject(
+            f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
+            "backup, or, where there is none, run `tidemark forget <number>`: the watermark then holds until base "
+            "has landed everything that the entry may have known"
+        ) from error
+
+
+def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
+    match kind:
+        case "histogram":
+            return Snapshot(_histogram(table, facts))
+        case "compacted":
+            decided, since = facts["decided"], facts["complete_from"]
+            return Compacted(
+                Standing(
+                    histogram=_histogram(table, facts),
+                    decided=None if decided is None else _DECIDED.validate_python(decided),
+                    complete_from=None if since is None else datetime.fromisoformat(since),
+                    pruned_before=facts["pruned_before"],
+                    reading_violations=facts["reading_violations"],
+                    is_missing_entries=facts["is_missing_entries"],
+                )
+            )
+        case "decision":
+            return _DECIDED.validate_python(facts["decided"])
+        case "beginning":
+            return Beginning(table["complete_from"][0].as_py())
+        case "lost":
+            return Lost(table["what"][0].as_py())
+        case _:
+            raise ValueError(f"an unknown kind of entry, {kind!r}")
+
+
+def _cells(histogram: Histogram) -> pa.Table:
+    valid = histogram.event_bucket != NO_EVENT
+    event_us = np.where(valid, histogram.event_bucket, 0) * BUCKET_US
+    columns = [
+        pa.array(histogram.publish_bucket * BUCKET_US, pa.int64()).cast(MOMENT),
+        pa.array(event_us, pa.int64(), mask=~valid).cast(MOMENT),
+        pa.array(histogram.count, pa.int64()),
+        pa.array(np.where(valid, histogram.min_event_us, 0), pa.int64(), mask=~valid).cast(MOMENT),
+    ]
+    return pa.table(columns, schema=CELLS)
+
+
+def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
+    return {"newest_publish_us": histogram.newest_publish_us, "oldest_event_us": histogram.oldest_event_us}
+
+
+def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
+    publish, event, count, minimum = (table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names)
+    valid = event.is_valid().to_numpy(zero_copy_only=False)
+    return Histogram(
+        publish_bucket=publish.to_numpy() // BUCKET_US,
+        event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, NO_EVENT),
+        count=count.to_numpy().copy(),
+        min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
+        newest_publish_us=facts["newest_publish_us"],
+        oldest_event_us=facts["oldest_event_us"],
+    )
+
+
+def _decision_row(entry: Decided) -> pa.Table:
+    """The decision's plain values as columns, for readers of the charts; what is nested is in the metadata."""
+    decision = entry.decision
+    row: dict[str, Any] = {}
+    for column in fields(Decision):
+        value = getattr(decision, column.name)
+        if value is None or isinstance(value, datetime | timedelta | int | str):
+            row[column.name] = value
+    row["reason"] = str(decision.reason)
+    row["base_oldest_unacked"] = None if decision.base is None else decision.base.oldest_unacked
+    row["tracking_oldest_unacked"] = None if decision.tracking is None else decision.tracking.oldest_unacked
+    lag = row.pop("recent_lag", None)
+    row["recent_lag_seconds"] = None if lag is None else lag.total_seconds()
+    types = {"reason": pa.string(), "messages_in_band": pa.int64(), "recent_lag_seconds": pa.float64()}
+    names = [name for name in row if name not in ("base", "tracking", "pin")]
+    return pa.table({name: pa.array([row[name]], types.get(name, MOMENT)) for name in names})
+
+
+def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
+    metadata = {KIND: kind, FACTS: _STANDING_FACTS.dump_json(facts), WRITER: writer}
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True)
+    return sink.getvalue()

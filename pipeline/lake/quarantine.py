@@ -1,0 +1,46 @@
+"""The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.lake.heartbeats import message_columns
+from pipeline.lake.tables import LakeTable
+
+PARTITION = "rejected_on"
+
+QUARANTINE = pa.schema(
+    [
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+        *message_columns(),
+        pa.field(PARTITION, pa.string(), nullable=False),
+    ]
+)
+"""One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
+
+
+class Quarantine:
+    """The table of rejected messages."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self._table = table
+
+    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Keep messages: a sequence for each column of the schema but the partition. Durable on return."""
+        rows = pa.table(
+            {column.name: pa.array(columns[column.name], column.type) for column in QUARANTINE if column.name != PARTITION}
+        )
+        days = pc.strftime(rows["landed_at"], format="%Y-%m-%d")
+        self._table.append(rows.append_column(PARTITION, days).cast(QUARANTINE))
+
+    def reasons(self) -> dict[str, int]:
+        """How many distinct messages were rejected for each reason."""
+        table = self._table.current()
+        if table is None:
+            return {}
+        rows = table.to_pyarrow_table(columns=["reason", "message_id"]).group_by(["reason", "message_id"]).aggregate([])
+        counts = rows.group_by("reason").aggregate([("message_id", "count")])
+        return dict(zip(counts["reason"].to_pylist(), counts["message_id_count"].to_pylist(), strict=True))

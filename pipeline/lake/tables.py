@@ -1,0 +1,131 @@
+"""What the lake's Delta tables have in common: opening, appending, choosing files, and errors for people.
+
+A table that does not exist yet is an empty one; its first append creates it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+
+from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+
+APPEND_RETRIES = 50
+"""Appends conflict with nothing but a change of the table's schema: a lost race is only tried again."""
+
+MOMENT = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of a table: its path relative to the table, its rows, and its partition's value."""
+
+    path: str
+    rows: int
+    size: int
+    partition: str
+
+
+class LakeTable:
+    """One Delta table, partitioned by one text column. Not shared between threads."""
+
+    def __init__(self, uri: str, storage_options: dict[str, str], partition_column: str) -> None:
+        self.uri = uri
+        self.storage_options = storage_options
+        self.partition_column = partition_column
+        self._table: DeltaTable | None = None
+
+    def current(self) -> DeltaTable | None:
+        """The table at its newest version, or None if it was never written."""
+        with table_errors(self.uri):
+            try:
+                if self._table is None:
+                    self._table = DeltaTable(self.uri, storage_options=self.storage_options)
+                else:
+                    self._table.update_incremental()
+            except TableNotFoundError:
+                self._table = None
+            return self._table
+
+    def at(self, version: int) -> DeltaTable:
+        """The table as it was at a version, whatever has been written or compacted since."""
+        with table_errors(self.uri):
+            return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows in one transaction. When it returns, they are durable and every reader sees them.
+
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and
+        the answer was lost, which a redelivery repeats and the micro-batch drops.
+        """
+        with table_errors(self.uri):
+            write_deltalake(
+                self.uri,
+                rows,
+                mode="append",
+                partition_by=[self.partition_column],
+                schema_mode="merge",
+                storage_options=self.storage_options,
+                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
+            )
+        self.make_durable()
+
+    def make_durable(self) -> None:
+        """Have a local disk write what the library left to its cache; a bucket is durable by itself."""
+        if "://" not in self.uri:
+            os.sync()
+
+    def file_location(self, path: str) -> str:
+        """Where a file of the table is, as Spark and Arrow name it."""
+        return f"{self.uri}/{path}" if "://" in self.uri else str(Path(self.uri) / path)
+
+
+def data_files(table: DeltaTable, partition_column: str) -> list[DataFile]:
+    """The files of a table's version."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    return [
+        DataFile(path=path, rows=rows or 0, size=size, partition=partition)
+        for path, rows, size, partition in zip(
+            actions["path"].to_pylist(),
+            actions["num_records"].to_pylist(),
+            actions["size_bytes"].to_pylist(),
+            actions[f"partition.{partition_column}"].to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+@contextmanager
+def table_errors(uri: str) -> Iterator[None]:
+    """Turn what the Delta library raises into an error that says what to do."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise TableConflict(f"a commit to {uri} lost against others again and again: {error}") from error
+    except SchemaMismatchError as error:
+        raise LakeError(
+            f"{uri} has a column of another type than [message.fields] says now ({error}); give the field another "
+            "name, or put back its kind"
+        ) from error
+    except TableNotFoundError:
+        raise
+    except (DeltaError, OSError) as error:
+        raise _storage_error(uri, str(error)) from error
+
+
+def _storage_error(uri: str, text: str) -> LakeError:
+    told = text.splitlines()[0][:500] if text else "no reason given"
+    if "os error 28" in text or "No space left" in text or "os error 122" in text:
+        return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
+    if any(sign in text for sign in ("os error 13", "os error 30", "os error 20", "Permission denied", "403", "401")):
+        return LakeUnwritable(f"the lake refuses {uri}: {told}; let these credentials or this user write there")
+    if any(sign in text for sign in ("error sending request", "Connection refused", "timed out", "dns error")):
+        return LakeUnreachable(f"no answer from the lake at {uri}: {told}; the next tick tries again")
+    if any(sign in text for sign in ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version")):
+        return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
+    return LakeError(f"the lake failed at {uri}: {told}")

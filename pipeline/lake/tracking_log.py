@@ -1,0 +1,134 @@
+"""One numbered, create-only log of histogram snapshots and decisions: what restart, replay and charts read.
+
+Who loses a number folds what took it, and takes the next one. So every decision was made with every entry before
+it in view, whoever wrote them, and the log has no gaps.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable
+
+from pipeline.errors import CorruptObject, ObjectExists, ObjectMissing, TableConflict
+from pipeline.lake.log_codec import decode, encode
+from pipeline.lake.objects import ObjectStore
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Standing
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "tracking/log/"
+SUFFIX = ".parquet"
+DIGITS = 12
+ATTEMPTS = 100
+"""Numbers that may be lost in a row; more means that something else than another tracker is writing here."""
+
+
+class TrackingLog:
+    """The log and its live fold. One object has one user at a time; any number of objects may share the log.
+
+    `standing` is a cache: `catch_up` brings it up to the log, from nothing if need be.
+    """
+
+    def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
+        self._objects = objects
+        self._checkpoint_every = checkpoint_every
+        self._writer = uuid.uuid4().hex
+        self._standing: Standing | None = None
+
+    def catch_up(self) -> Standing:
+        """Fold what others have written since, and return where the watermark stands.
+
+        Raises CorruptObject for a damaged or missing entry; nothing may be pulled then, because what is pulled
+        could not be judged against all that is known.
+        """
+        standing = self._restored() if self._standing is None else self._standing
+        while True:
+            name = entry_name(standing.number + 1)
+            try:
+                content = self._objects.read(name)
+            except ObjectMissing:
+                self._standing = standing
+                return standing
+            standing = standing.after(standing.number + 1, decode(content, name))
+
+    def begin(self, beginning: Beginning) -> Standing:
+        """Write the first entry, unless another tracker already has."""
+        return self._append(lambda standing: beginning if standing.number < 0 else None)
+
+    def append(self, entry: Entry) -> Standing:
+        """Make an entry durable, under whatever number comes next."""
+        return self._append(lambda _: entry)
+
+    def decide(self, decide: Callable[[Standing], Decided]) -> Standing:
+        """Decide on everything that the log holds, and make the decision its next entry."""
+        return self._append(decide)
+
+    def compact_if_due(self) -> Standing:
+        """Every so many entries, write one that holds all before it."""
+        every = self._checkpoint_every
+        return self._append(
+            lambda standing: Compacted(standing) if standing.number - standing.checkpoint >= every else None
+        )
+
+    def entry(self, number: int) -> Entry:
+        """One entry. Raises ObjectMissing or CorruptObject."""
+        name = entry_name(number)
+        return decode(self._objects.read(name), name)
+
+    def numbers(self) -> list[int]:
+        """The numbers of the entries that are there, in order."""
+        return sorted(
+            int(name.removeprefix(FOLDER).removesuffix(SUFFIX))
+            for name in self._objects.names(FOLDER)
+            if name.removeprefix(FOLDER).removesuffix(SUFFIX).isdigit()
+        )
+
+    def forget(self, number: int, what: str) -> None:
+        """Put a note of the loss in the place of an entry that is beyond repair. Assumption: no tracker runs."""
+        self._objects.delete(entry_name(number))
+        self._objects.create(entry_name(number), encode(Lost(what), self._writer))
+        self._standing = None
+
+    def _append(self, build: Callable[[Standing], Entry | None]) -> Standing:
+        for _ in range(ATTEMPTS):
+            standing = self.catch_up()
+            entry = build(standing)
+            if entry is None:
+                return standing
+            number = standing.number + 1
+            try:
+                self._objects.create(entry_name(number), encode(entry, self._writer))
+            except ObjectExists:
+                continue
+            self._standing = standing.after(number, entry)
+            return self._standing
+        raise TableConflict(
+            f"{self._objects.uri}/{FOLDER} gave {ATTEMPTS} numbers in a row to other writers; stop the trackers that "
+            "should not run against this lake"
+        )
+
+    def _restored(self) -> Standing:
+        """The fold from the newest compacted entry (or the beginning) on, checked to have no gaps."""
+        numbers = self.numbers()
+        if not numbers:
+            return Standing()
+        entries: list[tuple[int, Entry]] = []
+        present = set(numbers)
+        for number in range(numbers[-1], -1, -1):
+            if number not in present:
+                raise CorruptObject(
+                    f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
+                    f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
+                )
+            entries.append((number, self.entry(number)))
+            if isinstance(entries[-1][1], Compacted):
+                break
+        standing = Standing()
+        for number, entry in reversed(entries):
+            standing = standing.after(number, entry)
+        logger.info("restored the histogram from entries %d to %d", entries[-1][0], numbers[-1])
+        return standing
+
+
+def entry_name(number: int) -> str:
+    """The object that holds an entry."""
+    return f"{FOLDER}{number:0{DIGITS}d}{SUFFIX}"

@@ -1,0 +1,151 @@
+"""Where the watermark stands: the fold of the tracking log's entries, pure, so that a restart ends where it was.
+
+standing = Standing()
+for number, entry in log: standing = standing.after(number, entry)
+"""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.estimator import estimate, reachable_from
+from pipeline.watermark.histogram import Histogram, bucket_of
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import Reading, follow
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The log's first entry. `complete_from` is tracking's oldest unacknowledged publish time, read before anything
+    was acknowledged: whatever was published since is, or will be, in the histogram."""
+
+    complete_from: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one tracking batch adds to the histogram; persisted before the batch is acknowledged."""
+
+    histogram: Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision with what went into it: the two readings of its tick (None: not to be had) and the policy."""
+
+    decision: Decision
+    base: Reading | None
+    tracking: Reading | None
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Stands where an entry was beyond repair: tracking no longer knows all that it acknowledged before."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Everything that the next decision depends on, apart from the next readings.
+
+    `number` is the last entry folded, `checkpoint` the last compacted one. `pruned_before` is the publish-time
+    bucket below which cells were dropped. `is_missing_entries` holds until a decision has raised `complete_from`.
+    """
+
+    number: int = -1
+    checkpoint: int = 0
+    histogram: Histogram = field(default_factory=Histogram.empty)
+    decided: Decided | None = None
+    complete_from: datetime | None = None
+    pruned_before: int | None = None
+    reading_violations: int = 0
+    is_missing_entries: bool = False
+
+    @property
+    def decision(self) -> Decision | None:
+        """The newest decision."""
+        return None if self.decided is None else self.decided.decision
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The newest watermark."""
+        return None if self.decision is None else self.decision.watermark
+
+    def after(self, number: int, entry: "Entry") -> "Standing":
+        """The standing with one more entry. Entries are folded in the order of their numbers, each once."""
+        match entry:
+            case Compacted():
+                return replace(entry.standing, number=number, checkpoint=number)
+            case Beginning():
+                return replace(self, number=number, complete_from=entry.complete_from)
+            case Snapshot():
+                violations = self.reading_violations + self._violations(entry.histogram)
+                histogram = self.histogram + entry.histogram
+                return replace(self, number=number, histogram=histogram, reading_violations=violations)
+            case Decided():
+                return self._after_decision(number, entry)
+            case Lost():
+                return replace(self, number=number, is_missing_entries=True)
+
+    def decide(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Decided:
+        """The decision that follows from here with these readings. Assumption: a Beginning was folded."""
+        if self.complete_from is None:
+            raise ValueError("a decision before the log's beginning")
+        previous = self.decision
+        known_base, known_tracking = (None, None) if previous is None else (previous.base, previous.tracking)
+        effective_base = follow(known_base, base, policy.seek_tolerance)
+        effective_tracking = follow(known_tracking, tracking, policy.seek_tolerance)
+        complete_from = self.complete_from
+        if self.is_missing_entries and tracking is not None:
+            complete_from = max(complete_from, tracking.oldest_unacked)
+        decision = estimate(
+            self.histogram,
+            base=effective_base,
+            tracking=effective_tracking,
+            policy=policy,
+            previous=previous,
+            complete_from=complete_from,
+            at=at,
+            pruned_before=self.pruned_before,
+        )
+        return Decided(decision=decision, base=base, tracking=tracking, policy=policy)
+
+    def _after_decision(self, number: int, entry: Decided) -> "Standing":
+        decision = entry.decision
+        histogram, pruned_before = self.histogram, self.pruned_before
+        if decision.base is not None and decision.tracking is not None:
+            reachable = reachable_from(
+                histogram, decision.base.oldest_unacked, decision.tracking.oldest_unacked, entry.policy
+            )
+            pruned_before = max(reachable, pruned_before) if pruned_before is not None else reachable
+            histogram = histogram.pruned(pruned_before)
+        return replace(
+            self,
+            number=number,
+            histogram=histogram,
+            decided=entry,
+            complete_from=decision.complete_from,
+            pruned_before=pruned_before,
+            is_missing_entries=self.is_missing_entries and entry.tracking is None,
+        )
+
+    def _violations(self, delta: Histogram) -> int:
+        """Messages first seen now although the reading had declared their publish time past. By cells, so a
+        lower bound; what was pruned cannot be told from a redelivery and is passed over."""
+        if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
+            return 0
+        return self.histogram.new_below(
+            delta, before=bucket_of(self.decision.tracking.oldest_unacked), not_before=self.pruned_before
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """All entries before it in one, so that a restart reads no further back."""
+
+    standing: Standing
+
+
+Entry = Beginning | Snapshot | Decided | Compacted | Lost
