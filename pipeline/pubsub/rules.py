@@ -1,0 +1,172 @@
+"""What the method asks of the two subscriptions, as pure functions over what was found: what breaks it, what merely
+differs from the settings, and what a new subscription is created with."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from pipeline.durations import format_duration
+from pipeline.heartbeat import MessageContract
+from pipeline.settings import PubSubSettings
+
+DEFAULT_EXPIRY = timedelta(days=31)
+"""After this long without use Pub/Sub deletes a subscription whose expiration policy was never set."""
+
+DELETED_TOPIC = "_deleted-topic_"
+"""What Pub/Sub says is the topic of a subscription whose topic was deleted."""
+
+TRANSFORM_NAME = "keepMetadata"
+TRANSFORM_CODE = """\
+function keepMetadata(message, metadata) {
+  const attributes = message.attributes || {};
+  return {data: Object.keys(attributes).length > 0 ? '' : '-', attributes: attributes};
+}
+"""
+"""Drops the payload, keeps the attributes. A message must have one or the other: without attributes a dash stays."""
+
+
+def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
+    """The request that creates the subscription at `path`: pulled, unfiltered, for ever, with nothing of its own."""
+    request: dict[str, Any] = {
+        "name": path,
+        "topic": settings.topic_path,
+        "ack_deadline_seconds": int(settings.ack_deadline.total_seconds()),
+        "message_retention_duration": settings.retention,
+        "expiration_policy": {},  # set, and without a time: never
+    }
+    if settings.metadata_only and path == settings.tracking_path:
+        function = {"function_name": TRANSFORM_NAME, "code": TRANSFORM_CODE}
+        request["message_transforms"] = [{"javascript_udf": function}]
+    return request
+
+
+def refusals(
+    settings: PubSubSettings, contract: MessageContract, tracking: Any | None, base: Any | None
+) -> Iterator[str]:
+    """Each reason why the method would not hold, with what to do. None stands for one that is yet to be created."""
+    if settings.metadata_only and contract.needs_payload:
+        yield (
+            "pubsub.metadata_only = true drops the payload on tracking, but message.event_time_field or "
+            "message.stream_id_field takes its value from the payload: publish both as attributes, or set it to false"
+        )
+    if tracking is not None:
+        yield from _breaks(contract, "tracking", tracking, settings)
+    if base is not None:
+        yield from _breaks(contract, "base", base, settings)
+    tracked = settings.retention if tracking is None else tracking.message_retention_duration
+    kept = settings.retention if base is None else base.message_retention_duration
+    if tracked < kept:
+        mend = (
+            f"set pubsub.retention to {format_duration(kept)}"
+            if tracking is None
+            else f"run `{_update(tracking)} --message-retention-duration={_seconds(kept)}s`"
+        )
+        yield (
+            f"{settings.tracking_path} keeps messages for {format_duration(tracked)} and {settings.base_path} for "
+            f"{format_duration(kept)}, so that tracking could lose what base still delivers: {mend}"
+        )
+
+
+def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSettings) -> Iterator[str]:
+    name = found.name
+    another = f"name another subscription in pubsub.{role}_subscription"
+    again = f"delete it and provision again (what it has not delivered is lost), or {another}"
+    if found.topic == DELETED_TOPIC:
+        yield f"{name} belonged to a topic that was deleted, and gets no messages: {again}"
+    elif found.topic != settings.topic_path:
+        yield f"{name} is attached to {found.topic}, not to {settings.topic_path}: {again}"
+    if found.detached:
+        yield f"{name} is detached from its topic, and gets no messages: {again}"
+    if found.filter:
+        yield f"{name} has the filter {found.filter!r}, which cannot be taken off: {again}"
+    if found.dead_letter_policy.dead_letter_topic:
+        yield (
+            f"{name} moves messages to the dead-letter topic {found.dead_letter_policy.dead_letter_topic}: run "
+            f"`{_update(found)} --clear-dead-letter-policy`"
+        )
+    if found.push_config.push_endpoint:
+        yield (
+            f"{name} pushes to {found.push_config.push_endpoint}, and tidemark pulls: run "
+            f"`gcloud pubsub subscriptions modify-push-config {_short(found)} --push-endpoint=`, or {another}"
+        )
+    for config in ("bigquery_config", "cloud_storage_config", "bigtable_config"):
+        if config in found:
+            yield f"{name} exports by its {config}, and cannot be pulled from: {another}"
+    for transform in found.message_transforms:
+        if transform.disabled:
+            continue
+        if role == "base" or transform.javascript_udf.code != TRANSFORM_CODE:
+            yield (
+                f"{name} has a message transform, which may drop or change messages on this subscription alone: move "
+                "it to the topic, where it is the same for both"
+            )
+        elif contract.needs_payload:
+            yield (
+                f"{name} drops the payload, but message.event_time_field or message.stream_id_field takes its value "
+                "from there: remove its message transform"
+            )
+
+
+def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
+    """A sentence for each option of one that exists, `role` being tracking or base, that is not as configured."""
+    deadline = timedelta(seconds=found.ack_deadline_seconds)
+    if deadline != settings.ack_deadline:
+        yield (
+            f"{found.name} has an ack deadline of {format_duration(deadline)}, configured is "
+            f"{format_duration(settings.ack_deadline)}: run "
+            f"`{_update(found)} --ack-deadline={_seconds(settings.ack_deadline)}`"
+        )
+    if found.message_retention_duration != settings.retention:
+        yield (
+            f"{found.name} keeps unacknowledged messages for {format_duration(found.message_retention_duration)}, "
+            f"configured is {format_duration(settings.retention)}: run "
+            f"`{_update(found)} --message-retention-duration={_seconds(settings.retention)}s`"
+        )
+    if (expiry := _expires_after(found)) is not None:
+        yield (
+            f"{found.name} expires after {format_duration(expiry)} without use, it should never: run "
+            f"`{_update(found)} --expiration-period=never`"
+        )
+    if found.enable_exactly_once_delivery:
+        yield (
+            f"{found.name} delivers exactly once, which tidemark does not need and which is slower: run "
+            f"`{_update(found)} --no-enable-exactly-once-delivery`"
+        )
+    if found.enable_message_ordering:
+        yield f"{found.name} delivers in order, which tidemark does not need and which cannot be taken off"
+    drops = any(not transform.disabled for transform in found.message_transforms)
+    if role == "tracking" and drops != settings.metadata_only:
+        yield (
+            f"{found.name} {'drops' if drops else 'carries'} the payload, pubsub.metadata_only is "
+            f"{str(settings.metadata_only).lower()}: change the setting, or the subscription's message transforms"
+        )
+
+
+def dangers(role: str, found: Any) -> Iterator[str]:
+    """What will lose messages later, although the method holds today."""
+    if (expiry := _expires_after(found)) is not None:
+        yield (
+            f"Pub/Sub will DELETE the {role} subscription {found.name}, and all that it has not delivered, when "
+            f"nothing pulls from it for {format_duration(expiry)}: run `{_update(found)} --expiration-period=never` now"
+        )
+
+
+def _expires_after(found: Any) -> timedelta | None:
+    """How long without use until it is deleted, None for never: a policy without a time. No policy at all is 31 days."""
+    if "expiration_policy" not in found:
+        return DEFAULT_EXPIRY
+    ttl: timedelta = found.expiration_policy.ttl
+    return ttl or None
+
+
+def _update(found: Any) -> str:
+    return f"gcloud pubsub subscriptions update {_short(found)}"
+
+
+def _short(found: Any) -> str:
+    _, project, _, name = found.name.split("/")
+    return f"{name} --project={project}"
+
+
+def _seconds(duration: timedelta) -> int:
+    return int(duration.total_seconds())
