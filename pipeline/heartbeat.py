@@ -55,6 +55,11 @@ class FieldKind(StrEnum):
     JSON = "json"
 
 
+def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
+    """The columns that a compared field has among the diffs: itself, its previous value, and the comparison."""
+    return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
+
+
 class RejectionReason(StrEnum):
     """Why a message is in quarantine."""
 

@@ -27,7 +27,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pipeline.clock import EPOCH
 from pipeline.durations import Duration, format_duration
 from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, MessageContract
+from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, MessageContract, compared_columns
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
 
@@ -127,6 +127,10 @@ class MessageSettings(Section):
                 raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
             if name in RESERVED_FIELD_NAMES:
                 raise ValueError(f"{name!r} is the name of a column that is there already")
+        columns = [column for name, kind in value.items() for column in compared_columns(name, kind)]
+        twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
+        if twice:
+            raise ValueError(f"these fields would make the column {twice[0]!r} twice; give one of them another name")
         return value
 
 

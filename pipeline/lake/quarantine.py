@@ -31,7 +31,11 @@ class Quarantine:
     def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Keep messages: a sequence for each column of the schema but the partition. Durable on return."""
         rows = pa.table(
-            {column.name: pa.array(columns[column.name], column.type) for column in QUARANTINE if column.name != PARTITION}
+            {
+                column.name: pa.array(columns[column.name], column.type)
+                for column in QUARANTINE
+                if column.name != PARTITION
+            }
         )
         days = pc.strftime(rows["landed_at"], format="%Y-%m-%d")
         self._table.append(rows.append_column(PARTITION, days).cast(QUARANTINE))

@@ -1,0 +1,202 @@
+"""Create-only objects in a Cloud Storage bucket."""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TypeVar
+from urllib.parse import urlparse
+
+from google.api_core.exceptions import (
+    Forbidden,
+    GoogleAPICallError,
+    GoogleAPIError,
+    NotFound,
+    PreconditionFailed,
+    RetryError,
+    Unauthorized,
+)
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.storage import Client
+from google.cloud.storage.exceptions import DataCorruption
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, LakeUnwritable, ObjectExists, ObjectMissing
+
+T = TypeVar("T")
+
+LOCAL_PROJECT = "tidemark-local"
+"""The project that a server on loopback is told; it has none of its own."""
+RETRY_FOR = timedelta(seconds=10)
+"""No attempt of an operation starts later than this after its first one."""
+REQUEST_TIMEOUT = timedelta(seconds=10)
+"""The longest that one request waits for the server: with `RETRY_FOR`, an operation fits into a tick's 60 s."""
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 2.0
+CREATOR = "tidemark-creator"
+"""The metadata key that says which call of `create` an object is from."""
+
+
+class CloudStorageObjects:
+    """Objects in a bucket, under a prefix.
+
+    Creation is exclusive by the service's own precondition (`ifGenerationMatch=0`). An upload whose answer was
+    lost is tried again and then refused because of *itself*; so every call of `create` marks its object, and a
+    refusal counts only when the mark is somebody else's. This also holds between creators of the same content.
+    Uploads and downloads are verified by checksum. Safe to use from several threads.
+    """
+
+    def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
+        """Open `gs://bucket` or `gs://bucket/prefix`, without a request; `endpoint` is a server on loopback.
+
+        Raises LakeUnwritable where there are no credentials.
+        """
+        parsed = urlparse(uri)
+        prefix = parsed.path.strip("/")
+        self._uri = uri.rstrip("/")
+        self._endpoint = endpoint
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._client = _connect(self._uri, endpoint)
+        self._bucket = self._client.bucket(parsed.netloc)
+        self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
+            initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
+        )
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    def create(self, name: str, content: bytes) -> None:
+        mark = uuid.uuid4().hex
+
+        def upload() -> None:
+            blob = self._bucket.blob(self._prefix + name)
+            blob.metadata = {CREATOR: mark}
+            try:
+                blob.upload_from_string(
+                    content,
+                    content_type="application/octet-stream",
+                    if_generation_match=0,  # the exclusive moment
+                    checksum="auto",
+                    timeout=REQUEST_TIMEOUT.total_seconds(),
+                    retry=None,
+                )
+            except PreconditionFailed as error:
+                if not self._is_marked(name, mark):
+                    raise ObjectExists(f"{self.uri}/{name} is already there") from error
+
+        try:
+            self._attempt("storage.objects.create", name, upload)
+        except NotFound as error:
+            raise self._bucket_missing() from error
+
+    def read(self, name: str) -> bytes:
+        def download() -> bytes:
+            blob = self._bucket.blob(self._prefix + name)
+            content: bytes = blob.download_as_bytes(
+                raw_download=True, checksum="auto", timeout=REQUEST_TIMEOUT.total_seconds(), retry=None
+            )
+            return content
+
+        try:
+            return self._attempt("storage.objects.get", name, download)
+        except NotFound as error:
+            next(self.names(name), None)  # a bucket that is not there is another matter, and raises here
+            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """As the protocol says. A page of 1,000 names is one request, made when it is reached."""
+        try:
+            for blob in self._client.list_blobs(
+                self._bucket,
+                prefix=self._prefix + prefix,
+                fields="items(name),nextPageToken",
+                timeout=REQUEST_TIMEOUT.total_seconds(),
+                retry=self._retry,
+            ):
+                if not blob.name.endswith("/"):  # the placeholder of an empty folder, which other tools leave
+                    yield blob.name.removeprefix(self._prefix)
+        except NotFound as error:
+            raise self._bucket_missing() from error
+        except (GoogleAPIError, GoogleAuthError, OSError) as error:
+            raise self._explained(error, "storage.objects.list", prefix) from error
+
+    def delete(self, name: str) -> None:
+        def remove() -> None:
+            self._bucket.blob(self._prefix + name).delete(timeout=REQUEST_TIMEOUT.total_seconds(), retry=None)
+
+        with contextlib.suppress(NotFound):
+            self._attempt("storage.objects.delete", name, remove)
+
+    def _is_marked(self, name: str, mark: str) -> bool:
+        blob = self._bucket.get_blob(self._prefix + name, timeout=REQUEST_TIMEOUT.total_seconds(), retry=None)
+        return blob is not None and (blob.metadata or {}).get(CREATOR) == mark
+
+    def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
+        """Run `operation` within the bounds, again after failures that pass.
+
+        Raises NotFound as it is, for the caller knows what is missing, and everything else as the project's own.
+        """
+        bounded: Callable[[], T] = self._retry(operation)
+        try:
+            return bounded()
+        except NotFound:
+            raise
+        except (GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
+            raise self._explained(error, permission, name) from error
+
+    def _bucket_missing(self) -> LakeError:
+        bucket = f"gs://{self._bucket.name}"
+        return LakeError(
+            f"there is no bucket {bucket}{self._at_endpoint()}; create it (gcloud storage buckets create {bucket} "
+            "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another one"
+        )
+
+    def _explained(self, error: Exception, permission: str, name: str) -> LakeError:
+        """A library's error as one that says what to do."""
+        place = f"{self.uri}/{name}{self._at_endpoint()}"
+        match error:
+            case Forbidden() | Unauthorized():
+                return LakeUnwritable(
+                    f"these credentials may not use {place}: {permission} is needed. Grant them the role "
+                    f"roles/storage.objectUser on gs://{self._bucket.name} (it has storage.objects.create, get, list "
+                    f"and delete). The service said: {error.message}"
+                )
+            case RetryError():
+                return LakeUnreachable(
+                    f"Cloud Storage did not serve {place} in time ({error.cause}); check the network"
+                    f"{' and lake.endpoint' if self._endpoint else ''}. The next tick goes on from what is durable"
+                )
+            case GoogleAuthError():
+                return _without_credentials(self.uri, error)
+            case DataCorruption():
+                return CorruptObject(
+                    f"{place} arrived with another checksum than it has; if it does so again, restore it"
+                )
+            case GoogleAPICallError():
+                return LakeError(f"Cloud Storage refused {place}: {error.message}")
+            case _:
+                return LakeUnreachable(f"no connection to Cloud Storage for {place}: {error}; check lake.endpoint")
+
+    def _at_endpoint(self) -> str:
+        return f" at {self._endpoint}" if self._endpoint else ""
+
+
+def _connect(uri: str, endpoint: str | None) -> Client:
+    if endpoint is not None:
+        return Client(
+            project=LOCAL_PROJECT,
+            client_options={"api_endpoint": endpoint.rstrip("/")},
+            use_auth_w_custom_endpoint=False,
+        )
+    try:
+        return Client(project=None)  # objects belong to a bucket: no call here names a project
+    except GoogleAuthError as error:
+        raise _without_credentials(uri, error) from error
+
+
+def _without_credentials(uri: str, error: Exception) -> LakeUnwritable:
+    return LakeUnwritable(
+        f"no usable credentials for {uri}: {error}; run `gcloud auth application-default login`, or set "
+        "GOOGLE_APPLICATION_CREDENTIALS to a key file of an account that has roles/storage.objectUser on the bucket"
+    )
