@@ -1,0 +1,270 @@
+"""The synthetic source's heartbeats, as numpy rows: a pure function of the source, a start and an end.
+
+Every stream beats once a period, at its own phase. A row says when its message is published and what is in it;
+`compose` writes the message itself.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.clock import from_us, iso, to_us, us
+from pipeline.errors import InvalidSettings
+from pipeline.heartbeat import RejectionReason
+
+HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
+REASONS = tuple(RejectionReason)
+KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
+"""What a row's `kind` is the index of."""
+
+LEAST_BROKEN = 2 * len(REASONS)
+"""Where any message is broken, at least so many are: both variants of every kind."""
+
+RFC_3339_SHARE = 0.001
+NULL_TEMPERATURE_SHARE = 0.002
+TEXT_TEMPERATURE_SHARE = 0.001
+WARN_SHARE = 0.02
+NO_STATUS_SHARE = 0.002
+"""How often a heartbeat is unusual, yet valid."""
+
+NUMBER, NULL, TEXT = 0, 1, 2
+STATUSES = ("ok", "warn", None)
+
+FAR_FUTURE_MS = us(timedelta(days=3650)) // 1000
+DAY_MS = us(timedelta(days=1)) // 1000
+ROWS_AT_LEAST = 10_000
+"""Rows that are handed over together, except for the last ones."""
+
+ROW = np.dtype(
+    [
+        ("publish_us", np.int64),  # when it is to be published
+        ("event_ms", np.int64),
+        ("stream", np.int32),
+        ("sequence", np.int32),  # the number of the beat within its stream
+        ("kind", np.uint8),
+        ("variant", np.uint8),  # of a broken message
+        ("rfc_3339", np.bool_),  # how its event time is written
+        ("status", np.uint8),
+        ("temperature_form", np.uint8),
+        ("temperature", np.float64),
+    ]
+)
+"""One message. Times are counted since the epoch, in the unit of their name."""
+
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticSource:
+    """What is published. Shares are of the heartbeats, between 0 and 1; durations are taken to the millisecond.
+
+    A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later
+    still. Without stragglers and late copies the disorder is thus at most `jitter`. A duplicate is the same message
+    again, at once, or (for `duplicate_delay_share` of them) `duplicate_delay` later. Broken messages come beside
+    the heartbeats, evenly over time, every kind in turn. A silent beat is never published.
+    Raises InvalidSettings for values that make no sense.
+    """
+
+    streams: int = 10_000
+    period: timedelta = timedelta(seconds=30)
+    jitter: timedelta = timedelta(seconds=3)
+    event_jitter: timedelta = timedelta(milliseconds=200)
+    lag: timedelta = timedelta(0)
+    duplicates: float = 0.01
+    duplicate_delay_share: float = 0.5
+    duplicate_delay: timedelta = timedelta(seconds=60)
+    broken: float = 0.0001
+    stragglers: float = 0.0
+    straggler_delay: timedelta = timedelta(seconds=60)
+    silent: float = 0.001
+    seed: int = 20_260_101
+    event_time_attribute: str = "event_time"
+    stream_id_attribute: str = "stream_id"
+    heartbeat_id_attribute: str = "heartbeat_id"
+
+    def __post_init__(self) -> None:
+        for name in ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InvalidSettings(f"{name} = {getattr(self, name)}: it is a share, between 0 and 1")
+        for name in ("jitter", "event_jitter", "lag", "duplicate_delay", "straggler_delay"):
+            if getattr(self, name) < timedelta(0):
+                raise InvalidSettings(f"{name} = {getattr(self, name)}: it cannot be negative")
+        if not 1 <= self.streams <= 10_000_000:
+            raise InvalidSettings(f"streams = {self.streams}: there is at least one, and at most ten million")
+        if self.period <= 2 * self.event_jitter:
+            raise InvalidSettings(f"period = {self.period}: it must be longer than twice event_jitter")
+        if self.seed < 0:
+            raise InvalidSettings(f"seed = {self.seed}: it cannot be negative")
+
+
+def messages(source: SyntheticSource, start: datetime, end: datetime) -> Iterator[Rows]:
+    """All messages about the event times in `[start, end)`, in the order of their publication, in pieces.
+
+    The same arguments give the same rows. Held in memory is a piece (about a period's rows, or `ROWS_AT_LEAST`),
+    and what is delayed beyond it.
+    """
+    plan = _Plan(source, start, end)
+    waiting, first = [np.empty(0, ROW)], 0
+    for period in range(plan.periods):
+        waiting += [plan.beats(period), plan.broken(period)]
+        first += sum(len(rows) for rows in waiting[-2:])
+        last = period == plan.periods - 1
+        if first < ROWS_AT_LEAST and not last:
+            continue
+        rows = np.concatenate(waiting)
+        rows = rows[np.argsort(rows["publish_us"], kind="stable")]  # an original stays before its copy
+        cut = len(rows) if last else int(np.searchsorted(rows["publish_us"], plan.earliest_publish_us(period + 1)))
+        yield rows[:cut]
+        waiting, first = [rows[cut:]], 0
+
+
+def expected_messages(source: SyntheticSource, start: datetime, end: datetime) -> int:
+    """About how many messages there will be, for showing progress."""
+    plan = _Plan(source, start, end)
+    return round(plan.nominal * (1 - source.silent) * (1 + source.duplicates)) + plan.broken_total
+
+
+class _Plan:
+    """The arithmetic of one run. A period is `[start + n * period, start + (n + 1) * period)` of event time."""
+
+    def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
+        if end <= start:
+            raise InvalidSettings(f"there is nothing to publish between {iso(start)} and {iso(end)}: end must be later")
+        self._source = source
+        self._start_ms, self._end_ms = to_us(start) // 1000, to_us(end) // 1000
+        self._length_ms = max(1, self._end_ms - self._start_ms)
+        self._period_ms = us(source.period) // 1000
+        self._event_jitter_ms = us(source.event_jitter) // 1000
+        self.periods = -(-self._length_ms // self._period_ms)
+        self.nominal = source.streams * self._length_ms / self._period_ms
+        self.broken_total = max(LEAST_BROKEN, round(source.broken * self.nominal)) if source.broken else 0
+        # A beat stays within its period whatever its jitter, so that its number tells its period.
+        inside = (self._event_jitter_ms, self._period_ms - self._event_jitter_ms)
+        self._phase_ms = self._random(0).integers(*inside, source.streams)
+
+    def _random(self, number: int) -> np.random.Generator:
+        return np.random.default_rng(np.random.SeedSequence(self._source.seed, spawn_key=(number,)))
+
+    def earliest_publish_us(self, period: int) -> int:
+        """No message of this period or a later one is published before."""
+        return (self._start_ms + period * self._period_ms) * 1000 + us(self._source.lag)
+
+    def beats(self, period: int) -> Rows:
+        """The period's heartbeats and their copies; each original before its copy."""
+        source, random, count = self._source, self._random(2 * period + 1), self._source.streams
+        rows = np.zeros(count, ROW)
+        jitter = random.integers(-self._event_jitter_ms, self._event_jitter_ms + 1, count)
+        rows["event_ms"] = self._start_ms + period * self._period_ms + self._phase_ms + jitter
+        rows["publish_us"] = self._publish_us(rows["event_ms"], random)
+        rows["publish_us"] += (random.random(count) < source.stragglers) * us(source.straggler_delay)
+        rows["stream"] = np.arange(count)
+        rows["sequence"] = period
+        rows["rfc_3339"] = random.random(count) < RFC_3339_SHARE
+        _measure(rows, random)
+        silent = random.random(count) < source.silent
+        copied = random.random(count) < source.duplicates
+        late = random.random(count) < source.duplicate_delay_share
+        kept = ~silent & (rows["event_ms"] < self._end_ms)
+        copies = rows[kept & copied]
+        copies["kind"] = DUPLICATE
+        copies["publish_us"] += late[kept & copied] * us(source.duplicate_delay)
+        return np.concatenate([rows[kept], copies])
+
+    def broken(self, period: int) -> Rows:
+        """The period's broken messages: number j of B has its time at (j + 1/2) / B of the run, and kind j in turn."""
+        low = self._start_ms + period * self._period_ms
+        high = min(low + self._period_ms, self._end_ms)
+        number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)
+        rows = np.zeros(len(number), ROW)
+        if not len(number):
+            return rows
+        random = self._random(2 * period + 2)
+        moment = self._start_ms + (2 * number + 1) * self._length_ms // (2 * self.broken_total)
+        kind = number % len(REASONS)
+        rows["kind"] = FIRST_BROKEN + kind
+        rows["variant"] = number // len(REASONS) % 2
+        rows["sequence"] = number % np.iinfo(np.int32).max
+        rows["stream"] = random.integers(0, self._source.streams, len(number))
+        rows["publish_us"] = self._publish_us(moment, random)
+        rows["event_ms"] = np.where(
+            kind == REASONS.index(RejectionReason.IN_THE_FUTURE), moment + FAR_FUTURE_MS, moment
+        )
+        before = kind == REASONS.index(RejectionReason.BEFORE_FIRST_WINDOW)  # the last day before 1970
+        rows["event_ms"] = np.where(before, -1 - moment % DAY_MS, rows["event_ms"])
+        _measure(rows, random)
+        return rows
+
+    def _broken_before(self, moment_ms: int) -> int:
+        """How many broken messages have their time before this moment."""
+        if not self.broken_total:
+            return 0
+        passed = moment_ms - self._start_ms
+        return max(0, -((self._length_ms - 2 * self.broken_total * passed) // (2 * self._length_ms)))
+
+    def _publish_us(self, event_ms: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
+        delay: NDArray[np.int64] = random.integers(0, us(self._source.jitter), len(event_ms), endpoint=True)
+        return event_ms * 1000 + us(self._source.lag) + delay
+
+
+def _measure(rows: Rows, random: np.random.Generator) -> None:
+    """What the sources measured: a temperature by the time of the day, sometimes null or text, and a status."""
+    count = len(rows)
+    of_the_day = 2 * np.pi * ((rows["event_ms"] % DAY_MS) / DAY_MS + rows["stream"] % 97 / 97)
+    rows["temperature"] = np.round(20 + 8 * np.sin(of_the_day) + random.normal(0, 0.3, count), 2)
+    chance = random.random(count)
+    rows["temperature_form"] = np.select(
+        [chance < NULL_TEMPERATURE_SHARE, chance < NULL_TEMPERATURE_SHARE + TEXT_TEMPERATURE_SHARE],
+        [NULL, TEXT],
+        NUMBER,
+    )
+    chance = random.random(count)
+    rows["status"] = np.select([chance < WARN_SHARE, chance < WARN_SHARE + NO_STATUS_SHARE], [1, 2], 0)
+
+
+def compose(source: SyntheticSource, rows: Rows) -> tuple[list[dict[str, str]], list[bytes]]:
+    """The messages themselves: their attributes and their payloads, in the rows' order.
+
+    A message takes less than a kilobyte, so that a thousand are far below what one request may hold.
+    """
+    attributes, payloads = [], []
+    time_name, stream_name = source.event_time_attribute, source.stream_id_attribute
+    id_name = source.heartbeat_id_attribute
+    for _, event_ms, stream, sequence, kind, variant, rfc_3339, status, form, temperature in rows.tolist():
+        written = iso(from_us(event_ms * 1000)) if rfc_3339 else str(event_ms)
+        carried = {time_name: written, stream_name: f"stream-{stream:05d}", id_name: f"{stream}-{event_ms}"}
+        value = temperature if form == NUMBER else "null" if form == NULL else f'"{temperature}"'
+        said = "" if status == 2 else f'"status":"{STATUSES[status]}",'
+        payload = f'{{"temperature":{value},{said}"sequence":{sequence}}}'.encode()
+        if kind >= FIRST_BROKEN:
+            carried[id_name] += "-broken"
+            payload = _break(source, REASONS[kind - FIRST_BROKEN], variant, carried, payload)
+        attributes.append(carried)
+        payloads.append(payload)
+    return attributes, payloads
+
+
+def _break(
+    source: SyntheticSource, reason: RejectionReason, variant: int, attributes: dict[str, str], payload: bytes
+) -> bytes:
+    """Spoil a message in one of two ways; a wrong clock is in its row already. Returns the payload."""
+    match reason:
+        case RejectionReason.NO_EVENT_TIME:
+            _spoil(attributes, source.event_time_attribute, (None, "")[variant])
+        case RejectionReason.UNREADABLE_EVENT_TIME:
+            _spoil(attributes, source.event_time_attribute, ("yesterday", "2026-13-45T25:00:00Z")[variant])
+        case RejectionReason.NO_STREAM_ID:
+            _spoil(attributes, source.stream_id_attribute, (None, "")[variant])
+        case RejectionReason.UNREADABLE_PAYLOAD:
+            return (payload[:-3], b"[21.5]")[variant]
+    return payload
+
+
+def _spoil(attributes: dict[str, str], name: str, value: Any) -> None:
+    if value is None:
+        del attributes[name]
+    else:
+        attributes[name] = value
