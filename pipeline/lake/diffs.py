@@ -110,6 +110,15 @@ class HeartbeatDiffs:
         table = self.table.current()
         return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
 
+    def versions(self, windows: Iterable[str]) -> dict[str, int]:
+        """The version of `heartbeats` that each computed window was read from, by its run's manifest."""
+        found: dict[str, int] = {}
+        for key, paths in _files_by_window(self.table.current(), set(windows)).items():
+            for path in paths:
+                manifest = json.loads(self._objects.read(f"{MANIFESTS}{path.split('/')[1]}.json"))
+                found[key] = int(manifest["heartbeats_version"])
+        return found
+
     def fence(self, windows: Iterable[str]) -> Fence:
         """Remember what the windows have now. Take it before the input is listed."""
         table = self.table.current()

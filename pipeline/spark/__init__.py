@@ -1,0 +1,1 @@
+"""The micro-batch: heartbeats in, diffs out, on any Spark session."""

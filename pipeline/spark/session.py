@@ -1,0 +1,80 @@
+"""Which Spark a micro-batch runs on: the settings of a session, and whether its server answers."""
+
+import socket
+from pathlib import Path
+from urllib.parse import urlparse
+
+from pipeline.errors import SparkUnreachable
+from pipeline.lake.address import spark_storage_config
+from pipeline.settings import Settings
+
+ANSWERS_WITHIN_SECONDS = 5.0
+
+SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "4",
+    # A task writes a file for each of so many windows at once, instead of sorting its rows by window again.
+    "spark.sql.maxConcurrentOutputFileWriters": "600",
+    "spark.sql.parquet.compression.codec": "zstd",
+}
+"""What the micro-batch relies on, whichever Spark it is."""
+
+
+def session_config(settings: Settings) -> dict[str, str]:
+    """The configuration of a session: a Spark Connect client where `spark.master` is empty, else a classic one."""
+    chosen = settings.spark
+    if chosen.master is None:
+        return {"spark.remote": chosen.remote or "", **SESSION, **_without_static(chosen.config)}
+    return {
+        "spark.master": chosen.master,
+        "spark.app.name": "tidemark",
+        "spark.driver.memory": chosen.driver_memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        **SESSION,
+        **spark_storage_config(settings.lake),
+        **chosen.config,
+    }
+
+
+def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
+    """The configuration of the Spark Connect server that tidemark starts: on loopback alone, its own files in
+    `scratch`."""
+    port = urlparse(settings.spark.remote or "").port or 15002
+    return {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        **SESSION,
+        **spark_storage_config(settings.lake),
+        **settings.spark.config,
+    }
+
+
+def check_answers(settings: Settings) -> None:
+    """Raise SparkUnreachable, at once, where no server listens at `spark.remote`.
+
+    The client itself would try for ten minutes before it says so.
+    """
+    if settings.spark.master is not None:
+        return
+    address = urlparse(settings.spark.remote or "")
+    host, port = address.hostname or "localhost", address.port or 15002
+    try:
+        socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS).close()
+    except OSError as error:
+        raise SparkUnreachable(
+            f"no Spark Connect server answers at {settings.spark.remote} ({error}); start it with `tidemark up`, or "
+            "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
+        ) from error
+
+
+def _without_static(config: dict[str, str]) -> dict[str, str]:
+    """A client may set only what belongs to a session: the rest is the server's."""
+    return {key: value for key, value in config.items() if key.startswith("spark.sql.")}

@@ -1,0 +1,120 @@
+"""One tick of the tracking subscription: what was published becomes the histogram, and the watermark is decided."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.clock import Clock
+from pipeline.errors import ReadingUnavailable
+from pipeline.heartbeat import Heartbeat, HeartbeatReader, Rejection, read_payload
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.pubsub.backlog import Backlog
+from pipeline.pubsub.subscription import Acknowledged, Subscription
+from pipeline.ticks.budget import Budget, batches
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import Reading
+from pipeline.watermark.standing import Beginning, Snapshot, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """What a tracking tick did. `problems` are sentences about what will be tried again by itself."""
+
+    standing: Standing
+    messages: int
+    snapshots: int
+    acknowledged: Acknowledged
+    problems: tuple[str, ...]
+
+    @property
+    def decision(self) -> Decision:
+        """The tick's decision."""
+        decision = self.standing.decision
+        if decision is None:
+            raise ValueError("a tick always decides")
+        return decision
+
+
+def track(
+    subscription: Subscription,
+    *,
+    tracking_backlog: Backlog,
+    base_backlog: Backlog,
+    log: TrackingLog,
+    reader: HeartbeatReader,
+    policy: Policy,
+    budget: Budget,
+    clock: Clock,
+) -> Tracked:
+    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable.
+
+    Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
+    PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
+    """
+    standing = log.catch_up()
+    if standing.complete_from is None:
+        # Before anything is acknowledged: whatever is published from here on will be in the histogram.
+        log.begin(Beginning(tracking_backlog.read().oldest_unacked))
+    messages, snapshots, acknowledged = 0, 0, Acknowledged()
+    for batch in batches(subscription, budget, clock):
+        with subscription.leased(batch):
+            log.append(Snapshot(histogram_of(batch.messages, reader)))
+            acknowledged += subscription.acknowledge(batch)
+        messages += len(batch)
+        snapshots += 1
+    # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
+    tracking, tracking_problem = _reading(tracking_backlog)
+    base, base_problem = _reading(base_backlog)
+    log.decide(lambda standing: standing.decide(base, tracking, policy, clock.now()))
+    return Tracked(
+        standing=log.compact_if_due(),
+        messages=messages,
+        snapshots=snapshots,
+        acknowledged=acknowledged,
+        problems=(*acknowledged.problems, *(problem for problem in (tracking_problem, base_problem) if problem)),
+    )
+
+
+def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
+    """The histogram of pulled messages; a rejected one counts by its publish time alone."""
+    needs_payload = reader.contract.needs_payload
+    publish_us: list[int] = []
+    event_us: list[int] = []
+    rejected_us: list[int] = []
+    for message in messages:
+        published = publish_time_us(message)
+        heartbeat: Heartbeat | Rejection | None = None
+        payload = None
+        if needs_payload:
+            payload = read_payload(message.data)
+            heartbeat = payload if isinstance(payload, Rejection) else None
+        if not isinstance(payload, Rejection):
+            heartbeat = reader.read(message.attributes, payload, published)
+        if isinstance(heartbeat, Heartbeat):
+            publish_us.append(published)
+            event_us.append(heartbeat.event_time_us)
+        else:
+            rejected_us.append(published)
+    return Histogram.of(
+        np.array(publish_us, dtype=np.int64),
+        np.array(event_us, dtype=np.int64),
+        np.array(rejected_us, dtype=np.int64),
+    )
+
+
+def publish_time_us(message: Any) -> int:
+    """A plain protobuf message's publish time in microseconds since the epoch."""
+    stamp = message.publish_time
+    return int(stamp.seconds * 1_000_000 + stamp.nanos // 1000)
+
+
+def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
+    """A reading, or why there is none at this moment; what lasts (a permission, the network) is raised."""
+    try:
+        return backlog.read(), None
+    except ReadingUnavailable as error:
+        return None, str(error)
