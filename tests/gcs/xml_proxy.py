@@ -1,0 +1,212 @@
+"""Cloud Storage's XML API in front of `fake-gcs-server`, which serves the JSON API well and the XML API hardly.
+
+delta-rs and Polars speak XML, google-cloud-storage and Spark's connector speak JSON: through this proxy one address
+serves them all. What is a path of the JSON API passes through as it is.
+"""
+
+import http.client
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
+from xml.sax.saxutils import escape
+
+JSON_API = ("/storage/v1/", "/upload/", "/download/", "/_internal/")
+NOT_FORWARDED = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
+MAX_KEYS = 1000
+UPSTREAM_TIMEOUT_SECONDS = 60.0
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class XmlProxy(ThreadingHTTPServer):
+    """The proxy, bound to a free port of loopback; `upstream_port` is set once the server behind it is there.
+
+    With `honours_preconditions=False` it drops `x-goog-if-generation-match`, so that a test of what needs
+    exclusive creation can be seen to fail.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(
+        self, upstream_port: int = 0, *, honours_preconditions: bool = True, handler: type["XmlHandler"] | None = None
+    ) -> None:
+        super().__init__(("127.0.0.1", 0), handler or XmlHandler)
+        self.upstream_port = upstream_port
+        self.honours_preconditions = honours_preconditions
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def start(self) -> "XmlProxy":
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class XmlHandler(BaseHTTPRequestHandler):
+    """One connection. An XML request becomes JSON requests to the server behind."""
+
+    server: XmlProxy
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # headers and a small body leave as one packet
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._reply(*self.answer(self._body()))
+
+    do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the base class looks for these names
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing: the server behind has a log."""
+
+    def answer(self, body: bytes) -> Answer:
+        """What to reply to the request at hand."""
+        if self.path.startswith(JSON_API):
+            return self.forward(self.command, self.path, body, dict(self.headers))
+        url = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
+        bucket, _, name = unquote(url.path.lstrip("/")).partition("/")
+        match self.command:
+            case "GET" if not name:
+                return self._list(bucket, query)
+            case "PUT" if "uploadId" in query:
+                self.server.uploads[query["uploadId"]][int(query["partNumber"])] = body
+                return HTTPStatus.OK, {"ETag": f'"{query["uploadId"]}-{query["partNumber"]}"'}, b""
+            case "PUT" if "x-goog-copy-source" in self.headers:
+                return HTTPStatus.NOT_IMPLEMENTED, {}, b"copying is not a part of this proxy"
+            case "PUT":
+                return self._put(bucket, name, body)[0]
+            case "POST" if "uploads" in query:
+                upload_id = uuid.uuid4().hex
+                self.server.uploads[upload_id] = {}
+                return _xml("InitiateMultipartUploadResult", _element("UploadId", upload_id))
+            case "POST" if "uploadId" in query:
+                parts = self.server.uploads.pop(query["uploadId"])
+                answer, etag = self._put(bucket, name, b"".join(parts[number] for number in sorted(parts)))
+                if answer[0] != HTTPStatus.OK:
+                    return answer
+                return _xml("CompleteMultipartUploadResult", _element("ETag", etag), answer[1])
+            case "DELETE" if "uploadId" in query:
+                self.server.uploads.pop(query["uploadId"], None)
+                return HTTPStatus.NO_CONTENT, {}, b""
+        item = f"storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        path = f"/{item}" if self.command == "DELETE" else f"/download/{item}?alt=media"
+        return self.forward(self.command, path, b"", dict(self.headers))
+
+    def forward(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Answer:
+        """Ask the server behind."""
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.server.upstream_port, timeout=UPSTREAM_TIMEOUT_SECONDS
+        )
+        sent = {key: value for key, value in headers.items() if key.lower() not in NOT_FORWARDED}
+        try:
+            connection.request(method, path, body, sent | {"Content-Length": str(len(body))})
+            response = connection.getresponse()
+            content = response.read()
+            received = {key: value for key, value in response.getheaders() if key.lower() not in NOT_FORWARDED}
+            if method == "HEAD":
+                received["Content-Length"] = response.getheader("Content-Length", "0")
+            return response.status, received, content
+        except OSError as error:
+            return HTTPStatus.BAD_GATEWAY, {}, f"the server behind does not answer: {error}".encode()
+        finally:
+            connection.close()
+
+    def _put(self, bucket: str, name: str, body: bytes) -> tuple[Answer, str]:
+        query = {"uploadType": "media", "name": name}
+        precondition = self.headers.get("x-goog-if-generation-match")
+        if precondition is not None and self.server.honours_preconditions:
+            query["ifGenerationMatch"] = precondition
+        headers = {"Content-Type": self.headers.get("Content-Type", "application/octet-stream")}
+        status, _, content = self.forward("POST", f"/upload/storage/v1/b/{bucket}/o?{urlencode(query)}", body, headers)
+        if status != HTTPStatus.OK:
+            return _xml("Error", _element("Message", content.decode()), status=status), ""
+        made = json.loads(content)
+        etag = f'"{made["etag"]}"'
+        return (HTTPStatus.OK, {"ETag": etag, "x-goog-generation": made["generation"]}, b""), etag
+
+    def _list(self, bucket: str, query: dict[str, str]) -> Answer:
+        """ListObjectsV2. A token is the last entry of the page before, whether a name or a common prefix."""
+        prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        token, after = query.get("continuation-token", ""), query.get("start-after", "")
+        entries: dict[str, dict[str, str] | None] = {}
+        for item in self._items(bucket, prefix):
+            name = item["name"]
+            end = name.find(delimiter, len(prefix)) if delimiter else -1
+            if name > after:
+                entries |= {name: item} if end < 0 else {name[: end + len(delimiter)]: None}
+        remaining = [entry for entry in sorted(entries) if entry > token]
+        page = remaining[: int(query.get("max-keys", MAX_KEYS))]
+        truncated = len(page) < len(remaining)
+        inner = [
+            _element("Name", bucket),
+            _element("Prefix", prefix),
+            _element("KeyCount", str(len(page))),
+            _element("IsTruncated", str(truncated).lower()),
+        ]
+        if truncated:
+            inner.append(_element("NextContinuationToken", page[-1]))
+        for entry in page:
+            found = entries[entry]
+            if found is None:
+                inner.append(f"<CommonPrefixes>{_element('Prefix', entry)}</CommonPrefixes>")
+                continue
+            fields = {
+                "Key": entry,
+                "LastModified": found["updated"],
+                "ETag": f'"{found["etag"]}"',
+                "Size": found["size"],
+            }
+            inner.append(f"<Contents>{''.join(map(_element, fields.keys(), fields.values()))}</Contents>")
+        return _xml("ListBucketResult", "".join(inner))
+
+    def _items(self, bucket: str, prefix: str) -> Iterator[dict[str, str]]:
+        query = {"prefix": prefix, "maxResults": str(MAX_KEYS)}
+        while True:
+            _, _, content = self.forward("GET", f"/storage/v1/b/{bucket}/o?{urlencode(query)}", b"", {})
+            page = json.loads(content)
+            yield from page.get("items", ())
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        chunks = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            pass  # trailers
+        return b"".join(chunks)
+
+    def _reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response_only(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        if "Content-Length" not in headers and status != HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _element(name: str, text: str) -> str:
+    return f"<{name}>{escape(text)}</{name}>"
+
+
+def _xml(root: str, inner: str, headers: dict[str, str] | None = None, status: int = HTTPStatus.OK) -> Answer:
+    content = f'<?xml version="1.0" encoding="UTF-8"?><{root}>{inner}</{root}>'
+    return status, {"Content-Type": "application/xml"} | (headers or {}), content.encode()
