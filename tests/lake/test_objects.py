@@ -1,0 +1,337 @@
+"""One contract for every place that objects live in: each test below holds on disk and in Cloud Storage."""
+
+import errno
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    LakeFull,
+    LakeUnreachable,
+    LakeUnwritable,
+    ObjectExists,
+    ObjectMissing,
+)
+from pipeline.lake.address import open_objects
+from pipeline.lake.disk import TEMPORARY, DiskObjects
+from pipeline.lake.gcs import CloudStorageObjects
+from pipeline.lake.objects import ObjectStore
+from pipeline.settings import LakeSettings
+from tests.gcs.server import CloudStorageServer
+from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
+
+CREATORS = 16
+ROUNDS = 5
+SOON = timedelta(seconds=0.5)
+"""How long a test lets the client try again."""
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "disk":
+        return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    return open_objects(settings)
+
+
+def test_what_was_created_is_read_back(objects: ObjectStore) -> None:
+    objects.create("tracking/log/000001.parquet", b"content")
+    assert objects.read("tracking/log/000001.parquet") == b"content"
+
+
+@pytest.mark.parametrize("size", [0, 1, 8 << 20, (8 << 20) + 1], ids=["empty", "a byte", "8 MiB", "more than 8 MiB"])
+def test_content_of_any_size_comes_back_whole(objects: ObjectStore, size: int) -> None:
+    """Cloud Storage's client sends up to 8 MiB in one request, and more in several."""
+    content = os.urandom(size)
+    objects.create("folder/name", content)
+    assert objects.read("folder/name") == content
+    assert list(objects.names("")) == ["folder/name"]
+
+
+def test_a_name_that_is_taken_is_refused_and_its_content_stays(objects: ObjectStore) -> None:
+    objects.create("folder/name", b"first")
+    with pytest.raises(ObjectExists, match="folder/name"):
+        objects.create("folder/name", b"second")
+    assert objects.read("folder/name") == b"first"
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["each its own content", "the same content"])
+def test_exactly_one_of_many_creators_of_a_name_wins(objects: ObjectStore, same: bool) -> None:
+    contents = [b"same" if same else f"creator {number}".encode() for number in range(CREATORS)]
+    together = threading.Barrier(CREATORS)
+
+    def compete(name: str, content: bytes) -> bool:
+        together.wait()
+        try:
+            objects.create(name, content)
+        except ObjectExists:
+            return False
+        return True
+
+    with ThreadPoolExecutor(CREATORS) as threads:
+        for number in range(ROUNDS):
+            name = f"folder/{number}"
+            won = list(threads.map(compete, [name] * CREATORS, contents))
+            assert won.count(True) == 1
+            assert objects.read(name) == contents[won.index(True)]
+
+
+def test_an_object_that_is_not_there_is_missing(objects: ObjectStore) -> None:
+    with pytest.raises(ObjectMissing, match="folder/name"):
+        objects.read("folder/name")
+    objects.create("folder/name", b"content")
+    with pytest.raises(ObjectMissing):
+        objects.read("folder/nam")
+
+
+def test_names_come_in_order_and_only_those_of_the_prefix(objects: ObjectStore) -> None:
+    for name in ("log/000010", "log/000002", "log/000001", "logs/000001", "other", "log/deeper/000003"):
+        objects.create(name, b"")
+    assert list(objects.names("log/")) == ["log/000001", "log/000002", "log/000010", "log/deeper/000003"]
+    assert list(objects.names("log/00000")) == ["log/000001", "log/000002"]
+    assert list(objects.names("log")) == [
+        "log/000001",
+        "log/000002",
+        "log/000010",
+        "log/deeper/000003",
+        "logs/000001",
+    ]
+    assert len(list(objects.names(""))) == 6
+
+
+def test_a_folder_that_is_not_there_has_no_names(objects: ObjectStore) -> None:
+    assert list(objects.names("nothing/")) == []
+
+
+def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ObjectStore) -> None:
+    objects.create("folder/name", b"first")
+    objects.delete("folder/name")
+    assert list(objects.names("folder/")) == []
+    with pytest.raises(ObjectMissing):
+        objects.read("folder/name")
+    objects.create("folder/name", b"second")
+    assert objects.read("folder/name") == b"second"
+
+
+def test_deleting_what_is_not_there_is_no_error(objects: ObjectStore) -> None:
+    objects.delete("folder/name")
+
+
+# On disk
+
+
+def test_a_file_in_the_place_of_the_folder_makes_the_lake_unwritable(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_bytes(b"not a folder")
+    with pytest.raises(LakeUnwritable, match=r"set lake\.uri"):
+        DiskObjects(tmp_path / "lake").create("folder/name", b"content")
+
+
+def test_what_a_crash_left_half_written_is_never_listed(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create("folder/name", b"content")
+    (tmp_path / "folder" / f"{TEMPORARY}0123").write_bytes(b"cont")
+    assert list(objects.names("")) == ["folder/name"]
+
+
+def test_a_failure_while_writing_leaves_neither_object_nor_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(LakeFull, match="no space"):
+            DiskObjects(tmp_path).create("folder/name", b"content")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    DiskObjects(tmp_path).create("folder/name", b"content")
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB, where this user may mount one."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    if os.geteuid() != 0 or mount is None or umount is None:
+        pytest.skip("needs the right to mount a tmpfs")
+    command = [mount, "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield folder
+    subprocess.run([umount, str(folder)], check=True)
+
+
+def test_a_full_disk_says_so_and_keeps_what_was_there(tiny_disk: Path) -> None:
+    objects = DiskObjects(tiny_disk)
+    objects.create("folder/small", b"content")
+    with pytest.raises(LakeFull, match="no space"):
+        objects.create("folder/large", bytes(1 << 20))
+    assert list(objects.names("")) == ["folder/small"]
+    assert objects.read("folder/small") == b"content"
+
+
+# Cloud Storage's client, without a server
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """A service that answers everything with one status."""
+
+    status = 403
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response_only(self.status)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_DELETE = do_GET  # noqa: N815 - the base class looks for these names
+
+
+@contextmanager
+def answering(status: int) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Refusing,), {"status": status}))
+    threading.Thread(target=server.serve_forever, args=[0.05], daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
+def nobody_listens() -> Iterator[str]:
+    with socket.socket() as bound:  # and never listening
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+def test_credentials_without_a_permission_are_told_which_one() -> None:
+    with answering(403) as endpoint:
+        objects = CloudStorageObjects("gs://bucket/lake", endpoint)
+        with pytest.raises(LakeUnwritable, match=r"storage\.objects\.create is needed.*roles/storage\.objectUser"):
+            objects.create("name", b"content")
+        with pytest.raises(LakeUnwritable, match=r"storage\.objects\.get is needed"):
+            objects.read("name")
+        with pytest.raises(LakeUnwritable, match=r"storage\.objects\.list is needed"):
+            list(objects.names(""))
+        with pytest.raises(LakeUnwritable, match=r"storage\.objects\.delete is needed"):
+            objects.delete("name")
+
+
+def test_credentials_that_are_not_accepted_are_told_how_to_get_others() -> None:
+    with answering(401) as endpoint:
+        objects = CloudStorageObjects("gs://bucket/lake", endpoint)
+        with pytest.raises(LakeUnwritable, match="gcloud auth application-default login"):
+            objects.create("name", b"content")
+
+
+@pytest.mark.parametrize("service", [nobody_listens(), answering(503)], ids=["nobody listens", "unavailable"])
+def test_a_service_that_does_not_serve_is_unreachable_after_bounded_attempts(
+    service: AbstractContextManager[str],
+) -> None:
+    with service as endpoint:
+        objects = CloudStorageObjects("gs://bucket/lake", endpoint, retry_for=SOON)
+        with pytest.raises(LakeUnreachable, match="check the network"):
+            objects.create("name", b"content")
+        with pytest.raises(LakeUnreachable):
+            objects.read("name")
+        with pytest.raises(LakeUnreachable):
+            list(objects.names(""))
+        with pytest.raises(LakeUnreachable):
+            objects.delete("name")
+
+
+def test_without_credentials_a_bucket_is_unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "no-such-key.json"))
+    with pytest.raises(LakeUnwritable, match="gcloud auth application-default login"):
+        open_objects(LakeSettings(uri="gs://bucket/lake"))
+
+
+# Cloud Storage's client, with a server that fails in its own ways
+
+
+class AnswerLost(XmlHandler):
+    """Does what an upload asks for, and answers something else the first time."""
+
+    said = 503
+    uploads = 0
+
+    def answer(self, body: bytes) -> Answer:
+        true_answer = super().answer(body)
+        if self.command != "POST":
+            return true_answer
+        type(self).uploads += 1
+        return (self.said, {}, b"") if type(self).uploads == 1 else true_answer
+
+
+@pytest.fixture(params=[503, 412])
+def losing_answers(
+    request: pytest.FixtureRequest, gcs_server: CloudStorageServer, gcs_lake_settings: LakeSettings
+) -> Iterator[CloudStorageObjects]:
+    """A store whose first upload succeeds and is said to have failed, or to be refused because of itself."""
+    handler = type("Handler", (AnswerLost,), {"said": request.param})
+    proxy = XmlProxy(gcs_server.upstream_port, handler=handler).start()
+    yield CloudStorageObjects(gcs_lake_settings.uri, proxy.endpoint)
+    proxy.stop()
+
+
+@pytest.mark.gcs
+def test_an_upload_that_is_refused_because_of_itself_has_succeeded(losing_answers: CloudStorageObjects) -> None:
+    losing_answers.create("folder/name", b"content")
+    assert losing_answers.read("folder/name") == b"content"
+
+
+@pytest.mark.gcs
+def test_an_upload_that_is_refused_because_of_another_has_not(
+    losing_answers: CloudStorageObjects, gcs_lake_settings: LakeSettings
+) -> None:
+    open_objects(gcs_lake_settings).create("folder/name", b"content")
+    with pytest.raises(ObjectExists):
+        losing_answers.create("folder/name", b"content")
+
+
+class Garbling(XmlHandler):
+    """Delivers another last byte than was stored, under the stored checksum."""
+
+    def answer(self, body: bytes) -> Answer:
+        status, headers, content = super().answer(body)
+        return (status, headers, content[:-1] + b"?") if "/download/" in self.path else (status, headers, content)
+
+
+@pytest.mark.gcs
+def test_content_that_arrives_changed_is_never_returned(
+    gcs_server: CloudStorageServer, gcs_lake_settings: LakeSettings
+) -> None:
+    proxy = XmlProxy(gcs_server.upstream_port, handler=Garbling).start()
+    objects = CloudStorageObjects(gcs_lake_settings.uri, proxy.endpoint)
+    objects.create("folder/name", b"content")
+    with pytest.raises(CorruptObject, match="checksum"):
+        objects.read("folder/name")
+    proxy.stop()
+
+
+@pytest.mark.gcs
+def test_a_bucket_that_is_not_there_is_told_from_an_object_that_is_not(gcs_endpoint: str) -> None:
+    objects = CloudStorageObjects("gs://tidemark-no-such-bucket/lake", gcs_endpoint)
+    for use in (lambda: objects.create("name", b""), lambda: objects.read("name"), lambda: list(objects.names(""))):
+        with pytest.raises(LakeError, match="gcloud storage buckets create gs://tidemark-no-such-bucket"):
+            use()
+
+
+@pytest.mark.gcs
+def test_a_folder_placeholder_that_another_tool_left_is_not_a_name(gcs_lake_settings: LakeSettings) -> None:
+    objects = open_objects(gcs_lake_settings)
+    objects.create("folder/", b"")
+    objects.create("folder/name", b"content")
+    assert list(objects.names("")) == ["folder/name"]
