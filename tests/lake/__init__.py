@@ -1,0 +1,1 @@
+"""The lake, on disk and in a bucket."""
