@@ -1,0 +1,147 @@
+"""Short ways to write moments, messages, histograms and readings, in seconds from one fixed start."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import to_us
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.estimator import estimate
+from pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading, Reading
+
+START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
+START_US = to_us(START)
+START_BUCKET = START_US // BUCKET_US
+LONG_AGO = START - timedelta(days=30)
+
+Times = tuple[int, int]
+"""A message's publish time and event time, in microseconds."""
+
+bounded = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Enough examples to find what there is, few enough for a busy machine, and no timing in it."""
+
+
+def at(seconds: float) -> datetime:
+    """A moment, so many seconds after the start."""
+    return START + timedelta(seconds=seconds)
+
+
+def seconds(amount: float) -> timedelta:
+    """A duration."""
+    return timedelta(seconds=amount)
+
+
+def ints(values: Iterable[int]) -> Ints:
+    """An int64 array, also of nothing."""
+    return np.array(list(values), dtype=np.int64)
+
+
+def histogram_of(messages: Sequence[Times], rejected: Sequence[int] = ()) -> Histogram:
+    """The histogram of messages, and of rejected ones, in microseconds."""
+    return Histogram.of(ints(publish for publish, _ in messages), ints(event for _, event in messages), ints(rejected))
+
+
+def published(messages: Iterable[tuple[float, float]], rejected: Iterable[float] = ()) -> Histogram:
+    """The histogram of (publish time, event time) pairs and of rejected ones, in seconds from the start."""
+    return histogram_of(
+        [(to_us(at(publish)), to_us(at(event))) for publish, event in messages],
+        [to_us(at(publish)) for publish in rejected],
+    )
+
+
+def reading(observed: float, oldest: float | None = None, *, names: bool | None = None) -> Reading:
+    """An observation, in seconds from the start; without `oldest`, of an empty backlog."""
+    return Reading(
+        observed_at=at(observed),
+        oldest_unacked=at(observed if oldest is None else oldest),
+        names_a_message=(oldest is not None) if names is None else names,
+    )
+
+
+def effective(
+    oldest: float, *, observed: float | None = None, newest: float | None = None, names: bool = False, epoch: int = 1
+) -> EffectiveReading:
+    """An effective reading, in seconds from the start.
+
+    Without `observed` it had no backlog; without `newest` it is itself the newest observation.
+    """
+    observed = oldest if observed is None else observed
+    return EffectiveReading(
+        oldest_unacked=at(oldest),
+        names_a_message=names,
+        observed_at=at(observed),
+        epoch=epoch,
+        epoch_began=LONG_AGO,
+        newest=reading(observed if newest is None else newest, oldest, names=names),
+    )
+
+
+def standing_at(
+    watermark: float | None, *, base: EffectiveReading | None = None, tracking: EffectiveReading | None = None
+) -> Decision:
+    """A previous decision with this watermark."""
+    return Decision(
+        at=at(0),
+        watermark=None if watermark is None else at(watermark),
+        reason=Reason.ADVANCED,
+        base=base,
+        tracking=tracking,
+    )
+
+
+def decide(
+    histogram: Histogram,
+    *,
+    base: EffectiveReading | None,
+    tracking: EffectiveReading | None,
+    policy: Policy | None = None,
+    previous: Decision | None = None,
+    complete_from: datetime = LONG_AGO,
+    now: float | None = None,
+    pruned_before: int | None = None,
+) -> Decision:
+    """One decision, at the newest observation unless `now` says otherwise."""
+    newest = max((each.newest.observed_at for each in (base, tracking) if each is not None), default=START)
+    return estimate(
+        histogram,
+        base=base,
+        tracking=tracking,
+        policy=Policy() if policy is None else policy,
+        previous=previous,
+        complete_from=complete_from,
+        at=newest if now is None else at(now),
+        pruned_before=pruned_before,
+    )
+
+
+def disorder(messages: Iterable[Times]) -> int:
+    """The smallest D (microseconds) such that `et_a < et_b` implies `pt_a <= pt_b + D`, for any two messages."""
+    messages = list(messages)
+    return max([0, *(a[0] - b[0] for a in messages for b in messages if a[1] < b[1])])
+
+
+def exact_candidate(messages: Sequence[Times], base: datetime, tracking: datetime, band: timedelta) -> int | None:
+    """The rule on exact times, from a plain list: the least event time published in `[min(B, T - D), T]`, or at
+    the anchor, the newest publish time before `T - D`, or in between.
+
+    None where nothing was published before `T - D`, so that there is no anchor. Microseconds.
+    """
+    limit = to_us(tracking - band)
+    anchor = max((publish for publish, _ in messages if publish < limit), default=None)
+    if anchor is None:
+        return None
+    start, end = min(to_us(base), limit, anchor), to_us(tracking)
+    return min(event for publish, event in messages if start <= publish <= end)
+
+
+near_times = st.integers(START_US - 4_000_000, START_US + 8_000_000)
+"""Times within a few buckets of each other, so that cells are shared."""
+
+message_lists = st.lists(st.tuples(near_times, near_times), max_size=30)
+rejected_lists = st.lists(near_times, max_size=6)
+buckets = st.integers(START_BUCKET - 6, START_BUCKET + 10)

@@ -1,0 +1,334 @@
+"""The sparse histogram: a commutative monoid with exact minima, against plain dictionaries."""
+
+import math
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import from_us, to_us
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Cell, Histogram, bucket_of, bucket_start
+from tests.watermark.builders import (
+    START_BUCKET,
+    START_US,
+    Times,
+    at,
+    bounded,
+    buckets,
+    histogram_of,
+    message_lists,
+    published,
+    rejected_lists,
+)
+
+Cells = dict[tuple[int, int], tuple[int, int | None]]
+"""(publish bucket, event bucket) -> (count, least event time), the independent counterpart of a histogram."""
+
+histograms = st.builds(histogram_of, message_lists, rejected_lists)
+quantiles = st.one_of(st.floats(0.001, 0.999), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
+
+
+def brute(messages: Sequence[Times], rejected: Sequence[int]) -> Cells:
+    cells: Cells = {}
+    for publish, event in messages:
+        key = (publish // BUCKET_US, event // BUCKET_US)
+        count, least = cells.get(key, (0, event))
+        assert least is not None
+        cells[key] = (count + 1, min(least, event))
+    for publish in rejected:
+        key = (publish // BUCKET_US, NO_EVENT)
+        cells[key] = (cells.get(key, (0, None))[0] + 1, None)
+    return cells
+
+
+def cells_of(histogram: Histogram) -> Cells:
+    rows = zip(
+        histogram.publish_bucket.tolist(),
+        histogram.event_bucket.tolist(),
+        histogram.count.tolist(),
+        histogram.min_event_us.tolist(),
+        strict=True,
+    )
+    return {(p, e): (n, None if e == NO_EVENT else least) for p, e, n, least in rows}
+
+
+# ---------------------------------------------------------------------------------------------- the monoid
+
+
+@bounded
+@given(histograms, histograms, histograms)
+def test_merging_is_associative(a: Histogram, b: Histogram, c: Histogram) -> None:
+    assert (a + b) + c == a + (b + c)
+
+
+@bounded
+@given(histograms, histograms)
+def test_merging_is_commutative(a: Histogram, b: Histogram) -> None:
+    assert a + b == b + a
+
+
+@bounded
+@given(histograms)
+def test_the_empty_histogram_is_the_identity(a: Histogram) -> None:
+    assert a + Histogram.empty() == a
+    assert Histogram.empty() + a == a
+    assert Histogram.empty() + Histogram.empty() == Histogram.empty()
+
+
+@bounded
+@given(message_lists, message_lists, rejected_lists, rejected_lists)
+def test_the_histogram_of_all_messages_is_the_sum_of_those_of_their_parts(
+    first: list[Times], second: list[Times], rejected_first: list[int], rejected_second: list[int]
+) -> None:
+    whole = histogram_of(first + second, rejected_first + rejected_second)
+    assert whole == histogram_of(first, rejected_first) + histogram_of(second, rejected_second)
+
+
+@bounded
+@given(st.lists(st.tuples(message_lists, rejected_lists), max_size=5), st.randoms(use_true_random=False))
+def test_merging_parts_in_any_order_equals_counting_in_a_dictionary(
+    parts: list[tuple[list[Times], list[int]]], shuffler: random.Random
+) -> None:
+    expected = brute([m for messages, _ in parts for m in messages], [r for _, rejected in parts for r in rejected])
+    shuffler.shuffle(parts)
+    merged = sum((histogram_of(messages, rejected) for messages, rejected in parts), Histogram.empty())
+    assert cells_of(merged) == expected
+    assert len(merged) == len(expected)
+    assert merged.messages == sum(count for count, _ in expected.values())
+
+
+@bounded
+@given(histograms, histograms)
+def test_cells_are_sorted_and_unique(a: Histogram, b: Histogram) -> None:
+    merged = a + b
+    keys = list(zip(merged.publish_bucket.tolist(), merged.event_bucket.tolist(), strict=True))
+    assert keys == sorted(set(keys))
+
+
+@bounded
+@given(message_lists.filter(bool), rejected_lists)
+def test_a_redelivery_changes_counts_and_never_a_minimum(messages: list[Times], rejected: list[int]) -> None:
+    once = histogram_of(messages, rejected)
+    twice = once + histogram_of(messages[: len(messages) // 2 + 1], rejected[:1])
+    assert twice.min_event_us.tolist() == once.min_event_us.tolist()
+    assert (twice.count >= once.count).all()
+    assert twice.messages > once.messages
+
+
+def test_merging_leaves_both_sides_as_they_were() -> None:
+    a, b = published([(0, -5), (3, 1)]), published([(0, -7), (9, 2)])
+    before = cells_of(a), cells_of(b)
+    _ = a + b
+    assert (cells_of(a), cells_of(b)) == before
+
+
+def test_histograms_with_another_count_are_not_equal() -> None:
+    assert published([(1, 1)]) != published([(1, 1), (1, 1)])
+    assert published([(1, 1)]) != "something else"
+
+
+# ------------------------------------------------------------------------------------------- what it is asked
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, buckets)
+def test_the_minimum_is_the_exact_least_event_time(
+    messages: list[Times], rejected: list[int], low: int, high: int
+) -> None:
+    cell = histogram_of(messages, rejected).minimum_between(low, high)
+    inside = [event for publish, event in messages if low <= publish // BUCKET_US <= high]
+    assert (None if cell is None else to_us(cell.min_event_time)) == min(inside, default=None)
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, buckets)
+def test_what_is_counted_and_occupied_equals_a_dictionary(
+    messages: list[Times], rejected: list[int], bucket: int, other: int
+) -> None:
+    histogram, cells = histogram_of(messages, rejected), brute(messages, rejected)
+    occupied = {publish for publish, _ in cells}
+    valid = {publish for publish, event in cells if event != NO_EVENT}
+    assert histogram.is_occupied(bucket) == (bucket in occupied)
+    assert histogram.next_occupied(bucket) == min((b for b in occupied if b > bucket), default=None)
+    assert histogram.newest_valid_bucket(before=bucket) == max((b for b in valid if b < bucket), default=None)
+    assert histogram.messages_between(bucket, other) == sum(
+        count for (publish, event), (count, _) in cells.items() if bucket <= publish <= other and event != NO_EVENT
+    )
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, buckets, quantiles)
+def test_a_quantile_equals_brute_force_and_is_never_above_the_true_one(
+    messages: list[Times], rejected: list[int], low: int, high: int, quantile: float
+) -> None:
+    true: dict[int, int] = {}
+    by_bucket: dict[int, list[int]] = {}
+    for publish, event in messages:
+        if low <= publish // BUCKET_US <= high:
+            by_bucket.setdefault(publish // BUCKET_US, []).append(event)
+    for bucket, events in by_bucket.items():
+        true[bucket] = sorted(events)[math.floor(quantile * len(events))]
+    cell = histogram_of(messages, rejected).quantile_between(low, high, quantile)
+    if not true:
+        assert cell is None
+        return
+    on_cells = min(
+        min(event for event in by_bucket[bucket] if event // BUCKET_US == exact // BUCKET_US)
+        for bucket, exact in true.items()
+    )
+    assert cell is not None
+    assert to_us(cell.min_event_time) == on_cells <= min(true.values())
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, buckets)
+def test_a_quantile_of_nothing_is_the_minimum(messages: list[Times], rejected: list[int], low: int, high: int) -> None:
+    histogram = histogram_of(messages, rejected)
+    assert histogram.quantile_between(low, high, 0.0) == histogram.minimum_between(low, high)
+
+
+def test_a_quantile_is_taken_of_each_bucket_by_itself() -> None:
+    punctual = [(second, second - 1.0) for second in range(10) for _ in range(10)]
+    histogram = published([*punctual, (5, -900.0), (6, -900.0), (6, -900.0)])
+    low, high = START_BUCKET, START_BUCKET + 9
+    one_in_ten = histogram.quantile_between(low, high, 0.1)
+    assert one_in_ten is not None
+    assert one_in_ten.min_event_time == at(-900)  # second 6 has two of twelve: one is passed over
+    assert one_in_ten.publish_bucket == START_BUCKET + 6
+    two_in_ten = histogram.quantile_between(low, high, 0.2)
+    assert two_in_ten is not None
+    assert two_in_ten.min_event_time == at(-1)
+
+
+def test_the_cell_that_holds_the_minimum_is_shown_as_evidence() -> None:
+    cell = published([(1.5, -2.25), (1.9, -2.75), (2.0, 7)]).minimum_between(START_BUCKET, START_BUCKET + 5)
+    assert cell == Cell(publish_bucket=START_BUCKET + 1, min_event_time=at(-2.75), count=2)
+    assert cell.published_from == at(1)
+
+
+def test_buckets_are_half_open_before_and_after_the_epoch() -> None:
+    assert [bucket_of(from_us(us)) for us in (-1_000_001, -1_000_000, -1, 0, 999_999, 1_000_000)] == [
+        -2,
+        -1,
+        -1,
+        0,
+        0,
+        1,
+    ]
+    assert bucket_start(-2) == from_us(-2_000_000)
+
+
+# ---------------------------------------------------------------------------------------------- rejected ones
+
+
+@bounded
+@given(rejected_lists.filter(bool))
+def test_rejected_messages_occupy_and_are_never_a_minimum_nor_an_anchor(rejected: list[int]) -> None:
+    histogram = histogram_of([], rejected)
+    low, high = START_BUCKET - 10, START_BUCKET + 20
+    assert all(histogram.is_occupied(publish // BUCKET_US) for publish in rejected)
+    assert histogram.messages == len(rejected)
+    assert histogram.minimum_between(low, high) is None
+    assert histogram.quantile_between(low, high, 0.5) is None
+    assert histogram.newest_valid_bucket(before=high) is None
+    assert histogram.messages_between(low, high) == 0
+    assert (histogram.newest_publish_us, histogram.oldest_event_us) == (None, None)
+
+
+def test_a_rejected_message_beside_a_valid_one_changes_neither_minimum_nor_newest() -> None:
+    valid = published([(3, 1)])
+    both = published([(3, 1)], rejected=[3, 8])
+    assert both.minimum_between(START_BUCKET, START_BUCKET + 9) == valid.minimum_between(START_BUCKET, START_BUCKET + 9)
+    assert both.newest_publish_us == valid.newest_publish_us
+    assert both.newest_valid_bucket(before=START_BUCKET + 9) == START_BUCKET + 3
+
+
+# ------------------------------------------------------------------------------------------------- pruning
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, st.integers(0, 8), st.integers(0, 8), quantiles)
+def test_pruning_never_changes_what_is_asked_of_the_buckets_that_remain(
+    messages: list[Times], rejected: list[int], from_bucket: int, above: int, length: int, quantile: float
+) -> None:
+    whole = histogram_of(messages, rejected)
+    pruned = whole.pruned(from_bucket)
+    low = from_bucket + above
+    high = low + length
+    assert pruned.minimum_between(low, high) == whole.minimum_between(low, high)
+    assert pruned.quantile_between(low, high, quantile) == whole.quantile_between(low, high, quantile)
+    assert pruned.messages_between(low, high) == whole.messages_between(low, high)
+    assert pruned.is_occupied(low) == whole.is_occupied(low)
+    assert pruned.next_occupied(low) == whole.next_occupied(low)
+    anchor = whole.newest_valid_bucket(before=high)
+    if anchor is not None and anchor >= from_bucket:
+        assert pruned.newest_valid_bucket(before=high) == anchor
+    assert all(bucket >= from_bucket for bucket in pruned.publish_bucket)
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets)
+def test_the_newest_publish_time_and_the_oldest_event_time_survive_pruning(
+    messages: list[Times], rejected: list[int], from_bucket: int
+) -> None:
+    pruned = histogram_of(messages, rejected).pruned(from_bucket)
+    assert pruned.newest_publish_us == max((publish for publish, _ in messages), default=None)
+    assert pruned.oldest_event_us == min((event for _, event in messages), default=None)
+    later = pruned + histogram_of([(START_US, START_US)])
+    assert later.newest_publish_us == max([START_US, *(publish for publish, _ in messages)])
+    assert later.oldest_event_us == min([START_US, *(event for _, event in messages)])
+
+
+@bounded
+@given(histograms, histograms, buckets)
+def test_pruning_a_sum_is_the_sum_of_the_pruned(a: Histogram, b: Histogram, from_bucket: int) -> None:
+    assert (a + b).pruned(from_bucket) == a.pruned(from_bucket) + b.pruned(from_bucket)
+    assert a.pruned(from_bucket).pruned(from_bucket) == a.pruned(from_bucket)
+
+
+def test_what_was_pruned_is_let_go_of_and_not_only_hidden() -> None:
+    pruned = published([(second, second) for second in range(100)]).pruned(START_BUCKET + 99)
+    assert len(pruned) == 1
+    assert pruned.publish_bucket.base is None
+
+
+# ------------------------------------------------------------------------------------------- first deliveries
+
+
+@bounded
+@given(message_lists, rejected_lists, message_lists, rejected_lists, buckets, buckets)
+def test_new_below_counts_the_messages_of_cells_that_were_not_there(
+    known: list[Times],
+    known_rejected: list[int],
+    arrived: list[Times],
+    arrived_rejected: list[int],
+    before: int,
+    not_before: int,
+) -> None:
+    here, delta = brute(known, known_rejected), brute(arrived, arrived_rejected)
+    expected = sum(count for cell, (count, _) in delta.items() if cell not in here and not_before <= cell[0] < before)
+    histogram = histogram_of(known, known_rejected)
+    assert histogram.new_below(histogram_of(arrived, arrived_rejected), before, not_before) == expected
+
+
+def test_a_redelivery_is_not_a_first_delivery() -> None:
+    known = published([(1, 0), (2, 1), (3, 2)])
+    assert known.new_below(published([(2, 1)]), START_BUCKET + 100, START_BUCKET) == 0
+    assert known.new_below(published([(2, -40)]), START_BUCKET + 100, START_BUCKET) == 1
+    assert known.new_below(published([(2, -40)]), START_BUCKET + 2, START_BUCKET) == 0
+    assert known.new_below(published([(2, -40)]), START_BUCKET + 100, START_BUCKET + 3) == 0
+
+
+def test_the_arrays_stay_whole_numbers_of_64_bits() -> None:
+    merged = Histogram.empty() + published([(0, 0)], rejected=[4]) + published([])
+    assert {
+        column.dtype for column in (merged.publish_bucket, merged.event_bucket, merged.count, merged.min_event_us)
+    } == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize("size", [1, 1_000])
+def test_size_follows_the_spread_of_times_and_not_the_number_of_messages(size: int) -> None:
+    assert len(published([(1.5, 0.25)] * size)) == 1

@@ -1,0 +1,127 @@
+"""What is outstanding: the largest reading of an epoch counts, and a fall begins a new epoch."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tests.watermark.builders import at, bounded, reading, seconds
+
+TOLERANCE = seconds(30)
+
+
+def folded(*readings: Reading | None) -> EffectiveReading:
+    state: EffectiveReading | None = None
+    for each in readings:
+        state = follow(state, each, TOLERANCE)
+    assert state is not None
+    return state
+
+
+def test_the_first_reading_begins_the_first_epoch() -> None:
+    first = reading(100, 40)
+    assert folded(first) == EffectiveReading(at(40), True, at(100), epoch=1, epoch_began=at(100), newest=first)
+
+
+def test_no_reading_keeps_the_previous_one() -> None:
+    assert follow(None, None, TOLERANCE) is None
+    before = folded(reading(100, 40))
+    assert follow(before, None, TOLERANCE) is before
+
+
+def test_a_larger_reading_becomes_the_effective_one_with_its_own_moment() -> None:
+    state = folded(reading(100, 40), reading(110, 60, names=False))
+    assert (state.oldest_unacked, state.observed_at, state.names_a_message) == (at(60), at(110), False)
+    assert state.epoch == 1
+
+
+def test_a_slightly_lower_reading_refreshes_the_observation_and_changes_nothing_else() -> None:
+    state = folded(reading(100, 90), reading(130, 60))  # lower by exactly the tolerance
+    assert (state.oldest_unacked, state.observed_at, state.epoch) == (at(90), at(100), 1)
+    assert state.newest == reading(130, 60)
+
+
+def test_a_lower_reading_beyond_the_tolerance_begins_a_new_epoch() -> None:
+    state = folded(reading(100, 90), reading(130, 59.999))
+    assert state == EffectiveReading(
+        at(59.999), True, at(130), epoch=2, epoch_began=at(130), newest=reading(130, 59.999)
+    )
+
+
+def test_a_fall_is_measured_from_the_effective_reading_and_not_from_the_newest() -> None:
+    assert folded(reading(100, 90), reading(110, 70), reading(120, 59)).epoch == 2
+    assert folded(reading(100, 90), reading(110, 70), reading(120, 61)).epoch == 1
+
+
+def test_an_old_low_reading_that_comes_late_is_no_seek() -> None:
+    state = folded(reading(100, 10), reading(200, 190), reading(150, 20))
+    assert (state.epoch, state.oldest_unacked, state.newest) == (1, at(190), reading(200, 190))
+
+
+def test_observations_from_before_the_epoch_are_passed_over() -> None:
+    sought = folded(reading(100, 90), reading(200, 10))
+    assert sought.epoch == 2
+    assert follow(sought, reading(199, 195), TOLERANCE) is sought
+    assert folded(reading(100, 90), reading(200, 10), reading(200, 15)).oldest_unacked == at(15)
+
+
+def test_every_further_seek_is_an_epoch_of_its_own() -> None:
+    state = folded(*(reading(moment, oldest) for moment, oldest in [(1, 0), (2, -50), (3, -20), (4, -51), (5, -100)]))
+    assert (state.epoch, state.epoch_began, state.oldest_unacked) == (4, at(5), at(-100))
+
+
+@pytest.mark.parametrize(("observed", "oldest", "age"), [(100, 40, 60), (100, 100, 0), (100, 101, 0)])
+def test_age_is_how_long_the_oldest_message_was_waiting(observed: float, oldest: float, age: float) -> None:
+    assert reading(observed, oldest).age == seconds(age)
+
+
+climbing = st.lists(st.tuples(st.integers(1, 60), st.integers(-3, 40)), min_size=2, max_size=8)
+"""Steps of (time between observations, rise of the oldest unacknowledged publish time), in seconds."""
+
+
+def readings_from(steps: list[tuple[int, int]]) -> list[Reading]:
+    observed, oldest = 0, 0
+    result = []
+    for later, rise in steps:
+        observed, oldest = observed + later, oldest + rise
+        result.append(reading(observed, oldest))
+    return result
+
+
+@bounded
+@given(climbing, st.randoms(use_true_random=False))
+def test_the_effective_reading_is_the_largest_of_its_epoch_in_any_order_of_folding(
+    steps: list[tuple[int, int]], shuffler: random.Random
+) -> None:
+    first, *others = readings_from(steps)
+    shuffler.shuffle(others)
+    state = folded(first, *others)
+    assert state.epoch == 1
+    assert state.oldest_unacked == max(each.oldest_unacked for each in (first, *others))
+    assert state.newest == max((first, *others), key=lambda each: each.observed_at)
+
+
+@bounded
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(-100, 100)), min_size=1, max_size=12))
+def test_within_an_epoch_the_effective_reading_never_falls_and_a_fall_is_an_epoch(steps: list[tuple[int, int]]) -> None:
+    state: EffectiveReading | None = None
+    of_epoch: list[Reading] = []
+    for each in readings_from(steps):
+        before, state = state, follow(state, each, TOLERANCE)
+        assert state is not None
+        if before is not None and each.oldest_unacked < before.oldest_unacked - TOLERANCE:
+            assert state.epoch == before.epoch + 1
+            of_epoch = []
+        of_epoch.append(each)
+        assert state.oldest_unacked == max(one.oldest_unacked for one in of_epoch)
+        assert state.epoch_began == of_epoch[0].observed_at
+
+
+def test_two_trackers_that_write_into_one_log_agree_whoever_wrote_first() -> None:
+    start = reading(0, 0)
+    later = [reading(10, 5), reading(11, 3), reading(12, 20), reading(13, 18, names=False)]
+    outcomes = {folded(start, *order) for order in itertools.permutations(later)}
+    assert outcomes == {folded(start, *later)}
