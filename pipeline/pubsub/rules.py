@@ -152,7 +152,7 @@ def dangers(role: str, found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """How long without use until it is deleted, None for never: a policy without a time. Without any policy, 31 days."""
+    """How long unused until it is deleted; None, a policy without a time, is never. No policy at all is 31 days."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl

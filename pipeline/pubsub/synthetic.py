@@ -79,9 +79,9 @@ def publish(
     `progress` is told the number of messages confirmed so far and the publication time that was reached.
 
     The truth is readable whatever ends the run, and holds every message that Pub/Sub confirmed (but for, perhaps, the
-    last request where Ctrl-C ends it: `stop` has no such gap). A request that was tried again because its answer was lost may be there twice on the
-    topic, under other message ids. Raises PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing,
-    LakeUnwritable for the truth, and InvalidSettings.
+    last request where Ctrl-C ends it: `stop` has no such gap). A request that was tried again because its answer was
+    lost may be on the topic twice, under other message ids. Raises PubSubUnreachable, SubscriptionMissing (no such
+    topic), PermissionMissing, LakeUnwritable for the truth, and InvalidSettings.
     """
     began = clock.monotonic()
     tally = _Tally()
