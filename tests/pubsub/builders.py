@@ -1,0 +1,58 @@
+"""Hand-written stand-ins and short ways to what the tests of Pub/Sub need."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.pubsub.subscription import PubSubSubscription
+from pipeline.settings import PubSubSettings
+
+
+class Altered:
+    """A client whose named methods are replaced, and whose other ones are the real client's."""
+
+    def __init__(self, client: SubscriberClient | PublisherClient, **methods: Callable[..., Any]) -> None:
+        self._client = client
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        return self._methods.get(name) or getattr(self._client, name)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    """A method that only ever raises."""
+
+    def method(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return method
+
+
+def subscription_of(
+    subscriber: Any, settings: PubSubSettings, path: str | None = None, clock: Clock | None = None
+) -> PubSubSubscription:
+    """The base subscription, or another one, with the settings' bounds."""
+    return PubSubSubscription(
+        subscriber,
+        path or settings.base_path,
+        clock or SystemClock(),
+        ack_deadline=settings.ack_deadline,
+        pull_wait=settings.pull_wait,
+        call_timeout=settings.call_timeout,
+    )
+
+
+def send(publisher: PublisherClient, settings: PubSubSettings, count: int, size: int = 1) -> list[str]:
+    """Publish messages of `size` bytes; their ids."""
+    messages = [{"data": b"x" * size, "attributes": {"number": str(number)}} for number in range(count)]
+    ids: list[str] = []
+    for start in range(0, count, 1000):
+        answer = publisher.publish(topic=settings.topic_path, messages=messages[start : start + 1000])
+        ids += answer.message_ids
+    return ids
+
+
+SOON = timedelta(seconds=1)

@@ -1,0 +1,216 @@
+"""Provisioning, on the official emulator."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock
+from pipeline.errors import PermissionMissing, ProvisionRefused, PubSubUnreachable
+from pipeline.heartbeat import MessageContract
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.pubsub.provision import ProvisionReport, provision
+from pipeline.settings import PubSubSettings, Settings
+from tests.emulator import HOST, free_port
+from tests.pubsub.builders import Altered, raising, send
+
+CONTRACT: MessageContract = Settings().contract
+Provision = Callable[..., ProvisionReport]
+
+
+@pytest.fixture
+def provisioned(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> Provision:
+    """Provisions the fresh settings, or with the parts that are named otherwise."""
+
+    def run(**others: Any) -> ProvisionReport:
+        parts = {"subscriber": subscriber, "publisher": publisher, "settings": fresh_pubsub, "contract": CONTRACT}
+        return provision(**{**parts, "clock": SystemClock(), **others})
+
+    return run
+
+
+def names(settings: PubSubSettings) -> list[str]:
+    return [settings.topic_path, settings.tracking_path, settings.base_path]
+
+
+def test_everything_is_created_with_its_options(
+    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
+) -> None:
+    report = provisioned()
+    assert report.created == names(fresh_pubsub)
+    assert (report.found, report.differences, report.warnings) == ([], [], [])
+    assert report.tracking_created_at is not None
+    for path in (fresh_pubsub.tracking_path, fresh_pubsub.base_path):
+        found = subscriber.get_subscription(subscription=path)
+        assert found.topic == fresh_pubsub.topic_path
+        assert found.ack_deadline_seconds == 10
+        assert found.message_retention_duration == timedelta(days=7)
+        assert "expiration_policy" in found
+        assert not found.expiration_policy.ttl
+        assert not found.enable_exactly_once_delivery
+
+
+def test_tracking_is_created_before_base(
+    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
+) -> None:
+    order: list[str] = []
+
+    def create(request: dict[str, Any], **bounds: Any) -> Any:
+        order.append(request["name"])
+        return subscriber.create_subscription(request=request, **bounds)
+
+    provisioned(subscriber=Altered(subscriber, create_subscription=create))
+    assert order == [fresh_pubsub.tracking_path, fresh_pubsub.base_path]
+
+
+def test_provisioning_again_changes_nothing(provisioned: Provision, fresh_pubsub: PubSubSettings) -> None:
+    provisioned()
+    report = provisioned()
+    assert report.found == names(fresh_pubsub)
+    assert (report.created, report.differences, report.warnings) == ([], [], [])
+    assert report.tracking_created_at is None
+
+
+def test_losing_the_race_against_another_provisioning_is_finding(
+    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> None:
+    provisioned()
+    looked_up: set[str] = set()
+
+    def not_there_yet(subscription: str, **bounds: Any) -> Any:
+        if subscription in looked_up:
+            return subscriber.get_subscription(subscription=subscription, **bounds)
+        looked_up.add(subscription)
+        raise api.NotFound("not yet")
+
+    report = provisioned(
+        subscriber=Altered(subscriber, get_subscription=not_there_yet),
+        publisher=Altered(publisher, get_topic=raising(api.NotFound("not yet"))),
+    )
+    assert report.found == names(fresh_pubsub)
+    assert report.created == []
+
+
+def test_what_another_provisioning_created_meanwhile_is_judged_as_well(
+    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> None:
+    publisher.create_topic(name=fresh_pubsub.topic_path)
+
+    def beaten(request: dict[str, Any], **bounds: Any) -> Any:
+        subscriber.create_subscription(request={**request, "filter": "attributes:a"}, **bounds)
+        raise api.AlreadyExists("beaten")
+
+    with pytest.raises(ProvisionRefused, match="has the filter"):
+        provisioned(subscriber=Altered(subscriber, create_subscription=beaten))
+
+
+def test_differences_are_reported_and_left_as_they_are(
+    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
+) -> None:
+    provisioned()
+    changed = fresh_pubsub.model_copy(update={"ack_deadline": timedelta(seconds=60), "retention": timedelta(days=6)})
+    report = provisioned(settings=changed)
+    assert len(report.differences) == 4
+    assert subscriber.get_subscription(subscription=fresh_pubsub.base_path).ack_deadline_seconds == 10
+
+
+def test_a_subscription_that_would_expire_is_a_difference_with_a_strong_warning(
+    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> None:
+    publisher.create_topic(name=fresh_pubsub.topic_path)
+    subscriber.create_subscription(
+        request={"name": fresh_pubsub.tracking_path, "topic": fresh_pubsub.topic_path, "ack_deadline_seconds": 10}
+    )
+    report = provisioned()
+    assert len(report.differences) == 1
+    assert "will DELETE the tracking subscription" in report.warnings[0]
+
+
+def test_nothing_is_created_where_something_is_refused(
+    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> None:
+    publisher.create_topic(name=fresh_pubsub.topic_path)
+    wrong = {"name": fresh_pubsub.base_path, "topic": fresh_pubsub.topic_path, "filter": "attributes:a"}
+    subscriber.create_subscription(request=wrong)
+    with pytest.raises(ProvisionRefused, match="has the filter 'attributes:a'"):
+        provisioned()
+    with pytest.raises(api.NotFound):
+        subscriber.get_subscription(subscription=fresh_pubsub.tracking_path)
+
+
+def test_a_subscription_of_a_deleted_topic_is_refused(
+    provisioned: Provision, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> None:
+    provisioned()
+    publisher.delete_topic(topic=fresh_pubsub.topic_path)
+    with pytest.raises(ProvisionRefused) as refused:
+        provisioned()
+    assert str(refused.value).count("belonged to a topic that was deleted") == 2
+
+
+def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ignores_it(
+    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
+) -> None:
+    settings = fresh_pubsub.model_copy(update={"metadata_only": True})
+    report = provisioned(settings=settings)
+    (transform,) = subscriber.get_subscription(subscription=settings.tracking_path).message_transforms
+    assert "attributes" in transform.javascript_udf.code
+    assert not subscriber.get_subscription(subscription=settings.base_path).message_transforms
+    assert "the emulator ignores" in report.warnings[0]
+    with pytest.raises(ProvisionRefused, match="event_time_field"):
+        provisioned(settings=settings, contract=replace(CONTRACT, event_time_field="at"))
+
+
+def test_a_base_backlog_that_is_older_than_tracking_is_said_with_its_age(
+    provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> None:
+    provisioned()
+    send(publisher, fresh_pubsub, 3)
+    subscriber.delete_subscription(subscription=fresh_pubsub.tracking_path)
+    SystemClock().sleep(1.5)
+    report = provisioned()
+    assert report.created == [fresh_pubsub.tracking_path]
+    (warning,) = report.warnings
+    assert "HELD_INCOMPLETE" in warning
+    assert "before tracking was created" in warning
+
+
+def test_an_existing_base_without_backlog_is_no_reason_to_warn(
+    provisioned: Provision, subscriber: SubscriberClient, fresh_pubsub: PubSubSettings
+) -> None:
+    provisioned()
+    subscriber.delete_subscription(subscription=fresh_pubsub.tracking_path)
+    assert provisioned().warnings == []
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(api.FailedPrecondition("too old"), "almost 7 days old"), (api.PermissionDenied("no"), "could not be read")],
+)
+def test_a_base_backlog_that_cannot_be_read_is_warned_of(
+    provisioned: Provision,
+    subscriber: SubscriberClient,
+    fresh_pubsub: PubSubSettings,
+    error: api.GoogleAPICallError,
+    said: str,
+) -> None:
+    provisioned()
+    subscriber.delete_subscription(subscription=fresh_pubsub.tracking_path)
+    (warning,) = provisioned(subscriber=Altered(subscriber, create_snapshot=raising(error))).warnings
+    assert said in warning
+
+
+def test_a_missing_permission_is_named(provisioned: Provision, publisher: PublisherClient) -> None:
+    with pytest.raises(PermissionMissing, match=r"pubsub\.topics\.create on the project"):
+        provisioned(publisher=Altered(publisher, create_topic=raising(api.PermissionDenied("no"))))
+
+
+def test_an_unreachable_server_is_said_within_the_call_timeout(fresh_pubsub: PubSubSettings) -> None:
+    nobody = f"{HOST}:{free_port()}"
+    settings = fresh_pubsub.model_copy(update={"call_timeout": timedelta(seconds=1), "emulator_host": nobody})
+    with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
+        provision(subscriber_client(nobody), publisher_client(nobody), settings, CONTRACT, SystemClock())

@@ -1,0 +1,137 @@
+"""What breaks the method and what merely differs, over subscriptions as Pub/Sub describes them."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.pubsub_v1 import types
+
+from pipeline.heartbeat import MessageContract
+from pipeline.pubsub.rules import dangers, differences, refusals, wanted
+from pipeline.settings import PubSubSettings, Settings
+
+SETTINGS = PubSubSettings()
+CONTRACT: MessageContract = Settings().contract
+
+
+def existing(role: str, **changes: Any) -> types.Subscription:
+    path = SETTINGS.tracking_path if role == "tracking" else SETTINGS.base_path
+    return types.Subscription({**wanted(SETTINGS, path), **changes})
+
+
+def refused(**found: types.Subscription) -> list[str]:
+    return list(refusals(SETTINGS, CONTRACT, found.get("tracking"), found.get("base")))
+
+
+@pytest.mark.parametrize("role", ["tracking", "base"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"topic": "projects/tidemark-local/topics/another"}, "is attached to projects/tidemark-local/topics/another"),
+        ({"topic": "_deleted-topic_"}, "belonged to a topic that was deleted"),
+        ({"detached": True}, "is detached"),
+        ({"filter": 'attributes.a = "b"'}, "has the filter"),
+        ({"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/dead"}}, "--clear-dead-letter-policy"),
+        ({"push_config": {"push_endpoint": "https://example.org/"}}, "modify-push-config"),
+        ({"bigquery_config": {"table": "a.b.c"}}, "exports by its bigquery_config"),
+        ({"cloud_storage_config": {"bucket": "somewhere"}}, "exports by its cloud_storage_config"),
+        ({"bigtable_config": {"table": "somewhere"}}, "exports by its bigtable_config"),
+        (
+            {"message_transforms": [{"javascript_udf": {"function_name": "f", "code": "function f(m) {return null}"}}]},
+            "has a message transform",
+        ),
+    ],
+)
+def test_what_parts_the_two_subscriptions_is_refused_on_either(role: str, change: dict[str, Any], said: str) -> None:
+    (reason,) = refused(**{role: existing(role, **change)})
+    assert said in reason
+    assert existing(role).name in reason
+
+
+def test_subscriptions_as_they_are_created_are_neither_refused_nor_different() -> None:
+    both = {role: existing(role) for role in ("tracking", "base")}
+    assert refused(**both) == []
+    assert [
+        text for role, found in both.items() for text in (*differences(SETTINGS, role, found), *dangers(role, found))
+    ] == []
+
+
+def test_an_empty_push_config_is_a_pull_subscription() -> None:
+    assert refused(base=existing("base", push_config={})) == []
+
+
+def test_a_disabled_transform_changes_nothing_and_is_accepted() -> None:
+    transform = {"javascript_udf": {"function_name": "f", "code": "x"}, "disabled": True}
+    assert refused(base=existing("base", message_transforms=[transform])) == []
+
+
+@pytest.mark.parametrize(
+    ("tracking", "base", "count"), [(7, 7, 0), (8, 7, 0), (6, 7, 1), (None, 8, 1), (None, 6, 0), (6, None, 1)]
+)
+def test_tracking_must_keep_messages_at_least_as_long_as_base(
+    tracking: int | None, base: int | None, count: int
+) -> None:
+    kept = {"tracking": tracking, "base": base}
+    found = {
+        role: existing(role, message_retention_duration=timedelta(days=days)) for role, days in kept.items() if days
+    }
+    assert len(refused(**found)) == count
+
+
+def test_every_reason_is_given_at_once() -> None:
+    reasons = refused(
+        tracking=existing("tracking", filter="attributes:a", message_retention_duration=timedelta(days=1)),
+        base=existing("base", dead_letter_policy={"dead_letter_topic": "projects/p/topics/dead"}),
+    )
+    assert len(reasons) == 3
+
+
+@pytest.mark.parametrize("field", ["event_time_field", "stream_id_field"])
+def test_metadata_only_is_refused_where_the_contract_needs_the_payload(field: str) -> None:
+    contract = replace(CONTRACT, **{field: "at"})
+    settings = SETTINGS.model_copy(update={"metadata_only": True})
+    (reason,) = refusals(settings, contract, None, None)
+    assert "pubsub.metadata_only" in reason
+
+
+def test_a_tracking_subscription_without_payload_is_refused_where_the_contract_needs_it() -> None:
+    settings = SETTINGS.model_copy(update={"metadata_only": True})
+    tracking = types.Subscription(wanted(settings, settings.tracking_path))
+    (reason,) = refusals(SETTINGS, replace(CONTRACT, event_time_field="at"), tracking, None)
+    assert "drops the payload" in reason
+
+
+def test_metadata_only_is_for_tracking_alone() -> None:
+    settings = SETTINGS.model_copy(update={"metadata_only": True})
+    assert "message_transforms" in wanted(settings, settings.tracking_path)
+    assert "message_transforms" not in wanted(settings, settings.base_path)
+    tracking = types.Subscription(wanted(settings, settings.tracking_path))
+    assert list(refusals(settings, CONTRACT, tracking, None)) == []
+    assert list(differences(settings, "tracking", tracking)) == []
+    (said,) = differences(SETTINGS, "tracking", tracking)
+    assert "drops the payload" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ack_deadline_seconds": 10}, "ack deadline of 10s, configured is 1m"),
+        ({"message_retention_duration": timedelta(days=8)}, "for 8d, configured is 7d"),
+        ({"expiration_policy": {"ttl": timedelta(days=2)}}, "expires after 2d"),
+        ({"expiration_policy": None}, "expires after 31d"),
+        ({"enable_exactly_once_delivery": True}, "delivers exactly once"),
+        ({"enable_message_ordering": True}, "delivers in order"),
+    ],
+)
+def test_each_option_that_differs_has_its_sentence(change: dict[str, Any], said: str) -> None:
+    found = existing("tracking", **change)
+    (sentence,) = differences(SETTINGS, "tracking", found)
+    assert said in sentence
+    assert refused(tracking=found) == []
+
+
+def test_an_expiration_is_a_danger_as_well() -> None:
+    (sentence,) = dangers("base", existing("base", expiration_policy={"ttl": timedelta(days=2)}))
+    assert "will DELETE the base subscription" in sentence
+    assert "--expiration-period=never" in sentence
