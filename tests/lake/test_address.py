@@ -1,0 +1,50 @@
+"""One address, and what each library is told about it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.lake.address import open_objects, spark_storage_config, storage_options, table_uri
+from pipeline.settings import LakeSettings
+
+ENDPOINT = "http://127.0.0.1:4443"
+LOOPBACK_ONLY = {"fs.gs.storage.root.url", "fs.gs.project.id", "fs.gs.operation.move.enable"}
+
+folder = LakeSettings(uri="file:/somewhere/lake")
+bucket = LakeSettings(uri="gs://bucket/lake")
+loopback = LakeSettings(uri="gs://bucket/lake/", endpoint=ENDPOINT)
+
+
+def test_a_table_of_a_folder_is_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert table_uri(folder, "heartbeats") == "/somewhere/lake/heartbeats"
+    assert table_uri(LakeSettings(uri="file:lake"), "heartbeats") == f"{tmp_path}/lake/heartbeats"
+
+
+def test_a_table_of_a_bucket_lies_beside_its_objects() -> None:
+    assert table_uri(loopback, "heartbeats") == "gs://bucket/lake/heartbeats"
+    assert open_objects(loopback).uri == "gs://bucket/lake"
+
+
+@pytest.mark.parametrize("lake", [folder, bucket])
+def test_delta_is_told_nothing_where_it_finds_its_way_itself(lake: LakeSettings) -> None:
+    assert storage_options(lake) == {}
+
+
+def test_delta_is_told_a_server_on_loopback_that_asks_for_no_token() -> None:
+    options = storage_options(loopback)
+    key = json.loads(options["google_service_account_key"])
+    assert (key["gcs_base_url"], key["disable_oauth"], options["allow_http"]) == (ENDPOINT, True, "true")
+
+
+def test_spark_is_told_nothing_of_a_folder() -> None:
+    assert spark_storage_config(folder) == {}
+
+
+def test_spark_logs_in_to_the_service_and_never_to_loopback() -> None:
+    service, local = spark_storage_config(bucket), spark_storage_config(loopback)
+    assert service["spark.hadoop.fs.gs.auth.type"] == "APPLICATION_DEFAULT"
+    assert local["spark.hadoop.fs.gs.auth.type"] == "UNAUTHENTICATED"
+    assert local["spark.hadoop.fs.gs.storage.root.url"] == f"{ENDPOINT}/"
+    assert set(local) - set(service) == {f"spark.hadoop.{key}" for key in LOOPBACK_ONLY}
