@@ -45,7 +45,7 @@ def format_duration(duration: timedelta) -> str:
         text += f"{count}{unit}" if count else ""
     seconds = left.total_seconds()
     text += f"{seconds:g}s" if seconds else ""
-    return sign + (text or "0s")
+    return sign + text if text else "0s"
 
 
 def _read(value: Any) -> timedelta:

@@ -50,7 +50,7 @@ class Windowing:
         """The window of a key. Raises ValueError for a text that is no window's start."""
         start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
         window = self.containing(start)
-        if window.start != start:
+        if window.start != start or window.key != key:  # strptime reads unpadded numbers as well
             raise ValueError(f"{key} is not the start of a window of {self.length}")
         return window
 
