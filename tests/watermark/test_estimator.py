@@ -404,6 +404,11 @@ def test_a_backlog_on_either_subscription_is_not_idle(behind: str) -> None:
     assert decision.recent_lag is None
 
 
+def test_tracking_s_backlog_is_not_idle_even_where_it_is_ahead_of_an_older_reading_of_base() -> None:
+    decision = decide(EVERY_SECOND, base=effective(260, observed=262), tracking=effective(280, observed=300))
+    assert (decision.reason, decision.watermark) == (Reason.ADVANCED, at(98))
+
+
 def test_rejected_messages_do_not_hold_off_the_idle_rule() -> None:
     histogram = EVERY_SECOND + published([], rejected=range(100, 300))
     decision = decide(histogram, base=effective(300), tracking=effective(300))

@@ -126,7 +126,7 @@ class Simulation:
         anchor: bool = True,
         disorder_beyond_band: timedelta = timedelta(0),
     ) -> None:
-        self.rng = rng = random.Random(seed)
+        self.rng = rng = random.Random(seed)  # noqa: S311 (a schedule, no secret)
         band = timedelta(seconds=rng.choice([0, 1, 2.5, 5, 10, 10, 20]))
         slack = timedelta(seconds=rng.choice([0, 0, 0.7, 2]))  # how late a message may become visible
         self.policy = Policy(
@@ -196,9 +196,10 @@ class Simulation:
         for message in pulled:
             first_landing = id(message) not in self.landed
             self.landed.add(id(message))
-            if first_landing and message.event_us is not None and watermark is not None:
-                if from_us(message.event_us) < watermark:
-                    self.outcome.lost.append(message)
+            if watermark is None or message.event_us is None or not first_landing:
+                continue
+            if from_us(message.event_us) < watermark:
+                self.outcome.lost.append(message)
         self.base.acknowledge(pulled)
 
     def decide(self, *, honest: bool = False) -> None:
