@@ -272,11 +272,11 @@ class Settings(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[BaseSettings],  # noqa: ARG003 (pydantic's signature)
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings  # a variable wins over the file
 
@@ -357,7 +357,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidSettings(
-            f"there is no settings file {file}; run from the project's root, or name one with --config or $TIDEMARK_CONFIG"
+            f"there is no settings file {file}; run from the project's root, or name one with --config or "
+            "$TIDEMARK_CONFIG"
         ) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidSettings(f"the settings file {file} cannot be read: {error}") from error

@@ -2,6 +2,8 @@
 
 import json
 
+import pyarrow.fs as pafs
+
 from pipeline.lake.disk import DiskObjects
 from pipeline.lake.gcs import LOCAL_PROJECT, CloudStorageObjects
 from pipeline.lake.objects import ObjectStore
@@ -67,3 +69,18 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
             "fs.gs.operation.move.enable": "false",  # the server on loopback lacks it
         }
     return {f"spark.hadoop.{key}": value for key, value in hadoop.items()}
+
+
+def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
+    """A file system whose root is the folder `name` of the lake, for footers and small files."""
+    if lake.folder is not None:
+        folder = lake.folder.absolute() / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
+    bucket_and_prefix = lake.uri.removeprefix("gs://")
+    if lake.endpoint is None:
+        files = pafs.GcsFileSystem()
+    else:
+        scheme, _, host = lake.endpoint.rstrip("/").partition("://")
+        files = pafs.GcsFileSystem(anonymous=True, endpoint_override=host, scheme=scheme)
+    return pafs.SubTreeFileSystem(f"{bucket_and_prefix}/{name}", files)

@@ -26,8 +26,8 @@ class DiskObjects:
     def create(self, name: str, content: bytes) -> None:
         path = self._folder / name
         temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+        _make_folder(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
@@ -53,10 +53,9 @@ class DiskObjects:
 
     def names(self, prefix: str) -> Iterator[str]:
         folder = self._folder / prefix.rpartition("/")[0]
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(self._folder).as_posix()
-            if name.startswith(prefix) and not path.name.startswith(TEMPORARY) and path.is_file():
-                yield name
+        found = (path for path in folder.rglob("*") if not path.name.startswith(TEMPORARY) and path.is_file())
+        names = (path.relative_to(self._folder).as_posix() for path in found)
+        yield from sorted(name for name in names if name.startswith(prefix))  # as text: paths sort by their parts
 
     def delete(self, name: str) -> None:
         try:
@@ -74,6 +73,15 @@ def disk_error(error: OSError, path: Path) -> LakeError:
             f"the lake cannot use {path}: {error.strerror}; let this user write there, or set lake.uri to another place"
         )
     return LakeError(f"the lake failed at {path}: {error}")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a file in its place is said to "exist", which is not what ObjectExists means
+        if isinstance(error, FileExistsError):
+            error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        raise disk_error(error, folder) from error
 
 
 def _sync_folder(folder: Path) -> None:

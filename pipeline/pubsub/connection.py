@@ -76,8 +76,8 @@ def reported(action: str, resource: str, permission: str) -> Iterator[None]:
         ) from error
     except (*TRANSIENT, api.RetryError) as error:
         raise PubSubUnreachable(
-            f"Pub/Sub did not answer when asked to {action} {resource}: {_last_words(error)}; check the network, or that "
-            "the emulator runs where pubsub.emulator_host says. Nothing is lost: the next tick tries again"
+            f"Pub/Sub did not answer when asked to {action} {resource}: {_last_words(error)}; check the network, or "
+            "that the emulator runs where pubsub.emulator_host says. Nothing is lost: the next tick tries again"
         ) from error
     except api.GoogleAPICallError as error:
         raise PubSubError(f"Pub/Sub refused to {action} {resource}: {error}") from error

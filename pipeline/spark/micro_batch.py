@@ -86,8 +86,8 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
     if still_open:
         where = "there is no watermark yet" if watermark is None else f"the watermark is at {iso(watermark)}"
         raise WindowNotClosed(
-            f"{len(still_open)} of {len(windows)} windows cannot be trusted yet, the first is {still_open[0]}: {where}. "
-            "Nothing was written. Wait until the watermark has passed the window's end; `tidemark explain` says "
+            f"{len(still_open)} of {len(windows)} windows cannot be trusted yet, the first is {still_open[0]}: {where}"
+            ". Nothing was written. Wait until the watermark has passed the window's end; `tidemark explain` says "
             "what holds it"
         )
 

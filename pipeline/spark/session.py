@@ -57,21 +57,17 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
     }
 
 
-def check_answers(settings: Settings) -> None:
-    """Raise SparkUnreachable, at once, where no server listens at `spark.remote`.
-
-    The client itself would try for ten minutes before it says so.
-    """
-    if settings.spark.master is not None:
-        return
-    address = urlparse(settings.spark.remote or "")
+def check_answers(remote: str) -> None:
+    """Raise SparkUnreachable, at once, where no Spark Connect server listens at an address such as
+    `sc://localhost:15002`. The client itself would try for ten minutes before it says so."""
+    address = urlparse(remote)
     host, port = address.hostname or "localhost", address.port or 15002
     try:
         socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS).close()
     except OSError as error:
         raise SparkUnreachable(
-            f"no Spark Connect server answers at {settings.spark.remote} ({error}); start it with `tidemark up`, or "
-            "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
+            f"no Spark Connect server answers at {remote} ({error}); start it with `tidemark up`, or set spark.remote "
+            "to where yours runs, or spark.master for a classic session. Nothing was written"
         ) from error
 
 

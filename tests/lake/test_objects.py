@@ -111,6 +111,13 @@ def test_names_come_in_order_and_only_those_of_the_prefix(objects: ObjectStore) 
     assert len(list(objects.names(""))) == 6
 
 
+def test_names_are_in_the_order_of_their_text(objects: ObjectStore) -> None:
+    """Not in that of their parts, in which `run/1` would come before `run-2`."""
+    for name in ("run/1", "run.json", "run-2", "Run"):
+        objects.create(name, b"")
+    assert list(objects.names("")) == ["Run", "run-2", "run.json", "run/1"]
+
+
 def test_a_folder_that_is_not_there_has_no_names(objects: ObjectStore) -> None:
     assert list(objects.names("nothing/")) == []
 
@@ -132,8 +139,10 @@ def test_deleting_what_is_not_there_is_no_error(objects: ObjectStore) -> None:
 # On disk
 
 
-def test_a_file_in_the_place_of_the_folder_makes_the_lake_unwritable(tmp_path: Path) -> None:
-    (tmp_path / "lake").write_bytes(b"not a folder")
+@pytest.mark.parametrize("place", ["lake", "lake/folder"])
+def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_bytes(b"not a folder")
     with pytest.raises(LakeUnwritable, match=r"set lake\.uri"):
         DiskObjects(tmp_path / "lake").create("folder/name", b"content")
 

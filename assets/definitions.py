@@ -1,0 +1,51 @@
+"""Everything that the code server serves, built from the settings."""
+
+import dagster as dg
+
+from assets.diffs import heartbeat_diffs_asset
+from assets.observed import HEARTBEAT_DIFFS, observed_assets
+from assets.sensors import landing_sensor, tracking_sensor
+from pipeline.durations import format_duration
+from pipeline.settings import Settings, load_settings
+from pipeline.spark.session import session_config
+from resources.lake import LakeResource
+from resources.pubsub import PubSubResource
+from resources.spark import SparkResource
+
+COMPUTE_WINDOWS = "compute_windows"
+
+
+def build_definitions(settings: Settings) -> dg.Definitions:
+    """Assets, sensors, the job and the resources for these settings."""
+    job = dg.define_asset_job(
+        COMPUTE_WINDOWS,
+        selection=[HEARTBEAT_DIFFS],
+        description="Heartbeat diffs of a range of closed windows, in one run.",
+    )
+    return dg.Definitions(
+        assets=[*observed_assets(settings), heartbeat_diffs_asset(settings)],
+        jobs=[job],
+        sensors=[tracking_sensor(settings, COMPUTE_WINDOWS), landing_sensor(settings)],
+        resources={
+            "pubsub": PubSubResource(
+                base_subscription=settings.pubsub.base_path,
+                tracking_subscription=settings.pubsub.tracking_path,
+                emulator_host=settings.pubsub.emulator_host,
+                ack_deadline=format_duration(settings.pubsub.ack_deadline),
+                pull_wait=format_duration(settings.pubsub.pull_wait),
+                call_timeout=format_duration(settings.pubsub.call_timeout),
+            ),
+            "lake": LakeResource(
+                uri=settings.lake.uri,
+                endpoint=settings.lake.endpoint,
+                checkpoint_every=settings.lake.checkpoint_every,
+                fields={name: str(kind) for name, kind in settings.message.fields.items()},
+            ),
+            "spark": SparkResource(spark_config=session_config(settings)),
+        },
+        # A step of its own process would cost more than the micro-batch: the run's process computes it.
+        executor=dg.in_process_executor,
+    )
+
+
+defs = build_definitions(load_settings())

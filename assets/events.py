@@ -1,0 +1,115 @@
+"""Outcomes in Dagster's words: materializations whose metadata the UI shows and plots."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from pipeline.ticks.landing import Landed
+from pipeline.ticks.tracking import Tracked
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.readings import EffectiveReading
+
+
+def tracking_events(tracked: Tracked) -> list[dg.AssetMaterialization]:
+    """The watermark at every tick; the histogram only when something was added to it."""
+    events = [dg.AssetMaterialization(WATERMARK, metadata=watermark_metadata(tracked))]
+    if tracked.messages:
+        metadata = {
+            "messages": tracked.messages,
+            "snapshots": tracked.snapshots,
+            "cells": len(tracked.standing.histogram),
+            "log_entry": tracked.standing.number,
+            "acknowledged": tracked.acknowledged.count,
+            "acknowledgements_failed": tracked.acknowledged.failed,
+        }
+        events.insert(0, dg.AssetMaterialization(TRACKING_HISTOGRAM, metadata=metadata))
+    return events
+
+
+def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
+    """The decision's evidence. Moments as timestamps to read, ages and lags in seconds to plot."""
+    decision = tracked.decision
+    metadata: dict[str, Any] = {
+        "reason": str(decision.reason),
+        "decision": decision.sentence(),
+        "messages_in_band": decision.messages_in_band,
+        "histogram_cells": len(tracked.standing.histogram),
+        "reading_violations": tracked.standing.reading_violations,
+        "log_entry": tracked.standing.number,
+        **_moments(
+            watermark=decision.watermark,
+            base_oldest_unacked=_oldest(decision.base),
+            tracking_oldest_unacked=_oldest(decision.tracking),
+            band_start=decision.band_start,
+            band_end=decision.band_end,
+            anchor=decision.anchor,
+            newest_publish_time=decision.newest_publish_time,
+            complete_from=decision.complete_from,
+        ),
+    }
+    if decision.watermark is not None:
+        metadata["watermark_epoch_seconds"] = decision.watermark.timestamp()
+    if decision.lag is not None:
+        metadata["lag_seconds"] = decision.lag.total_seconds()
+    for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
+        if reading is not None:
+            metadata[f"{name}_backlog_age_seconds"] = reading.newest.age.total_seconds()
+    if decision.pin is not None:
+        metadata["pinned_by"] = (
+            f"{decision.pin.count} messages published at {decision.pin.published_from.isoformat()}, "
+            f"the least event time {decision.pin.min_event_time.isoformat()}"
+        )
+    if tracked.problems:
+        metadata["problems"] = "; ".join(tracked.problems)
+    return metadata
+
+
+def landing_events(landed: Landed) -> list[dg.AssetMaterialization]:
+    """Heartbeats and quarantine, each only when something landed there."""
+    events = []
+    if landed.heartbeats:
+        metadata: dict[str, Any] = {
+            "rows": landed.heartbeats,
+            "late": landed.late,
+            "acknowledged": landed.acknowledged.count,
+            "acknowledgements_failed": landed.acknowledged.failed,
+            **_moments(oldest_event_time=landed.oldest_event_time, newest_event_time=landed.newest_event_time),
+            **{f"of_another_kind/{name}": count for name, count in landed.of_another_kind.items()},
+        }
+        events.append(dg.AssetMaterialization(HEARTBEATS, metadata=metadata))
+    if landed.rejected:
+        reasons: Mapping[str, Any] = {f"reason/{reason}": count for reason, count in landed.rejected.items()}
+        events.append(
+            dg.AssetMaterialization(QUARANTINED, metadata={"rows": landed.rejected.total(), **reasons}),
+        )
+    return events
+
+
+def landing_sentence(landed: Landed) -> str:
+    """What a landing tick did."""
+    if not landed.messages:
+        return "nothing to land"
+    sentence = f"landed {landed.heartbeats} heartbeats, {landed.late} of them late"
+    if landed.rejected:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(landed.rejected.items()))
+        sentence += f"; quarantined {landed.rejected.total()} ({reasons})"
+    if landed.acknowledged.failed:
+        sentence += f"; {landed.acknowledged.failed} acknowledgements failed, those messages will come again"
+    return sentence
+
+
+def decision_cursor(decision: Decision, number: int) -> str:
+    """A hint for people: the lake is what the next tick goes on from."""
+    watermark = "none" if decision.watermark is None else decision.watermark.isoformat()
+    return f"entry {number}, watermark {watermark}"
+
+
+def _oldest(reading: EffectiveReading | None) -> datetime | None:
+    return None if reading is None else reading.oldest_unacked
+
+
+def _moments(**moments: datetime | None) -> dict[str, Any]:
+    return {name: dg.MetadataValue.timestamp(moment) for name, moment in moments.items() if moment is not None}

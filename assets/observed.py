@@ -1,0 +1,96 @@
+"""The assets that the sensors keep up to date: what they are, and how one depends on another."""
+
+from collections.abc import Mapping, Sequence
+
+import dagster as dg
+import pyarrow as pa
+
+from pipeline.lake.heartbeats import heartbeat_schema
+from pipeline.lake.log_codec import CELLS
+from pipeline.lake.quarantine import QUARANTINE
+from pipeline.settings import Settings
+
+TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
+WATERMARK = dg.AssetKey("watermark")
+HEARTBEATS = dg.AssetKey("heartbeats")
+QUARANTINED = dg.AssetKey("quarantine")
+HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
+
+LANDING, TRACKING, COMPUTING = "landing", "tracking", "computing"
+
+
+def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
+    """Specs of what no run computes. The lineage: histogram to watermark, heartbeats beside quarantine."""
+    return [
+        spec(
+            settings,
+            TRACKING_HISTOGRAM,
+            "What was published, as counts and least event times by publish-time and event-time second: Parquet "
+            "snapshots in the tracking log, each durable before its messages are acknowledged.",
+            group=TRACKING,
+            kinds={"pubsub", "parquet"},
+            schema=CELLS,
+        ),
+        spec(
+            settings,
+            WATERMARK,
+            "No message with an event time below it is still to come, if the disorder is at most the band. Decided "
+            "at every tick from the histogram and from what base and tracking have not acknowledged; its reason and "
+            "evidence are in the metadata.",
+            group=TRACKING,
+            kinds={"pubsub", "parquet"},
+            deps=[TRACKING_HISTOGRAM],
+        ),
+        spec(
+            settings,
+            HEARTBEATS,
+            "Every valid message, whole, with the compared fields as columns. At least once: a redelivery stands "
+            "twice here and once in heartbeat_diffs.",
+            group=LANDING,
+            kinds={"pubsub", "deltalake"},
+            schema=heartbeat_schema(settings.message.fields),
+        ),
+        spec(
+            settings,
+            QUARANTINED,
+            "Every message that is no heartbeat, whole, with the reason.",
+            group=LANDING,
+            kinds={"pubsub", "deltalake"},
+            schema=QUARANTINE,
+        ),
+    ]
+
+
+def spec(
+    settings: Settings,
+    key: dg.AssetKey,
+    description: str,
+    *,
+    group: str,
+    kinds: set[str],
+    schema: pa.Schema | None = None,
+    deps: Sequence[dg.AssetKey] = (),
+) -> dg.AssetSpec:
+    """An asset's spec as all of ours look: owners, kinds, its table's columns."""
+    metadata: Mapping[str, object] = {} if schema is None else {"dagster/column_schema": column_schema(schema)}
+    return dg.AssetSpec(
+        key,
+        deps=deps,
+        description=description,
+        group_name=group,
+        kinds=kinds,
+        owners=settings.dagster.owners,
+        metadata={**metadata, "lake": settings.lake.uri},
+    )
+
+
+def column_schema(schema: pa.Schema) -> dg.TableSchema:
+    """A table's columns as Dagster shows them."""
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                column.name, str(column.type), constraints=dg.TableColumnConstraints(nullable=column.nullable)
+            )
+            for column in schema
+        ]
+    )

@@ -1,0 +1,104 @@
+"""The two ticks as sensors: shells that gather what a tick needs and put its answer in Dagster's words."""
+
+import dagster as dg
+
+from assets.events import decision_cursor, landing_events, landing_sentence, tracking_events
+from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from assets.requests import next_request, pause_of
+from pipeline.clock import SystemClock
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.settings import BudgetSettings, Settings
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.landing import land
+from pipeline.ticks.tracking import track
+from resources.lake import LakeResource
+from resources.pubsub import PubSubResource
+
+
+def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
+    """Track what was published, decide the watermark, and ask for the windows that closed."""
+    reader, policy = HeartbeatReader(settings.contract), settings.policy
+    budget, windowing = budget_of(settings.track), settings.windowing
+    clock = SystemClock()
+
+    @dg.sensor(
+        name="tracking",
+        job_name=job_name,
+        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Every {settings.watermark.tick.total_seconds():g} s: polls the tracking subscription, persists the "
+            f"histogram snapshot, decides {WATERMARK.to_user_string()}, and requests one run over the windows that "
+            f"closed. Keeps {TRACKING_HISTOGRAM.to_user_string()} up to date."
+        ),
+    )
+    def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+        pubsub.tracking_backlog().sweep()
+        pubsub.base_backlog().sweep()
+        tracked = track(
+            pubsub.tracking(),
+            tracking_backlog=pubsub.tracking_backlog(),
+            base_backlog=pubsub.base_backlog(),
+            log=lake.tracking_log("tracking"),
+            reader=reader,
+            policy=policy,
+            budget=budget,
+            clock=clock,
+        )
+        now = clock.now()
+        events, cursor = tracking_events(tracked), decision_cursor(tracked.decision, tracked.standing.number)
+        pause = pause_of(context.instance, job_name, now)
+        if pause is None:
+            request = next_request(
+                tracked.decision.watermark,
+                now,
+                windowing=windowing,
+                heartbeats=lake.heartbeats("tracking"),
+                diffs=lake.diffs("tracking"),
+                max_windows=settings.windows.max_windows_per_run,
+            )
+            if request.windows:
+                context.log.info(request.sentence)
+                return dg.SensorResult(
+                    run_requests=[request.as_run_request()], asset_events=list(events), cursor=cursor
+                )
+            pause = request.sentence
+        sentence = f"{tracked.decision.sentence()}. {tracked.messages} messages tracked; {pause}"
+        return dg.SensorResult(skip_reason=dg.SkipReason(sentence), asset_events=list(events), cursor=cursor)
+
+    return tracking
+
+
+def landing_sensor(settings: Settings) -> dg.SensorDefinition:
+    """Land what base delivers."""
+    reader, budget, clock = HeartbeatReader(settings.contract), budget_of(settings.land), SystemClock()
+
+    @dg.sensor(
+        name="landing",
+        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Every {settings.watermark.tick.total_seconds():g} s: pulls from the base subscription, appends to "
+            f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable."
+        ),
+    )
+    def landing(pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+        landed = land(
+            pubsub.base(),
+            heartbeats=lake.heartbeats("landing"),
+            quarantine=lake.quarantine("landing"),
+            log=lake.tracking_log("landing"),
+            reader=reader,
+            budget=budget,
+            clock=clock,
+        )
+        return dg.SensorResult(
+            skip_reason=dg.SkipReason(landing_sentence(landed)), asset_events=list(landing_events(landed))
+        )
+
+    return landing
+
+
+def budget_of(settings: BudgetSettings) -> Budget:
+    """A tick's budget as the settings say."""
+    return Budget(settings.max_messages, settings.max_bytes, settings.max_seconds, settings.batch_messages)

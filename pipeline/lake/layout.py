@@ -1,0 +1,47 @@
+"""The lake as one thing: which table and which log is where."""
+
+from collections.abc import Mapping
+
+from pipeline.clock import Clock
+from pipeline.heartbeat import FieldKind
+from pipeline.lake import diffs, heartbeats, quarantine
+from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
+from pipeline.lake.tables import LakeTable
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.settings import LakeSettings
+
+HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
+
+
+class Lake:
+    """Opens the parts of a lake. Makes no request by itself; what it opens is for one user at a time."""
+
+    def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
+        self._settings = settings
+        self._fields = fields
+        self._clock = clock
+
+    def tracking_log(self) -> TrackingLog:
+        """The numbered log of snapshots and decisions."""
+        return TrackingLog(open_objects(self._settings), checkpoint_every=self._settings.checkpoint_every)
+
+    def heartbeats(self) -> heartbeats.Heartbeats:
+        """Landed messages."""
+        return heartbeats.Heartbeats(self._table(HEARTBEATS, heartbeats.PARTITION), self._fields)
+
+    def quarantine(self) -> quarantine.Quarantine:
+        """Rejected messages."""
+        return quarantine.Quarantine(self._table(QUARANTINE, quarantine.PARTITION))
+
+    def diffs(self) -> diffs.HeartbeatDiffs:
+        """Computed windows."""
+        return diffs.HeartbeatDiffs(
+            self._table(HEARTBEAT_DIFFS, diffs.PARTITION),
+            open_objects(self._settings),
+            arrow_files(self._settings, HEARTBEAT_DIFFS),
+            self._fields,
+            self._clock,
+        )
+
+    def _table(self, name: str, partition_column: str) -> LakeTable:
+        return LakeTable(table_uri(self._settings, name), storage_options(self._settings), partition_column)

@@ -1,0 +1,1 @@
+"""The processes that tidemark starts for itself, on loopback: the emulator, Spark Connect, Dagster's own."""

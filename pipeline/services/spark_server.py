@@ -1,0 +1,67 @@
+"""The long-lived Spark Connect server: started once, so that no run waits for a JVM."""
+
+import os
+import secrets
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pyspark
+
+from pipeline.errors import InvalidSettings
+from pipeline.services.emulator import find_java
+from pipeline.services.processes import ServiceSpec, listens
+from pipeline.settings import Settings
+from pipeline.spark.session import server_config
+
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
+"""The variable in whose environment server and clients find their common secret; it is never written down."""
+
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def token_environment() -> dict[str, str]:
+    """The secret for this server and its clients: the one in the environment, else a new one."""
+    return {TOKEN: os.environ.get(TOKEN) or secrets.token_urlsafe(32)}
+
+
+def is_ours_to_start(settings: Settings) -> bool:
+    """Whether `spark.remote` is an address on this machine where nothing listens yet."""
+    if settings.spark.master is not None:
+        return False
+    address = urlparse(settings.spark.remote or "")
+    return address.hostname in ("localhost", "127.0.0.1") and not listens("127.0.0.1", address.port or 15002)
+
+
+def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
+    """The server as a process: the recorded one is the JVM itself, and SIGTERM ends it."""
+    address = urlparse(settings.spark.remote or "")
+    if address.hostname != "localhost":
+        raise InvalidSettings(
+            f"spark.remote = {settings.spark.remote!r}: for the server that tidemark starts write sc://localhost:PORT; "
+            "with another name the client wants TLS"
+        )
+    port = address.port or 15002
+    conf = [part for key, value in server_config(settings, scratch).items() for part in ("--conf", f"{key}={value}")]
+    home = Path(pyspark.__file__).parent
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--class", SERVER_CLASS, "--name", "tidemark"),
+        *("--master", settings.spark.server_master, "--driver-memory", settings.spark.driver_memory),
+        *conf,
+        "spark-internal",
+    ]
+    environment = {
+        **token,
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(find_java().resolve().parent.parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+    }
+    return ServiceSpec(
+        name="Spark Connect",
+        command=command,
+        environment=environment,
+        is_ready=lambda: listens("127.0.0.1", port),
+        ready_within_seconds=120,
+        folder=scratch,
+    )

@@ -1,0 +1,152 @@
+"""Everything that has to run, in order: the emulator where it is asked for, Spark Connect, Dagster."""
+
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+
+from pipeline.clock import Clock
+from pipeline.errors import InvalidSettings, ServiceFailed
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.pubsub.provision import ProvisionReport, provision
+from pipeline.services.emulator import emulator_command
+from pipeline.services.processes import ServiceSpec, Supervisor, listens
+from pipeline.services.spark_server import is_ours_to_start, spark_server, token_environment
+from pipeline.settings import Settings
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DEFINITIONS = "assets.definitions"
+
+
+def project_root() -> Path:
+    """The folder with `workspace.yaml` and `dagster.yaml`: here, or where the project's sources are."""
+    for folder in (Path.cwd(), Path(__file__).resolve().parent.parent.parent):
+        if (folder / "workspace.yaml").exists() and (folder / "dagster.yaml").exists():
+            return folder
+    raise InvalidSettings(
+        f"neither {Path.cwd()} nor tidemark's own folder has workspace.yaml and dagster.yaml; run from the project's "
+        "root"
+    )
+
+
+def dagster_environment(settings: Settings, config: Path, root: Path) -> dict[str, str]:
+    """What Dagster's processes are told: where their storage is, and which settings are meant."""
+    return {
+        "DAGSTER_HOME": str(root),
+        "TIDEMARK_CONFIG": str(config),
+        "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
+        "TIDEMARK_DAGSTER__CODE_PORT": str(settings.dagster.code_port),
+    }
+
+
+def emulator_is_absent(settings: Settings) -> bool:
+    """Whether the emulator is asked for, on this machine, and does not run."""
+    host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
+    return host in LOOPBACK and not listens(host, int(port))
+
+
+def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
+    """Start the official emulator where the settings say."""
+    host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
+    supervisor.start(
+        ServiceSpec(
+            name="PubSub emulator",
+            command=emulator_command(host, int(port)),
+            environment={},
+            is_ready=lambda: listens(host, int(port)),
+            ready_within_seconds=60,
+            folder=supervisor.state_folder,
+        )
+    )
+
+
+def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
+    """Create the topic and both subscriptions as the settings say, or find them there."""
+    emulator = settings.pubsub.emulator_host
+    return provision(
+        subscriber_client(emulator),
+        publisher_client(emulator),
+        settings.pubsub,
+        settings.contract,
+        clock,
+    )
+
+
+def start_stack(
+    supervisor: Supervisor, settings: Settings, config: Path, say: Callable[[str], None], clock: Clock
+) -> None:
+    """Start all that is needed and not there. On the emulator the subscriptions are provisioned as well.
+
+    Raises ServiceFailed with the end of the log of what did not start; the caller stops the supervisor.
+    """
+    root = project_root()
+    supervisor.state_folder.mkdir(parents=True, exist_ok=True)
+    Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
+    if emulator_is_absent(settings):
+        say(f"starting the Pub/Sub emulator at {settings.pubsub.emulator_host}")
+        start_emulator(supervisor, settings)
+    if settings.emulated:
+        for line in provision_here(settings, clock).warnings:
+            say(line)
+    environment = dagster_environment(settings, config, root)
+    if is_ours_to_start(settings):
+        say(f"starting Spark Connect at {settings.spark.remote}")
+        token = token_environment()
+        environment |= token
+        supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
+    _refuse_taken_ports(settings)
+    say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
+    services = dagster_services(settings, environment, root)
+    for spec in services:
+        supervisor.start(spec, wait=False)
+    for one in list(supervisor.running):
+        supervisor.wait_until_ready(one.spec.name)
+    if settings.spark.master is None:
+        warm_up = ServiceSpec(
+            name="Spark warm-up",
+            command=[sys.executable, "-m", "pipeline.spark.warm_up"],
+            environment=environment,
+            is_ready=lambda: True,
+            ready_within_seconds=60,
+            folder=root,
+        )
+        supervisor.run_once(warm_up)
+
+
+def dagster_services(settings: Settings, environment: dict[str, str], root: Path) -> list[ServiceSpec]:
+    """The long-lived code server, the daemon that ticks the sensors, and the UI."""
+    code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
+    programs = Path(sys.executable).parent
+
+    def service(name: str, command: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
+        return ServiceSpec(name, command, environment, is_ready, ready_within_seconds=120, folder=root)
+
+    workspace = ["-w", str(root / "workspace.yaml")]
+    listen = ["-h", "127.0.0.1"]
+    code = [str(programs / "dagster"), "api", "grpc", "-m", DEFINITIONS, *listen, "-p", str(code_port)]
+    daemon = [str(programs / "dagster-daemon"), "run", *workspace]
+    web = [str(programs / "dagster-webserver"), *listen, "-p", str(web_port), *workspace]
+    return [
+        service("Dagster code server", code, lambda: listens("127.0.0.1", code_port)),
+        service("Dagster daemon", daemon, lambda: listens("127.0.0.1", code_port)),
+        service("Dagster webserver", web, lambda: _answers(f"http://127.0.0.1:{web_port}/server_info")),
+    ]
+
+
+def _refuse_taken_ports(settings: Settings) -> None:
+    for name in ("code_port", "web_port"):
+        port = getattr(settings.dagster, name)
+        if listens("127.0.0.1", port):
+            raise ServiceFailed(
+                f"something listens at port {port} already; stop it, or choose another with dagster.{name} in the "
+                f"settings or $TIDEMARK_DAGSTER__{name.upper()}"
+            )
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 (an http address of our own)
+            return bool(response.status == 200)
+    except (URLError, OSError):
+        return False

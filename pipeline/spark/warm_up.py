@@ -1,0 +1,21 @@
+"""Run as a module once the server listens: one small query, so that the first micro-batch finds it warm."""
+
+from pyspark.sql import SparkSession
+
+from pipeline.settings import load_settings
+from pipeline.spark.session import session_config
+
+
+def warm_up(session: SparkSession) -> int:
+    """Exchange and sort a few rows; returns how many groups there were."""
+    rows = session.range(1000).selectExpr("id % 10 as key", "id").groupBy("key").count().orderBy("key")
+    return len(rows.collect())
+
+
+if __name__ == "__main__":
+    builder = SparkSession.builder
+    for key, value in session_config(load_settings()).items():
+        builder = builder.config(key, value)
+    warmed = builder.getOrCreate()
+    warm_up(warmed)
+    warmed.stop()

@@ -1,0 +1,1 @@
+"""Dagster resources: the subscriptions, the lake and Spark, as the settings describe them."""

@@ -1,0 +1,69 @@
+"""The lake as a Dagster resource. What the sensors hold of it is a cache, restored from the lake itself."""
+
+from functools import lru_cache
+from typing import Any
+
+import dagster as dg
+
+from pipeline.clock import SystemClock
+from pipeline.heartbeat import FieldKind
+from pipeline.lake.diffs import HeartbeatDiffs
+from pipeline.lake.heartbeats import Heartbeats
+from pipeline.lake.layout import Lake
+from pipeline.lake.quarantine import Quarantine
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.settings import LakeSettings
+
+
+class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """A folder or a bucket. `user` names who asks: each gets its own, and keeps it between ticks."""
+
+    uri: str
+    endpoint: str | None = None
+    checkpoint_every: int = 200
+    fields: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
+
+    def tracking_log(self, user: str) -> TrackingLog:
+        """The numbered log of snapshots and decisions, with its live histogram."""
+        return _tracking_log(self._key(), user)
+
+    def heartbeats(self, user: str) -> Heartbeats:
+        """Landed messages."""
+        return _heartbeats(self._key(), user)
+
+    def quarantine(self, user: str) -> Quarantine:
+        """Rejected messages."""
+        return _quarantine(self._key(), user)
+
+    def diffs(self, user: str) -> HeartbeatDiffs:
+        """Computed windows."""
+        return _diffs(self._key(), user)
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.uri, self.endpoint, self.checkpoint_every, tuple(self.fields.items())
+
+
+def _lake(key: tuple[Any, ...]) -> Lake:
+    uri, endpoint, checkpoint_every, fields = key
+    settings = LakeSettings(uri=uri, endpoint=endpoint, checkpoint_every=checkpoint_every)
+    return Lake(settings, {name: FieldKind(kind) for name, kind in fields}, SystemClock())
+
+
+@lru_cache(maxsize=16)
+def _tracking_log(key: tuple[Any, ...], _user: str) -> TrackingLog:
+    return _lake(key).tracking_log()
+
+
+@lru_cache(maxsize=16)
+def _heartbeats(key: tuple[Any, ...], _user: str) -> Heartbeats:
+    return _lake(key).heartbeats()
+
+
+@lru_cache(maxsize=16)
+def _quarantine(key: tuple[Any, ...], _user: str) -> Quarantine:
+    return _lake(key).quarantine()
+
+
+@lru_cache(maxsize=16)
+def _diffs(key: tuple[Any, ...], _user: str) -> HeartbeatDiffs:
+    return _lake(key).diffs()
