@@ -37,7 +37,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = us(timedelta(days=3650)) // 1000
 DAY_MS = us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""Rows that are handed over together, except for the last ones."""
+"""Rows that are worked out together, except for the last ones."""
 
 ROW = np.dtype(
     [
@@ -101,25 +101,27 @@ class SyntheticSource:
             raise InvalidSettings(f"seed = {self.seed}: it cannot be negative")
 
 
-def messages(source: SyntheticSource, start: datetime, end: datetime) -> Iterator[Rows]:
+def messages(
+    source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
+) -> Iterator[Rows]:
     """All messages about the event times in `[start, end)`, in the order of their publication, in pieces.
 
-    The same arguments give the same rows. Held in memory is a piece (about a period's rows, or `ROWS_AT_LEAST`),
-    and what is delayed beyond it.
+    The same source, start and end give the same rows, however they are cut. Held in memory is a piece (whole
+    periods, until they are `rows_at_least`), and what is delayed beyond it.
     """
     plan = _Plan(source, start, end)
-    waiting, first = [np.empty(0, ROW)], 0
+    waiting, gathered = [np.empty(0, ROW)], 0
     for period in range(plan.periods):
         waiting += [plan.beats(period), plan.broken(period)]
-        first += sum(len(rows) for rows in waiting[-2:])
+        gathered += sum(len(rows) for rows in waiting[-2:])
         last = period == plan.periods - 1
-        if first < ROWS_AT_LEAST and not last:
+        if gathered < rows_at_least and not last:
             continue
         rows = np.concatenate(waiting)
         rows = rows[np.argsort(rows["publish_us"], kind="stable")]  # an original stays before its copy
         cut = len(rows) if last else int(np.searchsorted(rows["publish_us"], plan.earliest_publish_us(period + 1)))
         yield rows[:cut]
-        waiting, first = [rows[cut:]], 0
+        waiting, gathered = [rows[cut:]], 0
 
 
 def expected_messages(source: SyntheticSource, start: datetime, end: datetime) -> int:

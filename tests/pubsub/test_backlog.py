@@ -1,0 +1,147 @@
+"""Readings of the oldest unacknowledged publish time, on the official emulator."""
+
+from datetime import datetime
+
+import pytest
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock
+from pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
+from pipeline.pubsub.backlog import NAME_PREFIX, SnapshotBacklog
+from pipeline.pubsub.connection import subscriber_client
+from pipeline.pubsub.provision import provision
+from pipeline.pubsub.subscription import PulledBatch
+from pipeline.settings import PubSubSettings, Settings
+from tests.emulator import HOST, free_port
+from tests.pubsub.builders import Altered, raising, send, subscription_of
+
+CLOCK = SystemClock()
+
+
+@pytest.fixture
+def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> PubSubSettings:
+    """A topic with its two subscriptions."""
+    provision(subscriber, publisher, fresh_pubsub, Settings().contract, CLOCK)
+    return fresh_pubsub
+
+
+def backlog_of(subscriber: object, settings: PubSubSettings, path: str | None = None) -> SnapshotBacklog:
+    return SnapshotBacklog(subscriber, path or settings.base_path, CLOCK, settings.call_timeout)
+
+
+def publish_time(batch: PulledBatch, message_id: str) -> datetime:
+    (message,) = [message for message in batch.messages if message.message_id == message_id]
+    moment = message.publish_time
+    return datetime.fromtimestamp(moment.seconds, tz=CLOCK.now().tzinfo).replace(microsecond=moment.nanos // 1000)
+
+
+def acknowledge(subscriber: SubscriberClient, settings: PubSubSettings, batch: PulledBatch, *ids: str) -> None:
+    chosen = [ack for message, ack in zip(batch.messages, batch.ack_ids, strict=True) if message.message_id in ids]
+    subscriber.acknowledge(subscription=settings.base_path, ack_ids=chosen)
+
+
+def test_the_oldest_unacknowledged_message_is_read_to_the_millisecond(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    ids = []
+    for _ in range(3):
+        ids += send(publisher, settings, 1)
+        CLOCK.sleep(0.05)
+    CLOCK.sleep(1.1)
+    batch = subscription_of(subscriber, settings).pull(10, 1 << 20, 5)
+    backlog = backlog_of(subscriber, settings)
+    assert backlog.read().oldest_unacked == publish_time(batch, ids[0])
+    acknowledge(subscriber, settings, batch, ids[1])
+    assert backlog.read().oldest_unacked == publish_time(batch, ids[0])
+    acknowledge(subscriber, settings, batch, ids[0])
+    reading = backlog.read()
+    assert reading.oldest_unacked == publish_time(batch, ids[2])
+    assert reading.names_a_message
+
+
+def test_with_nothing_outstanding_the_reading_is_its_own_moment(
+    subscriber: SubscriberClient, settings: PubSubSettings
+) -> None:
+    reading = backlog_of(subscriber, settings).read()
+    assert not reading.names_a_message
+    assert reading.observed_at.replace(microsecond=0) <= reading.oldest_unacked <= CLOCK.now()
+
+
+def test_each_subscription_has_its_own_reading(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    send(publisher, settings, 5)
+    CLOCK.sleep(1.1)
+    tracking = subscription_of(subscriber, settings, settings.tracking_path)
+    tracking.acknowledge(tracking.pull(10, 1 << 20, 5))
+    assert backlog_of(subscriber, settings).read().names_a_message
+    assert not backlog_of(subscriber, settings, settings.tracking_path).read().names_a_message
+
+
+def test_seeking_back_lowers_the_reading(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    (first,) = send(publisher, settings, 1)
+    CLOCK.sleep(1.1)
+    snapshot = f"projects/{settings.project}/snapshots/before"
+    subscriber.create_snapshot(name=snapshot, subscription=settings.base_path)
+    batch = subscription_of(subscriber, settings).pull(10, 1 << 20, 5)
+    acknowledge(subscriber, settings, batch, first)
+    backlog = backlog_of(subscriber, settings)
+    before = backlog.read()
+    assert not before.names_a_message
+    subscriber.seek(request={"subscription": settings.base_path, "snapshot": snapshot})
+    after = backlog.read()
+    assert after.oldest_unacked == publish_time(batch, first) < before.oldest_unacked
+    assert after.names_a_message
+
+
+def test_a_reading_leaves_no_snapshot_behind(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
+    backlog_of(subscriber, settings).read()
+    assert list(subscriber.list_snapshots(project=f"projects/{settings.project}")) == []
+
+
+def test_a_snapshot_that_cannot_be_deleted_does_not_lose_the_reading_and_is_swept_later(
+    subscriber: SubscriberClient, settings: PubSubSettings
+) -> None:
+    stuck = Altered(subscriber, delete_snapshot=raising(api.ServiceUnavailable("away")))
+    assert not backlog_of(stuck, settings).read().names_a_message
+    assert backlog_of(subscriber, settings).sweep() == 1
+    assert backlog_of(subscriber, settings).sweep() == 0
+
+
+def test_sweeping_removes_leaked_snapshots_and_only_our_own(
+    subscriber: SubscriberClient, settings: PubSubSettings
+) -> None:
+    snapshots = f"projects/{settings.project}/snapshots"
+    leaked = f"{snapshots}/{NAME_PREFIX}{settings.base_subscription}-0123"
+    others = [f"{snapshots}/{NAME_PREFIX}{settings.tracking_subscription}-0123", f"{snapshots}/of-somebody-else"]
+    for name in (leaked, *others):
+        subscriber.create_snapshot(name=name, subscription=settings.base_path)
+    assert backlog_of(subscriber, settings).sweep() == 1
+    left = [snapshot.name for snapshot in subscriber.list_snapshots(project=f"projects/{settings.project}")]
+    assert sorted(left) == sorted(others)
+
+
+def test_a_backlog_too_old_for_a_snapshot_is_said(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
+    refusing = Altered(subscriber, create_snapshot=raising(api.FailedPrecondition("expires within the hour")))
+    with pytest.raises(SnapshotRefused, match="within an hour"):
+        backlog_of(refusing, settings).read()
+
+
+def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
+    with pytest.raises(SubscriptionMissing, match="tidemark provision"):
+        backlog_of(subscriber, fresh_pubsub).read()
+
+
+def test_a_missing_permission_is_named(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
+    forbidden = Altered(subscriber, create_snapshot=raising(api.PermissionDenied("no")))
+    with pytest.raises(PermissionMissing, match=r"pubsub\.snapshots\.create"):
+        backlog_of(forbidden, settings).read()
+
+
+@pytest.mark.timeout(60)
+def test_an_unreachable_server_is_said(fresh_pubsub: PubSubSettings) -> None:
+    with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
+        backlog_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub).read()

@@ -1,0 +1,186 @@
+"""Pulling and acknowledging, on the official emulator."""
+
+import logging
+from datetime import timedelta
+
+import pytest
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock
+from pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from pipeline.pubsub import subscription as module
+from pipeline.pubsub.connection import subscriber_client
+from pipeline.pubsub.provision import provision
+from pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
+from pipeline.settings import PubSubSettings, Settings
+from tests.emulator import HOST, free_port
+from tests.pubsub.builders import Altered, raising, send, subscription_of
+
+MUCH = 1 << 30
+PULL = 100
+"""The most messages that the emulator answers with."""
+
+
+@pytest.fixture
+def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings) -> PubSubSettings:
+    """A topic with its two subscriptions."""
+    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
+    return fresh_pubsub
+
+
+def ids_of(batch: PulledBatch) -> list[str]:
+    return [message.message_id for message in batch.messages]
+
+
+def drained(subscription: PubSubSubscription) -> list[str]:
+    """Pull and acknowledge until nothing comes; the ids, copies included."""
+    ids: list[str] = []
+    while batch := subscription.pull(1000, MUCH, 5):
+        assert subscription.acknowledge(batch).failed == 0
+        ids += ids_of(batch)
+    return ids
+
+
+def test_pulling_and_acknowledging_drains_every_message_once(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    sent = send(publisher, settings, 2_500)
+    assert sorted(drained(subscription_of(subscriber, settings))) == sorted(sent)
+
+
+def test_a_pull_stays_within_its_number_of_messages(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    send(publisher, settings, 500)
+    assert len(subscription_of(subscriber, settings).pull(250, MUCH, 5)) == 250
+
+
+def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    send(publisher, settings, 1_000, size=1_000)
+    batch = subscription_of(subscriber, settings).pull(1_000, 250_000, 5)
+    assert 250_000 <= batch.size_bytes < 250_000 + PULL * 1_500
+    assert len(batch) == 3 * PULL
+
+
+class TickingClock(SystemClock):
+    """A second passes whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    def monotonic(self) -> float:
+        self._seconds += 1
+        return self._seconds
+
+
+def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    send(publisher, settings, 1_000)
+    short = subscription_of(subscriber, settings, clock=TickingClock()).pull(1_000, MUCH, 2.5)
+    assert len(short) <= 2 * PULL
+    by_deadline = subscription_of(subscriber, settings, clock=TickingClock()).pull(1_000, MUCH, 60)
+    assert len(by_deadline) <= 3 * PULL
+
+
+def test_an_empty_subscription_gives_an_empty_batch(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
+    batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
+    assert len(batch) == 0
+    assert subscription_of(subscriber, settings).acknowledge(batch).count == 0
+
+
+def test_a_message_has_the_same_id_on_both_subscriptions(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    sent = send(publisher, settings, 10)
+    for path in (settings.base_path, settings.tracking_path):
+        assert sorted(drained(subscription_of(subscriber, settings, path))) == sorted(sent)
+
+
+def test_leases_outlast_a_slow_write_and_what_is_not_leased_comes_again(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    sent = send(publisher, settings, 50)
+    slow = subscription_of(subscriber, settings)
+    forgotten = subscription_of(subscriber, settings, settings.tracking_path)
+    batch = slow.pull(1_000, MUCH, 5)
+    assert len(forgotten.pull(1_000, MUCH, 5)) == 50
+    with slow.leased(batch):
+        SystemClock().sleep(settings.ack_deadline.total_seconds() + 2)
+        assert ids_of(slow.pull(1_000, MUCH, 5)) == []
+    assert slow.acknowledge(batch).count == 50
+    assert drained(slow) == []
+    assert sorted(drained(forgotten)) == sorted(sent)
+
+
+def test_an_extension_that_fails_is_logged_and_the_batch_is_acknowledged_all_the_same(
+    subscriber: SubscriberClient,
+    publisher: PublisherClient,
+    settings: PubSubSettings,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send(publisher, settings, 5)
+    failing = Altered(subscriber, modify_ack_deadline=raising(api.ServiceUnavailable("away")))
+    hasty = settings.model_copy(update={"ack_deadline": timedelta(milliseconds=300)})
+    subscription = subscription_of(failing, hasty)
+    batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
+    with caplog.at_level(logging.WARNING), subscription.leased(batch):
+        SystemClock().sleep(0.5)
+    assert "were not extended" in caplog.text
+    assert subscription.acknowledge(batch).count == 5
+    assert drained(subscription_of(subscriber, settings)) == []
+
+
+def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledged(
+    subscriber: SubscriberClient,
+    publisher: PublisherClient,
+    settings: PubSubSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "IDS_PER_CALL", 10)
+    send(publisher, settings, 30)
+    subscription = subscription_of(subscriber, settings)
+    batch = subscription.pull(30, MUCH, 5)
+    ack_ids = [*batch.ack_ids]
+    ack_ids[10] = "bogus"
+    outcome = subscription.acknowledge(PulledBatch(batch.messages, ack_ids, batch.size_bytes))
+    assert (outcome.count, outcome.failed) == (20, 10)
+    assert "bogus" in outcome.problems[0]
+    subscriber.modify_ack_deadline(subscription=settings.base_path, ack_ids=batch.ack_ids, ack_deadline_seconds=0)
+    again = drained(subscription)
+    assert batch.messages[10].message_id in again
+    assert set(again) <= {message.message_id for message in batch.messages[10:20]}
+
+
+def test_an_acknowledgement_that_is_not_answered_is_counted_as_failed(
+    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+) -> None:
+    send(publisher, settings, 5)
+    batch = subscription_of(subscriber, settings).pull(5, MUCH, 5)
+    away = Altered(subscriber, acknowledge=raising(api.ServiceUnavailable("away")))
+    outcome = subscription_of(away, settings).acknowledge(batch)
+    assert (outcome.count, outcome.failed, outcome.problems) == (0, 5, ("503 away",))
+
+
+def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
+    subscription = subscription_of(subscriber, fresh_pubsub)
+    with pytest.raises(SubscriptionMissing, match="tidemark provision"):
+        subscription.pull(10, MUCH, 5)
+    with pytest.raises(SubscriptionMissing, match=fresh_pubsub.base_path):
+        subscription.acknowledge(PulledBatch([], ["some:1"], 0))
+
+
+def test_a_missing_permission_is_named(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
+    subscription = subscription_of(Altered(subscriber, pull=raising(api.PermissionDenied("no"))), fresh_pubsub)
+    with pytest.raises(PermissionMissing, match=r"pubsub\.subscriptions\.consume"):
+        subscription.pull(10, MUCH, 5)
+
+
+@pytest.mark.timeout(60)
+def test_an_unreachable_server_is_an_error_and_not_an_empty_batch(fresh_pubsub: PubSubSettings) -> None:
+    subscription = subscription_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub)
+    with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
+        subscription.pull(10, MUCH, 5)
