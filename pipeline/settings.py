@@ -5,6 +5,7 @@ is relative to the file.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,21 @@ LENGTHS = tuple(
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
 """Window lengths that a cron schedule can express, which is how Dagster names time partitions."""
+
+WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
+"""How pydantic writes the bound of a duration in an error."""
+
+
+def _folder_named(uri: str) -> Path | None:
+    """The folder of `file:path` or `file:///path`, to the letter: a `#` or a `?` is part of a name."""
+    if not uri.startswith("file:"):
+        return None
+    path = uri.removeprefix("file:")
+    if path.startswith("//"):
+        path = path.removeprefix("//")
+        if not path.startswith("/"):  # file://host/path: the folder of another machine
+            return None
+    return Path(path) if path else None
 
 
 def _empty_is_none(value: Any) -> Any:
@@ -197,7 +213,7 @@ class LakeSettings(Section):
         parsed = urlparse(value)
         if parsed.scheme == "gs" and parsed.netloc:
             return value.rstrip("/")
-        if parsed.scheme == "file" and parsed.path:
+        if _folder_named(value) is not None:
             return value
         raise ValueError(
             "write a folder as file:path or file:///path, or a bucket as gs://bucket or gs://bucket/prefix"
@@ -206,7 +222,7 @@ class LakeSettings(Section):
     @property
     def folder(self) -> Path | None:
         """The local folder, or None for a bucket."""
-        return Path(urlparse(self.uri).path) if self.uri.startswith("file:") else None
+        return _folder_named(self.uri)
 
 
 class SparkSettings(Section):
@@ -379,14 +395,35 @@ def _explain(error: ValidationError, file: Path) -> str:
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
         name = ".".join(place)
-        variable = PREFIX + "__".join(place).upper()
-        source = f"${variable}" if variable in os.environ else str(file)
+        source = _source(place, file)
         if problem["type"] == "extra_forbidden":
             lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
         else:
-            rule = problem["msg"].removeprefix("Value error, ")
+            rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
             lines.append(f"{name} = {problem['input']!r} (from {source}): {rule}")
     return "; ".join(lines)
+
+
+def _as_duration(bound: re.Match[str]) -> str:
+    return format_duration(timedelta(days=int(bound["days"] or 0), seconds=int(bound["seconds"] or 0)))
+
+
+def _source(place: list[str], file: Path) -> str:
+    """Where a value was written: the variable that sets it, else the file and the variables that add to it."""
+    path = [part.lower() for part in place]
+    adding = []
+    for name in sorted(os.environ):
+        if not name.upper().startswith(PREFIX):
+            continue
+        set_here = name[len(PREFIX) :].lower().split("__")
+        if set_here == path:
+            return f"${name}"
+        shared = min(len(set_here), len(path))
+        if set_here[:shared] == path[:shared]:
+            adding.append(f"${name}")
+    if path == ["pubsub", "emulator_host"] and os.environ.get("PUBSUB_EMULATOR_HOST"):
+        return "$PUBSUB_EMULATOR_HOST"
+    return " and ".join([str(file), *adding])
 
 
 def _nearest(place: list[str]) -> str:

@@ -126,6 +126,14 @@ class Heartbeats:
             rows=pc.sum(chosen["num_records"]).as_py() or 0,
         )
 
+    def extent(self) -> tuple[int, datetime | None]:
+        """How many rows there are, and the newest event time among them."""
+        table = self._table.current()
+        if table is None:
+            return 0, None
+        actions = pa.table(table.get_add_actions(flatten=True))
+        return pc.sum(actions["num_records"]).as_py() or 0, pc.max(actions["max.event_time"]).as_py()
+
     def hours(self) -> list[datetime]:
         """The starts of the event hours in which any message has landed."""
         table = self._table.current()

@@ -57,6 +57,16 @@ class LakeTable:
         with table_errors(self.uri):
             return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
 
+    def committed_ms(self) -> dict[str, int]:
+        """When each partition's newest file was added, in milliseconds since the epoch."""
+        table = self.current()
+        if table is None:
+            return {}
+        actions = pa.table(table.get_add_actions(flatten=True))
+        newest = actions.group_by(f"partition.{self.partition_column}").aggregate([("modification_time", "max")])
+        keys, times = newest[f"partition.{self.partition_column}"], newest["modification_time_max"]
+        return dict(zip(keys.to_pylist(), times.cast(pa.int64()).to_pylist(), strict=True))
+
     def append(self, rows: pa.Table) -> None:
         """Add rows in one transaction. When it returns, they are durable and every reader sees them.
 

@@ -1,0 +1,5 @@
+"""The `tidemark` command."""
+
+from pipeline.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,192 @@
+"""Commands that look at the lake alone: status, explain, diffs. They need neither Dagster nor Pub/Sub."""
+
+import json
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.cli.run import AsJson
+from pipeline.clock import SystemClock, iso
+from pipeline.durations import format_duration
+from pipeline.errors import LakeError
+from pipeline.lake.diffs import PARTITION
+from pipeline.lake.layout import Lake
+from pipeline.lake.report import LakeReport, read_report
+from pipeline.settings import Settings, load_settings
+from pipeline.watermark.explanation import explain as explain_decision
+
+
+def status(as_json: AsJson = False) -> None:
+    """Where the watermark stands, and what has landed and been computed."""
+    settings, clock = load_settings(), SystemClock()
+    report = read_report(_lake(settings), settings.windowing)
+    facts = _facts(report, clock.now())
+    if as_json:
+        print(json.dumps(facts, default=_plain))
+        return
+    table = Table.grid(padding=(0, 3))
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), _words(value))
+    console = Console()
+    console.print(f"[dim]{settings.lake.uri}[/]", highlight=False)
+    console.print(table)
+
+
+def explain(as_json: AsJson = False) -> None:
+    """Why the watermark stands where it stands, in plain words."""
+    settings = load_settings()
+    decided = _lake(settings).tracking_log().newest_decision()
+    if decided is None:
+        raise LakeError(
+            f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark up`, and look "
+            "again after the first tick"
+        )
+    sentences = explain_decision(decided.decision, decided.policy)
+    if as_json:
+        print(
+            json.dumps(
+                {
+                    "at": decided.decision.at,
+                    "watermark": decided.decision.watermark,
+                    "reason": decided.decision.reason,
+                    "explanation": sentences,
+                },
+                default=_plain,
+            )
+        )
+        return
+    console = Console()
+    for sentence in sentences:
+        console.print(f"• {sentence}", highlight=False)
+
+
+def diffs(
+    window: Annotated[
+        str | None,
+        typer.Option(help="A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
+    ] = None,
+    stream: Annotated[str | None, typer.Option(help="A stream's id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most rows to print; the newest are kept.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Print rows of heartbeat_diffs: of one window, of one stream, or of both."""
+    if window is None and stream is None:
+        raise typer.BadParameter("name a window or a stream")
+    settings = load_settings()
+    table = _lake(settings).diffs().table.current()
+    if table is None:
+        raise LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` says what waits")
+    wanted: Any = None
+    if window is not None:
+        wanted = pc.field(PARTITION) == _window_key(settings, window)
+    if stream is not None:
+        of_stream = pc.field("stream_id") == stream
+        wanted = of_stream if wanted is None else wanted & of_stream
+    rows = (
+        table.to_pyarrow_dataset()
+        .to_table(filter=wanted)
+        .sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
+    )
+    shown = rows.slice(max(0, rows.num_rows - limit))
+    if as_json:
+        for row in shown.to_pylist():
+            print(json.dumps(row, default=_plain))
+        return
+    _print_rows(shown, rows.num_rows)
+
+
+def _print_rows(rows: pa.Table, of: int) -> None:
+    console = Console()
+    table = Table(box=None, header_style="bold")
+    for name in rows.column_names:
+        table.add_column(name, overflow="fold")
+    for row in rows.to_pylist():
+        table.add_row(*("" if value is None else _words(value) for value in row.values()))
+    console.print(table)
+    console.print(f"[dim]{rows.num_rows} of {of} rows[/]", highlight=False)
+
+
+def _facts(report: LakeReport, now: datetime) -> dict[str, Any]:
+    decision, standing = report.standing.decision, report.standing
+    computed = list(report.computed)
+    facts: dict[str, Any] = {
+        "watermark": standing.watermark,
+        "behind_now": None if standing.watermark is None else _rounded(now - standing.watermark),
+        "reason": None if decision is None else str(decision.reason),
+        "decided": None if decision is None else decision.sentence(),
+        "decided_at": None if decision is None else decision.at,
+        "log_entry": standing.number,
+        "histogram_cells": len(standing.histogram),
+        "landed_rows": report.landed_rows,
+        "landed_through": report.landed_through,
+        "quarantined": dict(report.quarantined),
+        "windows_computed": len(computed),
+        "first_window": computed[0] if computed else None,
+        "last_window": computed[-1] if computed else None,
+        "rows_computed": sum(report.computed.values()),
+        "windows_waiting": len(report.waiting),
+    }
+    if decision is not None and decision.base is not None:
+        facts["base_oldest_unacked"] = decision.base.oldest_unacked
+    if decision is not None and decision.tracking is not None:
+        facts["tracking_oldest_unacked"] = decision.tracking.oldest_unacked
+    return facts
+
+
+def _window_key(settings: Settings, text: str) -> str:
+    try:
+        return settings.windowing.named(text).key
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is neither a window's key nor a time such as 2026-11-21T05:22:10Z") from error
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f"{text} has no time zone; write it as {text}Z")
+    return settings.windowing.containing(moment).key
+
+
+def _lake(settings: Settings) -> Lake:
+    return Lake(settings.lake, settings.message.fields, SystemClock())
+
+
+def _rounded(duration: timedelta) -> timedelta:
+    return timedelta(seconds=round(duration.total_seconds()))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return iso(value)
+    return value.total_seconds() if isinstance(value, timedelta) else str(value)
+
+
+def _words(value: Any) -> str:
+    match value:
+        case None:
+            return "—"
+        case datetime():
+            return iso(value)
+        case timedelta():
+            return format_duration(value)
+        case dict():
+            return ", ".join(f"{count} {name}" for name, count in sorted(value.items())) or "none"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (status, explain, diffs):
+        app.command()(command)

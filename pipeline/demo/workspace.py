@@ -1,0 +1,80 @@
+"""The demonstration's own folder: its settings, its lake, Dagster's storage and the truth, all below `build/demo`."""
+
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+TEMPLATE = """\
+# Written by the demonstration. `make up` opens its lake in the Dagster UI.
+
+[pubsub]
+emulator_host = "127.0.0.1:{emulator}"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[windows]
+length = "1m"
+
+[lake]
+uri = "file:lake"
+
+[spark]
+remote = "sc://localhost:{spark}"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+"""
+
+USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFolder:
+    """Paths of one demonstration."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The settings file."""
+        return self.root / "tidemark.toml"
+
+    @property
+    def lake(self) -> Path:
+        """The lake's folder."""
+        return self.root / "lake"
+
+    @property
+    def truth(self) -> Path:
+        """What the source published."""
+        return self.root / "truth.parquet"
+
+    @property
+    def summary(self) -> Path:
+        """The result, for scripts."""
+        return self.root / "summary.json"
+
+    def make_anew(self) -> None:
+        """Empty the folder and write the settings, with ports that are free now, the usual ones where possible."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
+        ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
+        self.config.write_text(TEMPLATE.format(**ports))
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port of the loopback interface if it is free, else any that is."""
+    for port in (wanted, 0):
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(candidate.getsockname()[1])
+    raise OSError("no port is free on the loopback interface")
