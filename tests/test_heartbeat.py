@@ -1,0 +1,387 @@
+"""The message contract: what makes a message a heartbeat, and why one is rejected."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import from_us, to_us
+from pipeline.heartbeat import (
+    FIELD_NAME,
+    FieldKind,
+    Heartbeat,
+    HeartbeatReader,
+    MessageContract,
+    Rejection,
+    RejectionReason,
+    compared_columns,
+    read_event_time,
+    read_field,
+    read_payload,
+)
+from tests.watermark.builders import bounded
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+FIRST_US = to_us(FIRST)
+PUBLISHED_US = to_us(datetime(2026, 11, 21, 5, 20, tzinfo=UTC))
+SKEW = timedelta(minutes=5)
+SKEW_US = 300_000_000
+
+BY_ATTRIBUTES = MessageContract(
+    event_time_attribute="event_time",
+    stream_id_attribute="stream_id",
+    publisher_id_attribute="heartbeat_id",
+    event_time_field=None,
+    stream_id_field=None,
+    first_event_time=FIRST,
+    max_future_skew=SKEW,
+    fields={},
+)
+BY_PAYLOAD = replace(BY_ATTRIBUTES, event_time_field="when", stream_id_field="who")
+
+
+def by_attributes(**attributes: str) -> Heartbeat | Rejection:
+    return HeartbeatReader(BY_ATTRIBUTES).read(attributes, None, PUBLISHED_US)
+
+
+def by_payload(payload: dict[str, Any] | None) -> Heartbeat | Rejection:
+    return HeartbeatReader(BY_PAYLOAD).read({"event_time": "1", "stream_id": "another"}, payload, PUBLISHED_US)
+
+
+def milliseconds(us: int) -> str:
+    return str(us // 1000)
+
+
+def reason_of(outcome: Heartbeat | Rejection) -> RejectionReason | None:
+    return outcome.reason if isinstance(outcome, Rejection) else None
+
+
+# ------------------------------------------------------------------------------------------------ what is read
+
+
+def test_a_heartbeat_is_read_from_attributes() -> None:
+    written = milliseconds(PUBLISHED_US - 1_500_000)
+    assert by_attributes(event_time=written, stream_id="pump-7") == Heartbeat("pump-7", PUBLISHED_US - 1_500_000)
+
+
+def test_a_heartbeat_is_read_from_the_payload_where_the_contract_says_so() -> None:
+    payload = {"when": (PUBLISHED_US - 1_500_000) // 1000, "who": "pump-7"}
+    assert by_payload(payload) == Heartbeat("pump-7", PUBLISHED_US - 1_500_000)
+
+
+def test_a_number_may_name_a_stream_in_the_payload() -> None:
+    assert by_payload({"when": milliseconds(PUBLISHED_US), "who": 0}) == Heartbeat("0", PUBLISHED_US)
+
+
+@pytest.mark.parametrize("who", [True, False, None, "", 1.5, [], {"id": 1}])
+def test_nothing_but_text_or_a_whole_number_names_a_stream(who: object) -> None:
+    assert reason_of(by_payload({"when": milliseconds(PUBLISHED_US), "who": who})) is RejectionReason.NO_STREAM_ID
+
+
+@pytest.mark.parametrize(
+    ("event_time_field", "stream_id_field", "needed"),
+    [(None, None, False), ("when", None, True), (None, "who", True), ("when", "who", True)],
+)
+def test_the_payload_is_needed_only_where_a_field_is_named(
+    event_time_field: str | None, stream_id_field: str | None, needed: bool
+) -> None:
+    contract = replace(BY_ATTRIBUTES, event_time_field=event_time_field, stream_id_field=stream_id_field)
+    assert contract.needs_payload is needed
+
+
+@pytest.mark.parametrize(
+    ("written", "moment"),
+    [
+        ("1795238400123", datetime(2026, 11, 21, 5, 20, 0, 123_000, tzinfo=UTC)),
+        (1795238400123, datetime(2026, 11, 21, 5, 20, 0, 123_000, tzinfo=UTC)),
+        ("0", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("-1", datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
+        ("2026-11-21T05:20:00Z", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
+        ("2026-11-21t05:20:00z", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
+        ("2026-11-21T05:20:00+00:00", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
+        ("2026-11-21T07:50:00+02:30", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
+        ("2026-11-20T23:20:00-06:00", datetime(2026, 11, 21, 5, 20, tzinfo=UTC)),
+        ("2026-11-21T05:20:00.5Z", datetime(2026, 11, 21, 5, 20, 0, 500_000, tzinfo=UTC)),
+        ("2026-11-21T05:20:00.123456Z", datetime(2026, 11, 21, 5, 20, 0, 123_456, tzinfo=UTC)),
+        ("2026-11-21T05:20:00.123456999Z", datetime(2026, 11, 21, 5, 20, 0, 123_456, tzinfo=UTC)),  # rounded down
+    ],
+)
+def test_an_event_time_is_milliseconds_or_rfc_3339(written: object, moment: datetime) -> None:
+    assert read_event_time(written) == to_us(moment)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        " ",
+        "yesterday",
+        "1795238400.5",
+        "1.8e12",
+        "+5",
+        " 5",
+        "5 ",
+        "٥",  # a digit, but not an ASCII one
+        "1" * 19,
+        "0x10",
+        "2026-11-21",
+        "2026-11-21T05:20:00",  # no offset
+        "2026-11-21 05:20:00Z",
+        "2026-11-21T05:20Z",
+        "20261121T052000Z",
+        "2026-11-21T05:20:00.Z",
+        "2026-11-21T05:20:00,5Z",
+        "2026-11-21T05:20:00+0230",
+        "2026-11-21T05:20:61Z",
+        "2026-02-30T05:20:00Z",
+        "2026-11-21T25:20:00Z",
+        "2026-11-21T05:20:00+99:00",
+        "0000-01-01T00:00:00Z",
+        "2026-11-21T05:20:00Z\n",
+        True,
+        1795238400123.0,
+        None,
+        [1795238400123],
+        b"1795238400123",
+    ],
+)
+def test_anything_else_is_no_event_time(written: object) -> None:
+    assert read_event_time(written) is None
+
+
+@bounded
+@given(st.integers(-(10**15), 10**15))
+def test_milliseconds_are_exact_as_text_and_as_numbers(count: int) -> None:
+    assert read_event_time(str(count)) == read_event_time(count) == count * 1000
+
+
+@bounded
+@given(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), st.integers(-23 * 60, 23 * 60))  # noqa: DTZ001
+def test_rfc_3339_is_exact_in_every_offset(naive: datetime, offset: int) -> None:
+    moment = naive.replace(tzinfo=UTC)
+    sign, (hours, minutes) = "-" if offset < 0 else "+", divmod(abs(offset), 60)
+    local = (moment + timedelta(minutes=offset)).replace(tzinfo=None).isoformat()
+    assert read_event_time(f"{local}{sign}{hours:02}:{minutes:02}") == to_us(moment)
+
+
+# ------------------------------------------------------------------------------------------- why one is rejected
+
+
+@pytest.mark.parametrize("attributes", [{}, {"event_time": ""}, {"Event_Time": "1"}])
+def test_no_event_time(attributes: dict[str, str]) -> None:
+    outcome = by_attributes(**attributes, stream_id="a")
+    assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, "event_time is absent")
+
+
+@pytest.mark.parametrize("payload", [None, {}, {"when": None}, {"when": ""}])
+def test_no_event_time_in_the_payload_and_the_attribute_is_not_asked(payload: dict[str, Any] | None) -> None:
+    assert by_payload(payload) == Rejection(RejectionReason.NO_EVENT_TIME, "when is absent")
+
+
+def test_an_unreadable_event_time_is_quoted() -> None:
+    outcome = by_attributes(event_time="half past nine", stream_id="a")
+    assert outcome == Rejection(
+        RejectionReason.UNREADABLE_EVENT_TIME,
+        "'half past nine' is neither milliseconds since the epoch nor RFC 3339",
+    )
+
+
+@pytest.mark.parametrize("when", [True, 1.5, [], {}, "soon"])
+def test_an_unreadable_event_time_in_the_payload(when: object) -> None:
+    assert reason_of(by_payload({"when": when, "who": "a"})) is RejectionReason.UNREADABLE_EVENT_TIME
+
+
+def test_a_long_unreadable_value_is_quoted_short() -> None:
+    outcome = by_attributes(event_time="x" * 10_000, stream_id="a")
+    assert isinstance(outcome, Rejection)
+    assert len(outcome.detail) < 200
+
+
+@pytest.mark.parametrize("attributes", [{}, {"stream_id": ""}])
+def test_no_stream_id(attributes: dict[str, str]) -> None:
+    outcome = by_attributes(event_time=milliseconds(PUBLISHED_US), **attributes)
+    assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "stream_id is absent or empty")
+
+
+def test_an_event_time_exactly_at_the_first_window_is_accepted_and_one_before_is_rejected() -> None:
+    assert by_attributes(event_time=milliseconds(FIRST_US), stream_id="a") == Heartbeat("a", FIRST_US)
+    outcome = by_attributes(event_time=milliseconds(FIRST_US - 1000), stream_id="a")
+    assert outcome == Rejection(
+        RejectionReason.BEFORE_FIRST_WINDOW,
+        "event time '1767225599999' is before the first window, 2026-01-01T00:00:00Z",
+    )
+    by_a_microsecond = by_attributes(event_time="2025-12-31T23:59:59.999999Z", stream_id="a")
+    assert reason_of(by_a_microsecond) is RejectionReason.BEFORE_FIRST_WINDOW
+
+
+def test_an_event_time_exactly_the_skew_ahead_is_accepted_and_one_beyond_is_rejected() -> None:
+    limit = PUBLISHED_US + SKEW_US
+    assert by_attributes(event_time=milliseconds(limit), stream_id="a") == Heartbeat("a", limit)
+    outcome = by_attributes(event_time=milliseconds(limit + 1000), stream_id="a")
+    assert outcome == Rejection(
+        RejectionReason.IN_THE_FUTURE,
+        "event time '1795238700001' is more than 0:05:00 after its publish time, 2026-11-21T05:20:00Z",
+    )
+    by_a_microsecond = by_attributes(event_time="2026-11-21T05:25:00.000001Z", stream_id="a")
+    assert reason_of(by_a_microsecond) is RejectionReason.IN_THE_FUTURE
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"", "not JSON: "),
+        (b"{", "not JSON: "),
+        (b"\xff\xfe", "not JSON: "),
+        (b'{"a": NaN}', "not JSON: "),
+        (b"[" * 100_000, "not JSON: "),
+        (b"[]", "JSON, but a list, not an object"),
+        (b'"text"', "JSON, but a str, not an object"),
+        (b"null", "JSON, but a NoneType, not an object"),
+        (b"7", "JSON, but a int, not an object"),
+    ],
+)
+def test_a_payload_that_is_no_json_object_is_rejected(data: bytes, detail: str) -> None:
+    outcome = read_payload(data)
+    assert isinstance(outcome, Rejection)
+    assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD
+    assert outcome.detail.startswith(detail)
+
+
+# --------------------------------------------------------------------------------------------------- any input
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+event_times = st.one_of(
+    st.text(max_size=40),
+    st.from_regex(r"\A-?\d{1,25}\Z"),
+    st.from_regex(r"\A\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,15})?([Zz]|[+-]\d\d:\d\d)\Z"),
+)
+
+
+@bounded
+@given(event_times, st.text(max_size=5))
+def test_any_text_in_the_attributes_is_read_or_rejected_and_the_bounds_hold(event_time: str, stream_id: str) -> None:
+    outcome = by_attributes(event_time=event_time, stream_id=stream_id)
+    if isinstance(outcome, Heartbeat):
+        assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + SKEW_US
+        assert outcome.stream_id == stream_id != ""
+    else:
+        assert outcome.detail
+
+
+@bounded
+@given(json_values | event_times, json_values)
+def test_any_json_in_the_payload_is_read_or_rejected_and_the_bounds_hold(when: object, who: object) -> None:
+    outcome = by_payload({"when": when, "who": who})
+    if isinstance(outcome, Heartbeat):
+        assert FIRST_US <= outcome.event_time_us <= PUBLISHED_US + SKEW_US
+        assert outcome.stream_id == str(who) != ""
+    else:
+        assert outcome.detail
+
+
+@bounded
+@given(st.integers(FIRST_US // 1000, (PUBLISHED_US + SKEW_US) // 1000), st.text(min_size=1, max_size=20))
+def test_every_event_time_within_the_bounds_is_accepted_in_either_form(count: int, stream_id: str) -> None:
+    expected = Heartbeat(stream_id, count * 1000)
+    assert by_attributes(event_time=str(count), stream_id=stream_id) == expected
+    assert by_attributes(event_time=from_us(count * 1000).isoformat(), stream_id=stream_id) == expected
+
+
+@bounded
+@given(st.binary(max_size=60) | st.text(alphabet='{}[]",:0123456789.eE-truefalsn \\u', max_size=40).map(str.encode))
+def test_any_bytes_are_an_object_or_rejected(data: bytes) -> None:
+    outcome = read_payload(data)
+    if isinstance(outcome, Rejection):
+        assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD
+    else:
+        assert outcome.keys() == json.loads(data).keys()
+
+
+@bounded
+@given(st.dictionaries(st.text(max_size=8), json_values, max_size=4), st.sampled_from(FieldKind))
+def test_any_field_of_any_payload_is_its_kind_or_null(payload: dict[str, Any], kind: FieldKind) -> None:
+    read = read_payload(orjson.dumps(payload))
+    assert isinstance(read, dict)
+    types = {FieldKind.NUMBER: float, FieldKind.BOOLEAN: bool, FieldKind.TEXT: str, FieldKind.JSON: str}
+    for name in (*payload, "absent"):
+        value = read_field(read, name, kind)
+        assert value is None or type(value) is types[kind]
+
+
+# ------------------------------------------------------------------------------------------------------ fields
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (FieldKind.NUMBER, 21.5, 21.5),
+        (FieldKind.NUMBER, 21, 21.0),
+        (FieldKind.NUMBER, 0, 0.0),
+        (FieldKind.NUMBER, "21.5", None),
+        (FieldKind.NUMBER, True, None),
+        (FieldKind.NUMBER, [1], None),
+        (FieldKind.NUMBER, float("nan"), None),
+        (FieldKind.NUMBER, float("inf"), None),
+        (FieldKind.TEXT, "ok", "ok"),
+        (FieldKind.TEXT, "", ""),
+        (FieldKind.TEXT, 5, None),
+        (FieldKind.TEXT, ["ok"], None),
+        (FieldKind.BOOLEAN, False, False),
+        (FieldKind.BOOLEAN, True, True),
+        (FieldKind.BOOLEAN, 1, None),
+        (FieldKind.BOOLEAN, "true", None),
+        (FieldKind.JSON, {"b": [1, None], "a": True}, '{"a":true,"b":[1,null]}'),
+        (FieldKind.JSON, [], "[]"),
+        (FieldKind.JSON, 5, "5"),
+        (FieldKind.JSON, "5", '"5"'),
+        (FieldKind.JSON, False, "false"),
+        *((kind, None, None) for kind in FieldKind),
+    ],
+)
+def test_a_field_of_another_kind_counts_as_null(kind: FieldKind, value: object, expected: object) -> None:
+    read = read_field({"field": value}, "field", kind)
+    assert (read, type(read)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize("kind", FieldKind)
+def test_an_absent_field_is_null(kind: FieldKind) -> None:
+    assert read_field({}, "field", kind) is None
+
+
+def test_json_is_compared_by_what_it_says_and_not_by_the_order_of_its_keys() -> None:
+    one, other = (
+        read_payload(b'{"f": {"a": 1, "b": {"d": 2, "c": 3}}}'),
+        read_payload(b'{"f":{"b":{"c":3,"d":2},"a":1}}'),
+    )
+    assert isinstance(one, dict)
+    assert isinstance(other, dict)
+    assert read_field(one, "f", FieldKind.JSON) == read_field(other, "f", FieldKind.JSON) is not None
+
+
+def test_json_nested_deeper_than_can_be_written_is_null() -> None:
+    payload = read_payload(b'{"f": ' + b"[" * 800 + b"]" * 800 + b"}")
+    assert isinstance(payload, dict)
+    assert read_field(payload, "f", FieldKind.JSON) is None
+
+
+def test_a_number_field_becomes_a_delta_and_any_other_a_change() -> None:
+    assert compared_columns("t", FieldKind.NUMBER) == ("t", "previous_t", "t_delta")
+    for kind in set(FieldKind) - {FieldKind.NUMBER}:
+        assert compared_columns("t", kind) == ("t", "previous_t", "t_changed")
+
+
+@pytest.mark.parametrize(
+    ("name", "usable"),
+    [("t", True), ("T_1", True), ("_t", False), ("1t", False), ("a b", False), ("ä", False), ("", False)],
+)
+def test_a_field_s_name_can_be_a_column(name: str, usable: bool) -> None:
+    assert bool(FIELD_NAME.fullmatch(name)) is usable

@@ -1,0 +1,418 @@
+"""The settings: what is shipped is what is built in, and an error says which, what, where and why."""
+
+import os
+import tomllib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from pipeline.errors import InvalidSettings
+from pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
+from pipeline.settings import LENGTHS, Settings, load_settings
+from pipeline.watermark.policy import Policy
+from pipeline.windows import Windowing
+
+SHIPPED = Path(__file__).parents[1] / "tidemark.toml"
+SET_ON_PURPOSE = {("pubsub", "emulator_host"), ("message", "fields")}
+"""What the shipped file sets to something else than the default, so that a first run needs no edit."""
+
+Written = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("TIDEMARK_") or name == "PUBSUB_EMULATOR_HOST":
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """A settings file with this text."""
+
+    def write(text: str) -> Path:
+        file = tmp_path / "tidemark.toml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def keys_of(section: type[BaseModel]) -> set[str]:
+    return set(section.model_fields)
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    found = {name: field.annotation for name, field in Settings.model_fields.items()}
+    return {name: kind for name, kind in found.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
+
+
+def shipped() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings(file)
+    return str(refused.value)
+
+
+# ------------------------------------------------------------------------------------------- the shipped file
+
+
+def test_every_setting_of_the_tree_is_in_the_shipped_file_and_nothing_else_is() -> None:
+    assert set(sections()) == set(Settings.model_fields)
+    assert {name: set(keys) for name, keys in shipped().items()} == {
+        name: keys_of(section) for name, section in sections().items()
+    }
+
+
+def test_every_setting_of_the_shipped_file_is_its_default() -> None:
+    from_file, built_in = Settings(**shipped()), Settings()
+    different = {
+        (section, key)
+        for section, kind in sections().items()
+        for key in keys_of(kind)
+        if getattr(getattr(from_file, section), key) != getattr(getattr(built_in, section), key)
+    }
+    assert different == SET_ON_PURPOSE
+
+
+def test_a_file_without_anything_is_the_defaults(written: Written) -> None:
+    settings = load_settings(written(""))
+    defaults = Settings()
+    assert settings.model_copy(update={"lake": defaults.lake, "dagster": defaults.dagster}) == defaults
+
+
+def test_the_policy_s_own_defaults_are_the_settings_defaults() -> None:
+    settings = Settings(pubsub={"emulator_host": "127.0.0.1:8085"})  # type: ignore[arg-type]
+    assert settings.policy == Policy()
+
+
+# ------------------------------------------------------------------------------------------------- unknown keys
+
+
+def test_an_unknown_key_is_refused_with_a_suggestion(written: Written) -> None:
+    file = written('[watermark]\nbandd = "10s"\n')
+    assert refusal(file) == f"watermark.bandd = '10s' (from {file}): there is no such setting; did you mean band?"
+
+
+def test_an_unknown_section_is_refused_with_a_suggestion(written: Written) -> None:
+    message = refusal(written('[watermrk]\nband = "10s"\n'))
+    assert message.startswith("watermrk = ")
+    assert message.endswith("there is no such setting; did you mean watermark?")
+
+
+def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_there_are(written: Written) -> None:
+    message = refusal(written("[dagster]\nxyz = 1\n"))
+    assert message.endswith("there is no such setting; known here: web_port, code_port, storage, owners")
+
+
+def test_an_unknown_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BANDD", "10s")
+    assert refusal(written("")) == (
+        "watermark.bandd = '10s' (from $TIDEMARK_WATERMARK__BANDD): there is no such setting; did you mean band?"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["TIDEMARK_BAND", "TIDEMARK_WATERMARK", "TIDEMARK_WATERMARK_BAND", "TIDEMARK_WATERMRK__BAND"]
+)
+def test_a_variable_that_names_no_setting_is_refused(
+    name: str, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "10s")
+    message = refusal(written(""))
+    assert message.startswith(f"the variable {name} is no setting; ")
+    assert "TIDEMARK_WATERMARK__<KEY>" in message
+
+
+def test_variables_that_say_where_things_are_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written('[watermark]\nband = "7s"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
+    monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", "/somewhere")
+    assert load_settings().watermark.band == timedelta(seconds=7)
+
+
+# ------------------------------------------------------------------------------------------------- who wins
+
+
+def test_a_variable_wins_over_the_file_and_leaves_the_rest_of_its_section(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written('[watermark]\nband = "7s"\ntick = "20s"\n')
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "1m30s")
+    watermark = load_settings(file).watermark
+    assert (watermark.band, watermark.tick) == (timedelta(seconds=90), timedelta(seconds=20))
+
+
+def test_a_variable_may_hold_a_table_or_one_key_of_it(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written('[message.fields]\nstatus = "text"\n')
+    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS__HUMIDITY", "number")
+    assert load_settings(file).message.fields == {"status": FieldKind.TEXT, "humidity": FieldKind.NUMBER}
+    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"on": "boolean"}')
+    assert load_settings(file).message.fields["on"] is FieldKind.BOOLEAN
+
+
+def test_an_unreadable_table_in_a_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", "{")
+    assert "write a table as JSON" in refusal(written(""))
+
+
+def test_the_emulator_s_own_variable_wins_over_the_file(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written('[pubsub]\nemulator_host = "127.0.0.1:1"\n')
+    assert load_settings(file).emulated
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "localhost:8432")
+    assert load_settings(file).pubsub.emulator_host == "localhost:8432"
+    assert load_settings(written("")).pubsub.emulator_host == "localhost:8432"
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+def test_an_error_names_the_setting_its_value_its_source_and_the_rule(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written('[watermark]\nband = "10"\n')
+    rule = "write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d"
+    assert refusal(file) == f"watermark.band = '10' (from {file}): {rule}"
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "30")
+    assert refusal(file) == f"watermark.band = '30' (from $TIDEMARK_WATERMARK__BAND): {rule}"
+
+
+def test_every_wrong_setting_is_named_at_once(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_DAGSTER__WEB_PORT", "70000")
+    message = refusal(written('[watermark]\nquantile = 1.0\nidle = "stop"\n[lake]\ncheckpoint_every = 1\n'))
+    for part in (
+        "watermark.quantile = 1.0 ",
+        "watermark.idle = 'stop' ",
+        "lake.checkpoint_every = 1 ",
+        "dagster.web_port = '70000' (from $TIDEMARK_DAGSTER__WEB_PORT): ",
+    ):
+        assert part in message
+
+
+def test_a_wrong_emulator_host_is_blamed_on_the_variable_that_set_it(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "nowhere")
+    assert refusal(written('[pubsub]\nemulator_host = "127.0.0.1:1"\n')).startswith(
+        "pubsub.emulator_host = 'nowhere' (from $PUBSUB_EMULATOR_HOST): write the emulator's address as host:port"
+    )
+
+
+def test_a_rule_over_several_settings_names_the_file_and_the_variables_that_took_part(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written("[windows]\nfirst = 2026-01-01T00:05:00Z\n")
+    assert load_settings(file).windows.first == datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
+    monkeypatch.setenv("TIDEMARK_WINDOWS__LENGTH", "1h")
+    message = refusal(file)
+    assert f"(from {file} and $TIDEMARK_WINDOWS__LENGTH): first must be the start of a window" in message
+
+
+def test_a_wrong_value_inside_a_table_names_the_variable_that_may_hold_it(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"t": "numbr"}')
+    file = written("")
+    assert refusal(file).startswith(f"message.fields.t = 'numbr' (from {file} and $TIDEMARK_MESSAGE__FIELDS): ")
+
+
+def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> None:
+    assert refusal(written('[pubsub]\nack_deadline = "5s"\n')).endswith("greater than or equal to 10s")
+    assert refusal(written('[track]\nmax_seconds = "50s"\n')).endswith("less than or equal to 40s")
+    assert refusal(written('[watermark]\nmax_reading_age = "0s"\n')).endswith("greater than 0s")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("[windows]\nlength = '7m'", "a window's length is one of 1m, 2m, 3m"),
+        ("[windows]\nfirst = 2026-01-01T00:00:00", "first must be a time in UTC"),
+        ("[windows]\nfirst = '2026-01-01T00:00:00+01:00'", "first must be a time in UTC"),
+        ("[windows]\nfirst = 2026-01-01T00:01:00Z", "first must be the start of a window"),
+        ("[windows]\nfirst = 1969-12-31T00:00:00Z", "first must be the start of a window"),
+        ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),
+        ("[pubsub]\nemulator_host = '8085'", "host:port"),
+        ("[pubsub]\nemulator_host = 'localhost:http'", "host:port"),
+        ("[pubsub]\ntopic = '1st'", "match pattern"),
+        ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that is there already"),
+        ("[message.fields]\n'a b' = 'text'", "'a b' cannot be a column"),
+        ("[message.fields]\ntemperature = 'float'", "'number', 'text', 'boolean' or 'json'"),
+        ("[message]\nevent_time_attribute = ''", "at least 1 character"),
+        ("[watermark]\nquantile = nan", "less than 1"),
+        ("[watermark]\nquantile = -0.1", "greater than or equal to 0"),
+        ("[watermark]\nband = '-1s'", "write a duration with its unit"),
+        ("[watermark]\nband = 10", "write a duration with its unit"),
+        ("[lake]\nuri = '.tidemark/lake'", "write a folder as file:path"),
+        ("[lake]\nuri = 'file:'", "write a folder as file:path"),
+        ("[lake]\nuri = 'file://host/path'", "write a folder as file:path"),
+        ("[lake]\nuri = 's3://bucket'", "write a folder as file:path"),
+        ("[lake]\nuri = 'gs://'", "write a folder as file:path"),
+        ("[spark]\nremote = ''", "set remote"),
+        ("[spark]\ndriver_memory = '2'", "match pattern"),
+        ("watermark = 5", "valid dictionary"),
+    ],
+)
+def test_a_value_that_breaks_its_rule_is_refused(text: str, rule: str, written: Written) -> None:
+    assert rule in refusal(written(text))
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_FIELD_NAMES))
+def test_a_compared_field_cannot_take_the_name_of_a_column(name: str, written: Written) -> None:
+    assert f"'{name}'" in refusal(written(f"[message.fields]\n{name} = 'text'\n"))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"t": "number", "t_delta": "text"},
+        {"t": "text", "t_changed": "text"},
+        {"t": "text", "previous_t": "number"},
+    ],
+)
+def test_two_compared_fields_cannot_make_the_same_column(fields: dict[str, str], written: Written) -> None:
+    lines = "\n".join(f"{name} = '{kind}'" for name, kind in fields.items())
+    assert "twice; give one of them another name" in refusal(written(f"[message.fields]\n{lines}\n"))
+
+
+def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+    message = refusal(tmp_path / "absent.toml")
+    assert message.startswith(f"there is no settings file {tmp_path / 'absent.toml'}; ")
+
+
+def test_a_file_that_is_no_toml_is_said_to_be_unreadable(written: Written, tmp_path: Path) -> None:
+    file = written("[watermark\n")
+    assert refusal(file).startswith(f"the settings file {file} cannot be read: ")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    assert "cannot be read" in refusal(tmp_path / "bytes.toml")
+    assert "cannot be read" in refusal(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ paths
+
+
+def test_relative_paths_are_relative_to_the_file_s_folder(
+    tmp_path: Path, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written('[lake]\nuri = "file:data/../lake"\n[dagster]\nstorage = "dag"\n')
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    settings = load_settings(file)
+    assert settings.lake.folder == tmp_path / "lake"
+    assert settings.lake.uri == f"file:{tmp_path}/lake"
+    assert settings.dagster.storage == str(tmp_path / "dag")
+
+
+@pytest.mark.parametrize("form", ["file:{}", "file://{}"])
+def test_an_absolute_folder_stays_where_it_is(form: str, tmp_path: Path, written: Written) -> None:
+    settings = load_settings(written(f"[lake]\nuri = '{form.format(tmp_path / 'far')}'\n"))
+    assert settings.lake.folder == tmp_path / "far"
+
+
+@pytest.mark.parametrize("name", ["c# project", "really?", "50%20", "ö"])
+def test_a_folder_s_name_is_taken_to_the_letter(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    file = tmp_path / name / "tidemark.toml"
+    file.write_text("")
+    assert load_settings(file).lake.folder == tmp_path / name / ".tidemark" / "lake"
+
+
+def test_a_bucket_is_no_folder(written: Written) -> None:
+    lake = load_settings(written("[lake]\nuri = 'gs://bucket/some/prefix/'\n")).lake
+    assert (lake.uri, lake.folder) == ("gs://bucket/some/prefix", None)
+
+
+# ----------------------------------------------------------------------------------------- what is made of them
+
+
+def test_slacks_left_empty_are_nothing_on_the_emulator_and_a_second_and_the_band_on_the_service(
+    written: Written,
+) -> None:
+    on_service = load_settings(written('[watermark]\nband = "20s"\n')).policy
+    assert (on_service.reading_slack, on_service.base_slack) == (timedelta(seconds=1), timedelta(seconds=20))
+    on_emulator = load_settings(written('[pubsub]\nemulator_host = "127.0.0.1:1"\n')).policy
+    assert (on_emulator.reading_slack, on_emulator.base_slack) == (timedelta(0), timedelta(0))
+    given = load_settings(written('[watermark]\nreading_slack = "0s"\nbase_slack = "3s"\n')).policy
+    assert (given.reading_slack, given.base_slack) == (timedelta(0), timedelta(seconds=3))
+
+
+def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
+    text = """
+    [watermark]
+    band = "1s"
+    near_real_time = "2s"
+    idle_timeout = "3s"
+    idle = "hold"
+    max_idle_lag = "4s"
+    max_reading_age = "5s"
+    seek_tolerance = "6s"
+    quantile = 0.25
+    reading_slack = "7s"
+    base_slack = "8s"
+    """
+    assert load_settings(written(text)).policy == Policy(
+        band=timedelta(seconds=1),
+        near_real_time=timedelta(seconds=2),
+        idle_timeout=timedelta(seconds=3),
+        idle="hold",
+        max_idle_lag=timedelta(seconds=4),
+        max_reading_age=timedelta(seconds=5),
+        seek_tolerance=timedelta(seconds=6),
+        quantile=0.25,
+        reading_slack=timedelta(seconds=7),
+        base_slack=timedelta(seconds=8),
+    )
+
+
+def test_the_message_contract_and_the_windows_follow_the_settings(written: Written) -> None:
+    settings = load_settings(
+        written(
+            """
+            [message]
+            event_time_field = "when"
+            stream_id_attribute = "device"
+            max_future_skew = "1m"
+            fields = { t = "number" }
+            [windows]
+            length = "1h"
+            first = 2026-06-01T12:00:00Z
+            """
+        )
+    )
+    noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
+    contract = settings.contract
+    assert (contract.event_time_field, contract.stream_id_attribute, contract.stream_id_field) == (
+        "when",
+        "device",
+        None,
+    )
+    assert (contract.first_event_time, contract.max_future_skew) == (noon, timedelta(minutes=1))
+    assert contract.fields == {"t": FieldKind.NUMBER}
+    assert settings.windowing == Windowing(timedelta(hours=1), noon)
+
+
+def test_resource_names_are_written_in_full() -> None:
+    pubsub = Settings().pubsub
+    assert pubsub.topic_path == "projects/tidemark-local/topics/heartbeats"
+    assert pubsub.base_path == "projects/tidemark-local/subscriptions/heartbeats-base"
+    assert pubsub.tracking_path == "projects/tidemark-local/subscriptions/heartbeats-tracking"
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_every_window_length_divides_a_day(length: timedelta) -> None:
+    assert timedelta(days=1) % length == timedelta(0)
+
+
+def test_settings_do_not_change_after_they_were_read() -> None:
+    settings = Settings()
+    with pytest.raises(ValueError, match="frozen"):
+        settings.watermark.band = timedelta(0)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.watermark = settings.watermark
