@@ -98,8 +98,9 @@ class Standing:
         effective_base = follow(known_base, base, policy.seek_tolerance)
         effective_tracking = follow(known_tracking, tracking, policy.seek_tolerance)
         complete_from = self.complete_from
-        if self.is_missing_entries and tracking is not None:
-            complete_from = max(complete_from, tracking.oldest_unacked)
+        if self.is_missing_entries:
+            # Not from tracking's reading on: what was lost may have been acknowledged out of order, above it.
+            complete_from = max(complete_from, at)
         decision = estimate(
             self.histogram,
             base=effective_base,
@@ -128,7 +129,9 @@ class Standing:
             decided=entry,
             complete_from=decision.complete_from,
             pruned_before=pruned_before,
-            is_missing_entries=self.is_missing_entries and entry.tracking is None,
+            # A decision from before the loss was found stands after it in the log and knows nothing of it.
+            is_missing_entries=self.is_missing_entries
+            and not (decision.complete_from is not None and decision.complete_from >= decision.at),
         )
 
     def _violations(self, delta: Histogram) -> int:
