@@ -27,10 +27,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 UP_LOOKS_EVERY_SECONDS = 1.0
 
 
-def duration(text: str) -> timedelta:
-    """A duration option: `10s`, `5m`."""
+def duration(text: str | timedelta) -> timedelta:
+    """A duration option: `10s`, `5m`. Defaults come by here as well, as what they are."""
     try:
-        return parse_duration(text)
+        return parse_duration(text) if isinstance(text, str) else text
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import psutil
+
 from pipeline.errors import InvalidSettings, ToolMissing
 
 JAVA_AT_LEAST = 17
@@ -74,7 +76,17 @@ def emulator_command(host: str, port: int) -> list[str]:
             f"pubsub.emulator_host = {host}:{port}: the emulator has no authentication, and is started on loopback "
             "only, such as 127.0.0.1"
         )
-    return [str(find_java()), "-jar", str(find_emulator_jar()), f"--host={host}", f"--port={port}"]
+    return [str(find_java()), *heap_flags(), "-jar", str(find_emulator_jar()), f"--host={host}", f"--port={port}"]
+
+
+def heap_flags() -> list[str]:
+    """How much memory the emulator's JVM gets, at most a quarter of the machine's, most of it for short-lived objects.
+
+    While anything is outstanding, the emulator copies its set of undelivered messages at every pull: with JVM
+    defaults a backlog of 400,000 drains at a third of the speed.
+    """
+    heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
+    return ["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]
 
 
 def is_loopback(host: str) -> bool:

@@ -1,5 +1,7 @@
 """Everything that has to run, in order: the emulator where it is asked for, Spark Connect, Dagster."""
 
+import os
+import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
@@ -97,8 +99,8 @@ def start_stack(
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
     _refuse_taken_ports(settings)
     say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
-    services = dagster_services(settings, environment, root)
-    for spec in services:
+    _prepare_storage(environment, root)
+    for spec in dagster_services(settings, environment, root):
         supervisor.start(spec, wait=False)
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)
@@ -132,6 +134,16 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
         service("Dagster daemon", daemon, lambda: listens("127.0.0.1", code_port)),
         service("Dagster webserver", web, lambda: _answers(f"http://127.0.0.1:{web_port}/server_info")),
     ]
+
+
+def _prepare_storage(environment: dict[str, str], root: Path) -> None:
+    """Have one process make Dagster's tables: several that start at once would get in each other's way."""
+    command = [str(Path(sys.executable).parent / "dagster"), "instance", "info"]
+    made = subprocess.run(
+        command, cwd=root, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+    if made.returncode:
+        raise ServiceFailed(f"Dagster's storage cannot be made: {made.stderr.strip()[-2000:]}")
 
 
 def _refuse_taken_ports(settings: Settings) -> None:
