@@ -50,11 +50,11 @@ def next_request(
     A window whose end is still to come by the clock is left for later, however fast the sources' clocks run:
     Dagster's partitions end now.
     """
-    hours = heartbeats.hours()
-    if watermark is None or not hours:
+    since = heartbeats.extent().oldest_event_time
+    if watermark is None or since is None:
         return Request((), "no window is closed yet")
-    closed = windowing.closed_at(min(watermark, now), since=hours[0])
-    wanted = due(closed, diffs.computed(), hours)
+    closed = windowing.closed_at(min(watermark, now), since)
+    wanted = due(closed, diffs.computed(), heartbeats.hours())
     if not wanted:
         return Request((), "every closed window is computed")
     stretch = runs_of_neighbours(wanted)[0][:max_windows]

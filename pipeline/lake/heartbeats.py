@@ -63,6 +63,15 @@ class HeartbeatFiles:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What the table holds."""
+
+    rows: int = 0
+    oldest_event_time: datetime | None = None
+    newest_event_time: datetime | None = None
+
+
 class Heartbeats:
     """The table of landed messages."""
 
@@ -126,13 +135,17 @@ class Heartbeats:
             rows=pc.sum(chosen["num_records"]).as_py() or 0,
         )
 
-    def extent(self) -> tuple[int, datetime | None]:
-        """How many rows there are, and the newest event time among them."""
+    def extent(self) -> Extent:
+        """How many rows there are, and the range of their event times."""
         table = self._table.current()
         if table is None:
-            return 0, None
+            return Extent()
         actions = pa.table(table.get_add_actions(flatten=True))
-        return pc.sum(actions["num_records"]).as_py() or 0, pc.max(actions["max.event_time"]).as_py()
+        return Extent(
+            rows=pc.sum(actions["num_records"]).as_py() or 0,
+            oldest_event_time=pc.min(actions["min.event_time"]).as_py(),
+            newest_event_time=pc.max(actions["max.event_time"]).as_py(),
+        )
 
     def hours(self) -> list[datetime]:
         """The starts of the event hours in which any message has landed."""

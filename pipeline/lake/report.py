@@ -32,17 +32,17 @@ def read_report(lake: Lake, windowing: Windowing) -> LakeReport:
     rows: dict[str, int] = {}
     for file in () if table is None else data_files(table, diffs.table.partition_column):
         rows[file.partition] = rows.get(file.partition, 0) + file.rows
-    landed_rows, landed_through = heartbeats.extent()
-    hours = heartbeats.hours()
-    closed = windowing.closed_at(standing.watermark, since=hours[0]) if hours else []
+    landed = heartbeats.extent()
+    since = landed.oldest_event_time
+    closed = [] if since is None else windowing.closed_at(standing.watermark, since)
     return LakeReport(
         standing=standing,
-        landed_rows=landed_rows,
-        landed_through=landed_through,
+        landed_rows=landed.rows,
+        landed_through=landed.newest_event_time,
         quarantined=lake.quarantine().reasons(),
         computed=dict(sorted(rows.items())),
         computed_at={} if table is None else _committed_at(diffs.table.committed_ms()),
-        waiting=due(closed, set(rows), hours),
+        waiting=due(closed, set(rows), heartbeats.hours()),
     )
 
 

@@ -1,0 +1,42 @@
+# `make` alone lists what there is.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The demonstration's lake, if there is one; make up CONFIG=tidemark.toml for your own.
+CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test test-gcs check clean
+
+help: ## list the commands
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## make .venv with everything pinned in constraints.txt
+
+$(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh
+	@sh tools/check_machine.sh $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
+	@touch $@
+
+demo: setup ## play the whole mission on real parts, and compare every row with the truth
+	$(BIN)/tidemark demo
+
+up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
+	$(BIN)/tidemark --config $(CONFIG) up
+
+test: setup ## all tests but those on Cloud Storage
+	$(BIN)/python -m pytest -m 'not gcs'
+
+test-gcs: setup ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
+	$(BIN)/python -m tests.gcs.tools
+	$(BIN)/python -m pytest -m gcs
+
+check: setup ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean: ## remove what was built, .venv included
+	rm -rf $(VENV) build .tidemark .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
