@@ -148,7 +148,9 @@ def compare(
             {"files": DeltaTable(quarantine).file_uris()},
         )
     by_what = connection.execute("select what, count(*) from differences group by 1 order by 2 desc").fetchall()
-    reasons = connection.execute("select reason, count(distinct message_id) from quarantined group by 1 order by 1")
+    reasons = connection.execute(
+        "select reason, count(distinct message_id) from quarantined group by 1 order by 1"
+    ).fetchall()
     return Comparison(
         rows=one("select count(*) from actual"),
         expected_rows=one("select count(*) from expected"),
@@ -159,6 +161,6 @@ def compare(
         late=one(LATE, files=landed),
         missed=one(MISSED, files=landed),
         landed=one("select count(*) from read_parquet($files)", files=landed),
-        quarantined=dict(reasons.fetchall()),
+        quarantined=dict(reasons),
         quarantine_differences=len(connection.execute(QUARANTINE_DIFFERENCES, {"truth": str(truth)}).fetchall()),
     )
