@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from assets.observed import COMPUTING, HEARTBEAT_DIFFS, HEARTBEATS, WATERMARK, column_schema
+from assets.observed import GROUP, HEARTBEAT_DIFFS, HEARTBEATS, WATERMARK, column_schema
 from assets.partitions import window_partitions
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import TidemarkError, WindowNotClosed
@@ -30,7 +30,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         deps=[HEARTBEATS, WATERMARK],
         partitions_def=window_partitions(settings),
         backfill_policy=dg.BackfillPolicy.single_run(),
-        group_name=COMPUTING,
+        group_name=GROUP,
         kinds={"pyspark", "deltalake"},
         owners=settings.dagster.owners,
         metadata={

@@ -16,7 +16,7 @@ HEARTBEATS = dg.AssetKey("heartbeats")
 QUARANTINED = dg.AssetKey("quarantine")
 HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
 
-LANDING, TRACKING, COMPUTING = "landing", "tracking", "computing"
+GROUP = "tidemark"
 
 
 def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
@@ -27,7 +27,6 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             TRACKING_HISTOGRAM,
             "What was published, as counts and least event times by publish-time and event-time second: Parquet "
             "snapshots in the tracking log, each durable before its messages are acknowledged.",
-            group=TRACKING,
             kinds={"pubsub", "parquet"},
             schema=CELLS,
         ),
@@ -37,7 +36,6 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             "No message with an event time below it is still to come, if the disorder is at most the band. Decided "
             "at every tick from the histogram and from what base and tracking have not acknowledged; its reason and "
             "evidence are in the metadata.",
-            group=TRACKING,
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM],
         ),
@@ -46,7 +44,6 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             HEARTBEATS,
             "Every valid message, whole, with the compared fields as columns. At least once: a redelivery stands "
             "twice here and once in heartbeat_diffs.",
-            group=LANDING,
             kinds={"pubsub", "deltalake"},
             schema=heartbeat_schema(settings.message.fields),
         ),
@@ -54,7 +51,6 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             settings,
             QUARANTINED,
             "Every message that is no heartbeat, whole, with the reason.",
-            group=LANDING,
             kinds={"pubsub", "deltalake"},
             schema=QUARANTINE,
         ),
@@ -66,7 +62,6 @@ def spec(
     key: dg.AssetKey,
     description: str,
     *,
-    group: str,
     kinds: set[str],
     schema: pa.Schema | None = None,
     deps: Sequence[dg.AssetKey] = (),
@@ -77,7 +72,7 @@ def spec(
         key,
         deps=deps,
         description=description,
-        group_name=group,
+        group_name=GROUP,
         kinds=kinds,
         owners=settings.dagster.owners,
         metadata={**metadata, "lake": settings.lake.uri},
