@@ -165,6 +165,7 @@ class _Watch:
         self, settings: Settings, source: Source, supervisor: Supervisor, clock: Clock, say: Callable[[str], None]
     ) -> None:
         self._lake = Lake(settings.lake, settings.message.fields, clock)
+        self._log = self._lake.tracking_log()
         self._windowing = settings.windowing
         self._source = source
         self._supervisor = supervisor
@@ -195,7 +196,7 @@ class _Watch:
             if self._source.failure is not None:
                 raise self._source.failure
             with suppress(LakeError):  # an instant in which a table is being made
-                report = read_report(self._lake, self._windowing)
+                report = read_report(self._lake, self._windowing, self._log)
                 self._show(report)
                 if reached(report):
                     return report

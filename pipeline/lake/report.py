@@ -7,6 +7,7 @@ from datetime import datetime
 from pipeline.clock import from_us
 from pipeline.lake.layout import Lake
 from pipeline.lake.tables import data_files
+from pipeline.lake.tracking_log import TrackingLog
 from pipeline.watermark.standing import Standing
 from pipeline.windows import Window, Windowing, due
 
@@ -24,9 +25,10 @@ class LakeReport:
     waiting: list[Window]
 
 
-def read_report(lake: Lake, windowing: Windowing) -> LakeReport:
-    """Read it. Raises LakeError where the lake cannot be read."""
-    standing = lake.tracking_log().catch_up()
+def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None) -> LakeReport:
+    """Read it. Who reads again and again passes the same `log`, which then only catches up. Raises LakeError where
+    the lake cannot be read."""
+    standing = (log or lake.tracking_log()).catch_up()
     heartbeats, diffs = lake.heartbeats(), lake.diffs()
     table = diffs.table.current()
     rows: dict[str, int] = {}
