@@ -1,6 +1,7 @@
 """The command's frame: the settings option, errors for people, and which module has which command."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -34,6 +35,7 @@ def settings_file(
 
 def main() -> None:
     """Run the command; what tidemark reports on purpose is one message and exit code 1, without a trace."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C: what was started is stopped
     try:
         app()
     except TidemarkError as error:

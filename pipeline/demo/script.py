@@ -99,7 +99,7 @@ def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summ
         console.print(f"[dim]{clock.monotonic() - began:5.0f} s[/]  {text}", highlight=False)
 
     Supervisor(folder.root, clock, say).stop_leftovers()
-    folder.make_anew()
+    folder.make_anew(first_window=_midnight_before(clock.now() - plan.backlog))
     settings = load_settings(folder.config)
     supervisor = Supervisor(folder.root, clock, say)
     source: Source | None = None
@@ -219,6 +219,11 @@ class _Watch:
             f"sent {self._source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
             f"computed, {len(report.waiting)} waiting   {where}"
         )
+
+
+def _midnight_before(moment: datetime) -> datetime:
+    """Few days of partitions are quicker to look at than a year of them."""
+    return moment.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
 
 
 def _await_backlog(source: Source, clock: Clock) -> int:

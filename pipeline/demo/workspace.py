@@ -3,7 +3,10 @@
 import shutil
 import socket
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+
+from pipeline.clock import iso
 
 TEMPLATE = """\
 # Written by the demonstration. `make up` opens its lake in the Dagster UI.
@@ -17,6 +20,7 @@ status = "text"
 
 [windows]
 length = "1m"
+first = "{first}"
 
 [lake]
 uri = "file:lake"
@@ -59,12 +63,12 @@ class DemoFolder:
         """The result, for scripts."""
         return self.root / "summary.json"
 
-    def make_anew(self) -> None:
+    def make_anew(self, first_window: datetime) -> None:
         """Empty the folder and write the settings, with ports that are free now, the usual ones where possible."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
-        self.config.write_text(TEMPLATE.format(**ports))
+        self.config.write_text(TEMPLATE.format(first=iso(first_window), **ports))
 
 
 def free_port(wanted: int) -> int:
