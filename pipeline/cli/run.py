@@ -197,11 +197,12 @@ def forget(
 ) -> None:
     """Put a note in the place of a lost entry of the tracking log. Stop the sensors first.
 
-    The watermark then holds until base has landed everything that the entry may have known.
+    The watermark then holds until base has landed everything that the entry may have known, and does not go back
+    below what any computed window relied on.
     """
     settings = load_settings()
-    log = Lake(settings.lake, settings.message.fields, SystemClock()).tracking_log()
-    log.forget(number, "an operator called it lost")
+    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    lake.tracking_log().forget(number, "an operator called it lost", lake.diffs().newest_watermark())
     print(f"entry {number} is noted as lost; the watermark holds until base has caught up")
 
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -115,9 +116,16 @@ class HeartbeatDiffs:
         found: dict[str, int] = {}
         for key, paths in _files_by_window(self.table.current(), set(windows)).items():
             for path in paths:
-                manifest = json.loads(self._objects.read(f"{MANIFESTS}{path.split('/')[1]}.json"))
-                found[key] = int(manifest["heartbeats_version"])
+                found[key] = int(self._manifest(path)["heartbeats_version"])
         return found
+
+    def newest_watermark(self) -> datetime | None:
+        """The watermark below which the newest computed window was computed: it has been at least there."""
+        newest = max(self.computed(), default=None)
+        if newest is None:
+            return None
+        paths = _files_by_window(self.table.current(), {newest})[newest]
+        return max(datetime.fromisoformat(self._manifest(path)["watermark"]) for path in paths)
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Remember what the windows have now. Take it before the input is listed."""
@@ -138,6 +146,11 @@ class HeartbeatDiffs:
             "started_at": iso(run.started_at),
         }
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
+
+    def _manifest(self, path: str) -> dict[str, Any]:
+        """The manifest of the run that wrote a file of the table."""
+        manifest: dict[str, Any] = json.loads(self._objects.read(f"{MANIFESTS}{path.split('/')[1]}.json"))
+        return manifest
 
     def replace(self, run: DiffRun, fence: Fence) -> Replaced:
         """Commit what the run wrote: every window whose files are still those of the fence, in one transaction.

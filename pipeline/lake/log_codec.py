@@ -1,9 +1,11 @@
 """The tracking log's entries as Parquet, exact in both directions.
 
 A histogram is a table of cells, a decision a table of one row, so that any Parquet reader can look at them; the
-kind of entry, and what belongs to no cell, is in the file's metadata. Page checksums tell a damaged file.
+kind of entry, and what belongs to no cell, is in the file's metadata. A digest of the whole file, in the file,
+tells any damage: Parquet's own checksums leave out the metadata.
 """
 
+import hashlib
 import io
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -30,7 +32,9 @@ CELLS = pa.schema(
 )
 """Buckets by their start; a cell without event times counts rejected messages."""
 
-KIND, FACTS, WRITER = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer"
+KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
+SEALED = b"sha256:"
+OPEN_SEAL = SEALED + b"0" * 64
 
 _DECIDED = TypeAdapter(Decided)
 _STANDING_FACTS = TypeAdapter(dict[str, Any])
@@ -45,10 +49,11 @@ def encode(entry: Entry, writer: str) -> bytes:
             standing = entry.standing
             facts = _histogram_facts(standing.histogram) | {
                 "decided": None if standing.decided is None else _DECIDED.dump_python(standing.decided, mode="json"),
-                "complete_from": None if standing.complete_from is None else standing.complete_from.isoformat(),
+                "complete_from": _text(standing.complete_from),
                 "pruned_before": standing.pruned_before,
                 "reading_violations": standing.reading_violations,
                 "is_missing_entries": standing.is_missing_entries,
+                "watermark_at_least": _text(standing.watermark_at_least),
             }
             return _write(_cells(standing.histogram), "compacted", facts, writer)
         case Decided():
@@ -58,14 +63,16 @@ def encode(entry: Entry, writer: str) -> bytes:
             table = pa.table({"complete_from": pa.array([entry.complete_from], MOMENT)})
             return _write(table, "beginning", {}, writer)
         case Lost():
-            return _write(pa.table({"what": [entry.what]}), "lost", {}, writer)
+            floor = pa.array([entry.watermark_at_least], MOMENT)
+            return _write(pa.table({"what": [entry.what], "watermark_at_least": floor}), "lost", {}, writer)
 
 
 def decode(content: bytes, name: str) -> Entry:
     """The entry that was encoded. Raises CorruptObject, which says what to do, for anything else."""
     try:
-        with pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True) as file:
-            table = file.read()
+        if _sealed(content) != content:
+            raise ValueError("its bytes are not those that were written")
+        table = pq.read_table(io.BytesIO(content))
         metadata = table.schema.metadata or {}
         return _entry(metadata[KIND].decode(), table, _STANDING_FACTS.validate_json(metadata[FACTS]))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
@@ -81,15 +88,16 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
         case "histogram":
             return Snapshot(_histogram(table, facts))
         case "compacted":
-            decided, since = facts["decided"], facts["complete_from"]
+            decided = facts["decided"]
             return Compacted(
                 Standing(
                     histogram=_histogram(table, facts),
                     decided=None if decided is None else _DECIDED.validate_python(decided),
-                    complete_from=None if since is None else datetime.fromisoformat(since),
+                    complete_from=_moment(facts["complete_from"]),
                     pruned_before=facts["pruned_before"],
                     reading_violations=facts["reading_violations"],
                     is_missing_entries=facts["is_missing_entries"],
+                    watermark_at_least=_moment(facts["watermark_at_least"]),
                 )
             )
         case "decision":
@@ -97,7 +105,7 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
         case "beginning":
             return Beginning(table["complete_from"][0].as_py())
         case "lost":
-            return Lost(table["what"][0].as_py())
+            return Lost(table["what"][0].as_py(), table["watermark_at_least"][0].as_py())
         case _:
             raise ValueError(f"an unknown kind of entry, {kind!r}")
 
@@ -150,7 +158,23 @@ def _decision_row(entry: Decided) -> pa.Table:
 
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
-    metadata = {KIND: kind, FACTS: _STANDING_FACTS.dump_json(facts), WRITER: writer}
+    metadata = {KIND: kind, FACTS: _STANDING_FACTS.dump_json(facts), WRITER: writer, SEAL: OPEN_SEAL}
     sink = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd", write_page_checksum=True)
-    return sink.getvalue()
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    return _sealed(sink.getvalue())
+
+
+def _sealed(content: bytes) -> bytes:
+    """A file with the digest of itself, taken with an open seal, in the seal's place near its end."""
+    place = content.rindex(SEALED)  # ValueError without one
+    before, after = content[:place], content[place + len(OPEN_SEAL) :]
+    digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()
+    return before + SEALED + digest.encode() + after
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -7,6 +7,7 @@ it in view, whoever wrote them, and the log has no gaps.
 import logging
 import uuid
 from collections.abc import Callable
+from datetime import datetime
 
 from pipeline.errors import CorruptObject, ObjectExists, ObjectMissing, TableConflict
 from pipeline.lake.log_codec import decode, encode
@@ -51,8 +52,8 @@ class TrackingLog:
             standing = standing.after(standing.number + 1, decode(content, name))
 
     def begin(self, beginning: Beginning) -> Standing:
-        """Write the first entry, unless another tracker already has."""
-        return self._append(lambda standing: beginning if standing.number < 0 else None)
+        """Write the first entry, unless another tracker already has. (Where that one was lost, a later one does.)"""
+        return self._append(lambda standing: beginning if standing.complete_from is None else None)
 
     def append(self, entry: Entry) -> Standing:
         """Make an entry durable, under whatever number comes next."""
@@ -92,10 +93,15 @@ class TrackingLog:
             if name.removeprefix(FOLDER).removesuffix(SUFFIX).isdigit()
         )
 
-    def forget(self, number: int, what: str) -> None:
-        """Put a note of the loss in the place of an entry that is beyond repair. Assumption: no tracker runs."""
+    def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
+        """Put a note of the loss in the place of an entry that is beyond repair. Assumption: no tracker runs.
+
+        The entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
+        have come from outside of the log: it does not go back below that.
+        """
+        note = encode(Lost(what, watermark_at_least), self._writer)
         self._objects.delete(entry_name(number))
-        self._objects.create(entry_name(number), encode(Lost(what), self._writer))
+        self._objects.create(entry_name(number), note)
         self._standing = None
 
     def _append(self, build: Callable[[Standing], Entry | None]) -> Standing:

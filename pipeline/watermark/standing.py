@@ -7,7 +7,7 @@ for number, entry in log: standing = standing.after(number, entry)
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from pipeline.watermark.decision import Decision
+from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate, reachable_from
 from pipeline.watermark.histogram import Histogram, bucket_of
 from pipeline.watermark.policy import Policy
@@ -41,9 +41,14 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Stands where an entry was beyond repair: tracking no longer knows all that it acknowledged before."""
+    """Stands where an entry was beyond repair: tracking no longer knows all that it acknowledged before.
+
+    `watermark_at_least` is how far the watermark is known to have come from elsewhere: the entry may have been the
+    decision that took it there.
+    """
 
     what: str
+    watermark_at_least: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Standing:
 
     `number` is the last entry folded, `checkpoint` the last compacted one. `pruned_before` is the publish-time
     bucket below which cells were dropped. `is_missing_entries` holds until a decision has raised `complete_from`.
+    `watermark_at_least` is the floor that a lost entry left.
     """
 
     number: int = -1
@@ -62,6 +68,7 @@ class Standing:
     pruned_before: int | None = None
     reading_violations: int = 0
     is_missing_entries: bool = False
+    watermark_at_least: datetime | None = None
 
     @property
     def decision(self) -> Decision | None:
@@ -71,7 +78,8 @@ class Standing:
     @property
     def watermark(self) -> datetime | None:
         """The newest watermark."""
-        return None if self.decision is None else self.decision.watermark
+        decided = None if self.decision is None else self.decision.watermark
+        return max((moment for moment in (decided, self.watermark_at_least) if moment is not None), default=None)
 
     def after(self, number: int, entry: "Entry") -> "Standing":
         """The standing with one more entry. Entries are folded in the order of their numbers, each once."""
@@ -87,7 +95,9 @@ class Standing:
             case Decided():
                 return self._after_decision(number, entry)
             case Lost():
-                return replace(self, number=number, is_missing_entries=True)
+                floors = (self.watermark_at_least, entry.watermark_at_least)
+                floor = max((moment for moment in floors if moment is not None), default=None)
+                return replace(self, number=number, is_missing_entries=True, watermark_at_least=floor)
 
     def decide(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Decided:
         """The decision that follows from here with these readings. Assumption: a Beginning was folded."""
@@ -106,12 +116,17 @@ class Standing:
             base=effective_base,
             tracking=effective_tracking,
             policy=policy,
-            previous=previous,
+            previous=self._not_below_the_floor(previous, at),
             complete_from=complete_from,
             at=at,
             pruned_before=self.pruned_before,
         )
         return Decided(decision=decision, base=base, tracking=tracking, policy=policy)
+
+    def _not_below_the_floor(self, previous: Decision | None, at: datetime) -> Decision | None:
+        if previous is None and self.watermark is not None:
+            return Decision(at=at, watermark=self.watermark, reason=Reason.HELD_INCOMPLETE)
+        return None if previous is None else replace(previous, watermark=self.watermark)
 
     def _after_decision(self, number: int, entry: Decided) -> "Standing":
         decision = entry.decision

@@ -1,0 +1,183 @@
+"""The tracking log's entries: exact in both directions, and any damage is told."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import CorruptObject
+from pipeline.lake.log_codec import decode, encode
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.histogram import Cell, Histogram
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from tests.watermark.builders import at, bounded, histogram_of, message_lists, published, reading, rejected_lists
+
+NAME = "tracking/log/000000000007.parquet"
+
+moments = st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - see timezones
+durations = st.timedeltas(timedelta(0), timedelta(days=400))
+numbers = st.integers(-(1 << 40), 1 << 40)
+readings = st.builds(Reading, observed_at=moments, oldest_unacked=moments, names_a_message=st.booleans())
+effective_readings = st.builds(
+    EffectiveReading,
+    oldest_unacked=moments,
+    names_a_message=st.booleans(),
+    observed_at=moments,
+    epoch=st.integers(1, 1 << 40),
+    epoch_began=moments,
+    newest=readings,
+)
+cells = st.builds(Cell, publish_bucket=numbers, min_event_time=moments, count=st.integers(1, 1 << 40))
+decisions = st.builds(
+    Decision,
+    at=moments,
+    watermark=st.none() | moments,
+    reason=st.sampled_from(Reason),
+    candidate=st.none() | moments,
+    base=st.none() | effective_readings,
+    tracking=st.none() | effective_readings,
+    band_start=st.none() | moments,
+    band_end=st.none() | moments,
+    anchor=st.none() | moments,
+    pin=st.none() | cells,
+    messages_in_band=st.integers(0, 1 << 40),
+    newest_publish_time=st.none() | moments,
+    recent_lag=st.none() | durations,
+    complete_from=st.none() | moments,
+)
+policies = st.builds(
+    Policy,
+    band=durations,
+    near_real_time=durations,
+    idle_timeout=durations,
+    idle=st.sampled_from(["advance", "hold"]),
+    max_idle_lag=durations,
+    max_reading_age=durations,
+    seek_tolerance=durations,
+    quantile=st.floats(0, 1, exclude_max=True),
+    reading_slack=durations,
+    base_slack=durations,
+    anchor=st.booleans(),
+)
+decided = st.builds(
+    Decided, decision=decisions, base=st.none() | readings, tracking=st.none() | readings, policy=policies
+)
+histograms = st.builds(histogram_of, message_lists, rejected_lists)
+standings = st.builds(
+    Standing,
+    histogram=histograms,
+    decided=st.none() | decided,
+    complete_from=st.none() | moments,
+    pruned_before=st.none() | numbers,
+    reading_violations=st.integers(0, 1 << 40),
+    is_missing_entries=st.booleans(),
+    watermark_at_least=st.none() | moments,
+)
+
+
+def comes_back(entry: Entry) -> None:
+    """An entry comes back as it was, and gives the same bytes once more."""
+    content = encode(entry, "a writer")
+    again = decode(content, NAME)
+    assert again == entry
+    assert encode(again, "a writer") == content
+
+
+@bounded
+@given(histograms)
+def test_a_histogram_comes_back_bit_for_bit(histogram: Histogram) -> None:
+    comes_back(Snapshot(histogram))
+
+
+@bounded
+@given(decided)
+def test_a_decision_comes_back_bit_for_bit(entry: Decided) -> None:
+    comes_back(entry)
+
+
+@bounded
+@given(standings)
+def test_a_checkpoint_comes_back_bit_for_bit(standing: Standing) -> None:
+    comes_back(Compacted(standing))
+
+
+@bounded
+@given(moments, st.text(max_size=50), st.none() | moments)
+def test_a_beginning_and_a_note_of_a_loss_come_back(moment: datetime, what: str, floor: datetime | None) -> None:
+    comes_back(Beginning(moment))
+    comes_back(Lost(what, floor))
+
+
+def test_a_checkpoint_leaves_out_its_number_which_its_name_says() -> None:
+    standing = Standing(number=41, checkpoint=20, complete_from=at(0))
+    assert decode(encode(Compacted(standing), ""), NAME) == Compacted(replace(standing, number=-1, checkpoint=0))
+
+
+def test_equal_entries_of_two_writers_differ() -> None:
+    """So that a writer can tell its own entry from another's."""
+    assert encode(Beginning(at(0)), "one") != encode(Beginning(at(0)), "another")
+
+
+def test_any_parquet_reader_can_look_at_a_decision_and_at_a_histogram() -> None:
+    snapshot, decision = an_entry_of_each_kind()[1:3]
+    row = pq.read_table(io.BytesIO(encode(decision, ""))).to_pylist()[0]
+    assert (row["watermark"], row["reason"]) == (at(48), "ADVANCED")
+    rows = pq.read_table(io.BytesIO(encode(snapshot, ""))).to_pylist()
+    assert [(row["publish_bucket"], row["min_event_time"], row["count"]) for row in rows] == [
+        (at(45), None, 1),
+        (at(50), at(48), 1),
+        (at(60), at(59), 2),
+    ]
+
+
+def an_entry_of_each_kind() -> list[Entry]:
+    beginning = Beginning(at(0))
+    snapshot = Snapshot(published([(50, 48), (60, 59), (60, 59.5)], rejected=[45]))
+    before = Standing().after(0, beginning).after(1, snapshot)
+    decision = before.decide(reading(61), reading(61), Policy(), at(61))
+    after = before.after(2, decision)
+    assert after.watermark == at(48)
+    return [beginning, snapshot, decision, Compacted(after), Lost("damaged", at(30))]
+
+
+@pytest.mark.parametrize("entry", an_entry_of_each_kind(), ids=lambda entry: type(entry).__name__)
+def test_one_changed_byte_anywhere_is_told(entry: Entry) -> None:
+    """Parquet's footer has no checksum of its own, and decisions are kept there."""
+    content = encode(entry, "a writer")
+    undetected = []
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        try:
+            decode(bytes(damaged), NAME)
+        except CorruptObject:
+            continue
+        undetected.append(place)
+    assert not undetected
+
+
+@pytest.mark.parametrize("entry", an_entry_of_each_kind(), ids=lambda entry: type(entry).__name__)
+def test_a_truncated_entry_is_told_wherever_it_ends(entry: Entry) -> None:
+    content = encode(entry, "a writer")
+    for length in range(0, len(content), 7):
+        with pytest.raises(CorruptObject):
+            decode(content[:length], NAME)
+
+
+def foreign_parquet() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"number": [1, 2, 3]}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"", b"not Parquet", foreign_parquet()], ids=["empty", "text", "foreign Parquet"])
+def test_what_is_no_entry_is_named_with_what_to_do(content: bytes) -> None:
+    with pytest.raises(CorruptObject, match=rf"{NAME} cannot be read.*backup.*`tidemark forget"):
+        decode(content, NAME)

@@ -1,0 +1,405 @@
+"""The tracking log: numbered, create-only, folded by everybody to the same standing; losses are told and held."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
+from pipeline.lake.address import open_objects
+from pipeline.lake.disk import DiskObjects
+from pipeline.lake.objects import ObjectStore
+from pipeline.lake.tracking_log import ATTEMPTS, TrackingLog, entry_name
+from pipeline.settings import LakeSettings
+from pipeline.watermark.decision import Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from tests.watermark.builders import at, published, reading
+
+WRITERS = 4
+ROUNDS = 12
+
+
+def nothing(_: str) -> None:
+    """What usually happens around a create."""
+
+
+class Watched:
+    """A store that calls `before` and `after` around each create, in which a test puts what else happens then."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self.before: Callable[[str], None] = nothing
+        self.after: Callable[[str], None] = nothing
+
+    @property
+    def uri(self) -> str:
+        return self._objects.uri
+
+    def create(self, name: str, content: bytes) -> None:
+        self.before(name)
+        self._objects.create(name, content)
+        self.after(name)
+
+    def read(self, name: str) -> bytes:
+        return self._objects.read(name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return self._objects.names(prefix)
+
+    def delete(self, name: str) -> None:
+        self._objects.delete(name)
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakeSettings:
+    if request.param == "disk":
+        return LakeSettings(uri=f"file:{tmp_path}/lake")
+    found: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    return found
+
+
+def log_on(settings: LakeSettings, checkpoint_every: int = 1000) -> TrackingLog:
+    return TrackingLog(open_objects(settings), checkpoint_every=checkpoint_every)
+
+
+def snapshot(second: float) -> Snapshot:
+    """One message, published a second after it happened."""
+    return Snapshot(published([(second, second - 1)]))
+
+
+def deciding(second: float) -> Callable[[Standing], Decided]:
+    """A decision with both backlogs empty at that moment."""
+    return lambda standing: standing.decide(reading(second), reading(second), Policy(), at(second))
+
+
+def told_so_far(log: TrackingLog, ticks: int, start: int = 100) -> Standing:
+    """A log with a beginning, and a snapshot and a decision a tick, every 20 s."""
+    log.begin(Beginning(at(0)))
+    for tick in range(ticks):
+        log.append(snapshot(start + 20 * tick))
+        log.decide(deciding(start + 20 * tick + 1))
+        log.compact_if_due()
+    return log.catch_up()
+
+
+def folded(log: TrackingLog) -> list[tuple[Standing, int, Entry]]:
+    """Each entry with its number and the standing before it, from the very first on."""
+    found: list[tuple[Standing, int, Entry]] = []
+    standing = Standing()
+    for number in log.numbers():
+        entry = log.entry(number)
+        found.append((standing, number, entry))
+        standing = standing.after(number, entry)
+    return found
+
+
+def test_a_log_that_is_not_there_stands_nowhere(settings: LakeSettings) -> None:
+    log = log_on(settings)
+    assert log.catch_up() == Standing()
+    assert (log.numbers(), log.newest_decision()) == ([], None)
+
+
+def test_what_is_restored_from_the_log_alone_is_the_live_standing(settings: LakeSettings) -> None:
+    live = told_so_far(log_on(settings, checkpoint_every=7), ticks=12)
+    assert live.checkpoint > 7  # it was compacted more than once
+    assert log_on(settings, checkpoint_every=7).catch_up() == live
+    assert live.watermark == at(299)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 (a seed, for schedules)
+    objects = DiskObjects(tmp_path)
+    steady, restarted = (TrackingLog(objects, checkpoint_every=rng.choice([2, 5, 9])) for _ in range(2))
+    steady.begin(Beginning(at(0)))
+    now = 100.0
+    for _ in range(40):
+        now += rng.choice([0, 0.3, 7, 200])
+        if rng.random() < 0.3:
+            restarted = TrackingLog(objects, checkpoint_every=3)
+        log = rng.choice([steady, restarted])
+        match rng.choice(["snapshot", "decide", "compact"]):
+            case "snapshot":
+                log.append(snapshot(now))
+            case "decide":
+                log.decide(deciding(now + 0.1))
+            case "compact":
+                log.compact_if_due()
+        assert TrackingLog(objects, checkpoint_every=3).catch_up() == log.catch_up(), f"seed {seed}"
+    assert steady.catch_up() == restarted.catch_up()
+
+
+def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) -> None:
+    logs = [log_on(settings, checkpoint_every=9) for _ in range(WRITERS)]
+    together = threading.Barrier(WRITERS)
+
+    def work(writer: int) -> None:
+        together.wait()
+        logs[writer].begin(Beginning(at(writer)))
+        for tick in range(ROUNDS):
+            now = 100 + 20 * tick + writer
+            logs[writer].append(snapshot(now))
+            logs[writer].decide(deciding(now + 1))
+            logs[writer].compact_if_due()
+
+    with ThreadPoolExecutor(WRITERS) as threads:
+        list(threads.map(work, range(WRITERS)))
+
+    history = folded(logs[0])
+    entries = [entry for _, _, entry in history]
+    assert [number for _, number, _ in history] == list(range(len(history)))
+    assert sum(isinstance(entry, Beginning) for entry in entries) == 1
+    assert sum(isinstance(entry, Snapshot) for entry in entries) == WRITERS * ROUNDS
+    standings = [log.catch_up() for log in (*logs, log_on(settings))]
+    assert all(standing == standings[0] for standing in standings)
+    for before, number, entry in history:
+        if isinstance(entry, Decided):  # it is the decision on every entry before it, whoever wrote them
+            assert before.decide(entry.base, entry.tracking, entry.policy, entry.decision.at) == entry, number
+        if isinstance(entry, Compacted):
+            assert before.after(number, entry).histogram == before.histogram, number
+    marks = [entry.decision.watermark for entry in entries if isinstance(entry, Decided) and entry.decision.watermark]
+    assert marks == sorted(marks)
+    assert marks
+
+
+def test_who_loses_a_number_folds_what_took_it_and_decides_again(tmp_path: Path) -> None:
+    store = Watched(DiskObjects(tmp_path))
+    log, other = (TrackingLog(objects, checkpoint_every=100) for objects in (store, DiskObjects(tmp_path)))
+    told_so_far(log, ticks=2)
+    seen: list[Standing] = []
+
+    def decide(standing: Standing) -> Decided:
+        seen.append(standing)
+        return standing.decide(reading(141), reading(141), Policy(), at(141))
+
+    def take_the_number(name: str) -> None:
+        store.before = nothing
+        other.append(Snapshot(published([(140, 60)])))
+
+    store.before = take_the_number
+    standing = log.decide(decide)
+    assert [one.number for one in seen] == [4, 5]
+    assert seen[1].histogram.messages == seen[0].histogram.messages + 1
+    assert standing == other.catch_up()
+    # What the other wrote happened long before, and is in this decision's evidence.
+    assert standing.decision is not None
+    assert standing.decision.candidate == at(60)
+
+
+def test_a_number_lost_to_another_beginning_is_not_begun_twice(tmp_path: Path) -> None:
+    store = Watched(DiskObjects(tmp_path))
+    log, other = (TrackingLog(objects, checkpoint_every=100) for objects in (store, DiskObjects(tmp_path)))
+
+    def begin_first(name: str) -> None:
+        store.before = nothing
+        other.begin(Beginning(at(5)))
+
+    store.before = begin_first
+    assert log.begin(Beginning(at(9))).complete_from == at(5)
+    assert log.numbers() == [0]
+
+
+def test_a_writer_that_never_gets_a_number_gives_up_and_says_so(tmp_path: Path) -> None:
+    store = Watched(DiskObjects(tmp_path))
+    log, other = (TrackingLog(objects, checkpoint_every=1000) for objects in (store, DiskObjects(tmp_path)))
+
+    def always_first(_: str) -> None:
+        other.append(snapshot(100))
+
+    store.before = always_first
+    with pytest.raises(TableConflict, match=f"{ATTEMPTS} numbers in a row.*stop the trackers"):
+        log.append(snapshot(1))
+    assert log.numbers() == list(range(ATTEMPTS))
+
+
+def test_an_entry_whose_answer_was_lost_is_folded_before_it_is_written_again(tmp_path: Path) -> None:
+    store = Watched(DiskObjects(tmp_path))
+    log = TrackingLog(store, checkpoint_every=100)
+    log.begin(Beginning(at(0)))
+
+    def lose_the_answer(name: str) -> None:
+        store.after = nothing
+        raise LakeUnreachable("the answer was lost")
+
+    store.after = lose_the_answer
+    with pytest.raises(LakeUnreachable):
+        log.append(snapshot(100))
+    assert log.append(snapshot(100)).histogram.messages == 2  # counted twice, which changes no minimum
+    assert log.decide(deciding(120)).watermark == at(99)
+    assert log.numbers() == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_is_written_every_so_many_entries_and_nothing_before_it_is_read(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    log = TrackingLog(objects, checkpoint_every=6)
+    live = told_so_far(log, ticks=10)
+    checkpoints = [number for number in log.numbers() if isinstance(log.entry(number), Compacted)]
+    assert checkpoints == [7, 14, 21]
+    assert live.checkpoint == checkpoints[-1]
+    for number in range(checkpoints[-1]):
+        objects.delete(entry_name(number))
+    assert TrackingLog(objects, checkpoint_every=6).catch_up() == live
+
+
+def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    log = TrackingLog(objects, checkpoint_every=4)
+    decided = told_so_far(log, ticks=2).decided
+    assert isinstance(log.entry(log.numbers()[-1]), Decided | Compacted)
+    assert TrackingLog(objects, checkpoint_every=4).newest_decision() == decided
+    log.append(Compacted(log.catch_up()))
+    assert log.newest_decision() == decided
+    log.append(snapshot(200))
+    assert log.newest_decision() == decided
+
+
+def test_an_entry_that_is_not_there_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ObjectMissing, match="000000000003"):
+        TrackingLog(DiskObjects(tmp_path), checkpoint_every=4).entry(3)
+
+
+# Damage
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def replace_by_text(path: Path) -> None:
+    path.write_text("restored from somewhere else")
+
+
+@pytest.mark.parametrize("damage", [flip, truncate, replace_by_text])
+@pytest.mark.parametrize("number", range(5))
+def test_a_damaged_entry_is_named_with_what_to_do(tmp_path: Path, number: int, damage: Callable[[Path], None]) -> None:
+    told_so_far(TrackingLog(DiskObjects(tmp_path), checkpoint_every=100), ticks=2)
+    damage(tmp_path / entry_name(number))
+    log = TrackingLog(DiskObjects(tmp_path), checkpoint_every=100)
+    with pytest.raises(CorruptObject, match=rf"{entry_name(number)} cannot be read.*`tidemark forget"):
+        log.catch_up()
+    with pytest.raises(CorruptObject):  # and nothing is written on top of what is not understood
+        log.append(snapshot(200))
+    assert log.numbers() == list(range(5))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_missing_entry_is_named_with_what_to_do(tmp_path: Path, number: int) -> None:
+    objects = DiskObjects(tmp_path)
+    told_so_far(TrackingLog(objects, checkpoint_every=100), ticks=2)
+    objects.delete(entry_name(number))
+    with pytest.raises(CorruptObject, match=rf"{entry_name(number)} is missing.*`tidemark forget {number}`"):
+        TrackingLog(objects, checkpoint_every=100).catch_up()
+
+
+def test_a_live_tracker_tells_a_damaged_entry_of_another_and_goes_on_once_it_is_mended(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    live, other = (TrackingLog(objects, checkpoint_every=100) for _ in range(2))
+    told_so_far(live, ticks=2)
+    other.append(snapshot(150))
+    whole = (tmp_path / entry_name(5)).read_bytes()
+    flip(tmp_path / entry_name(5))
+    with pytest.raises(CorruptObject, match=entry_name(5)):
+        live.catch_up()
+    (tmp_path / entry_name(5)).write_bytes(whole)
+    assert live.catch_up() == other.catch_up()
+
+
+def test_after_forgetting_the_watermark_holds_until_base_has_passed_the_loss(settings: LakeSettings) -> None:
+    log = log_on(settings)
+    before = told_so_far(log, ticks=3).watermark
+    log.forget(3, "damaged")
+    standing = log_on(settings).catch_up()
+    assert log.entry(3) == Lost("damaged")
+    assert standing == log.catch_up()
+    assert (standing.is_missing_entries, standing.watermark) == (True, before)
+    # Base still holds what was published before the loss was noticed, at 220: it may be what the entry knew.
+    log.append(snapshot(210))
+    log.decide(lambda s: s.decide(reading(220, 130, names=False), reading(220), Policy(), at(220)))
+    held = log.decide(lambda s: s.decide(reading(240, 219, names=False), reading(240), Policy(), at(240)))
+    assert held.decision is not None
+    assert (held.decision.reason, held.watermark) == (Reason.HELD_INCOMPLETE, before)
+    passed = log.decide(lambda s: s.decide(reading(260, 221, names=False), reading(260), Policy(), at(260)))
+    assert passed.decision is not None
+    assert (passed.decision.reason, passed.watermark) == (Reason.ADVANCED, at(209))
+
+
+def test_a_lost_beginning_is_begun_again(tmp_path: Path) -> None:
+    """Without it nothing says from where on tracking knows everything, and no decision could ever follow."""
+    log = TrackingLog(DiskObjects(tmp_path), checkpoint_every=100)
+    log.begin(Beginning(at(0)))
+    log.append(snapshot(100))
+    log.forget(0, "damaged")
+    assert log.catch_up().complete_from is None
+    assert log.begin(Beginning(at(101))).complete_from == at(101)
+    assert log.begin(Beginning(at(200))).complete_from == at(101)
+    held = log.decide(lambda s: s.decide(reading(120, 110, names=False), reading(120), Policy(), at(120))).decision
+    assert held is not None
+    assert (held.reason, held.complete_from) == (Reason.HELD_INCOMPLETE, at(120))
+    assert log.decide(deciding(121)).watermark == at(99)
+
+
+def test_a_lost_checkpoint_is_made_up_for_by_what_stands_before_it(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    log = TrackingLog(objects, checkpoint_every=6)
+    live = told_so_far(log, ticks=5)
+    assert live.checkpoint == 7
+    log.forget(7, "damaged")
+    restored = TrackingLog(objects, checkpoint_every=6).catch_up()
+    assert restored.checkpoint == 0
+    assert (restored.histogram, restored.decided) == (live.histogram, live.decided)
+
+
+def newest_decision_lost(objects: ObjectStore, ticks: int) -> tuple[TrackingLog, Standing]:
+    """A log whose last entry, a decision, can no longer be read; and how it stood before that."""
+    log = TrackingLog(objects, checkpoint_every=1000)
+    standing = told_so_far(log, ticks)
+    assert isinstance(log.entry(standing.number), Decided)
+    return log, standing
+
+
+def test_the_watermark_does_not_go_back_below_what_is_known_of_a_lost_decision(tmp_path: Path) -> None:
+    log, before = newest_decision_lost(DiskObjects(tmp_path), ticks=3)
+    assert before.watermark == at(119)
+    log.forget(before.number, "damaged")
+    assert log.catch_up().watermark == at(99)  # of the decision before: all that the log itself knows
+    log.forget(before.number, "damaged", watermark_at_least=at(110))
+    again = TrackingLog(DiskObjects(tmp_path), checkpoint_every=2)
+    assert again.catch_up() == log.catch_up()
+    assert again.catch_up().watermark == at(110)
+    for second in (142, 150):
+        held = again.decide(lambda s, now=second: s.decide(reading(now, 120), reading(now), Policy(), at(now)))
+        assert held.decision is not None
+        assert (held.decision.reason, held.decision.watermark) == (Reason.HELD_INCOMPLETE, at(110))
+    again.compact_if_due()
+    assert TrackingLog(DiskObjects(tmp_path), checkpoint_every=2).catch_up() == again.catch_up()
+    again.append(snapshot(170))
+    assert again.decide(deciding(190)).watermark == at(169)
+
+
+def test_the_floor_of_a_lost_first_decision_is_kept(tmp_path: Path) -> None:
+    log, before = newest_decision_lost(DiskObjects(tmp_path), ticks=1)
+    log.forget(before.number, "damaged", watermark_at_least=at(60))
+    assert (log.catch_up().decision, log.catch_up().watermark) == (None, at(60))
+    log.append(Compacted(log.catch_up()))
+    again = TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000)
+    held = again.decide(lambda s: s.decide(None, None, Policy(), at(120)))
+    assert held.decision is not None
+    assert (held.decision.reason, held.decision.watermark) == (Reason.HELD_STALE_READING, at(60))
+
+
+def test_a_floor_below_the_watermark_changes_nothing(tmp_path: Path) -> None:
+    log, before = newest_decision_lost(DiskObjects(tmp_path), ticks=3)
+    log.forget(3, "damaged", watermark_at_least=at(50))
+    assert log.catch_up().watermark == before.watermark
+    log.forget(1, "damaged", watermark_at_least=at(40))
+    assert log.catch_up().watermark_at_least == at(50)
