@@ -6,13 +6,12 @@ from assets.diffs import heartbeat_diffs_asset
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.sensors import landing_sensor, tracking_sensor
 from pipeline.durations import format_duration
+from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.session import session_config
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 from resources.spark import SparkResource
-
-COMPUTE_WINDOWS = "compute_windows"
 
 
 def build_definitions(settings: Settings) -> dg.Definitions:

@@ -8,9 +8,8 @@ import dagster as dg
 
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
+from pipeline.services.dagster_names import RANGE_END, RANGE_START
 from pipeline.windows import Window, Windowing, due, runs_of_neighbours
-
-RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
