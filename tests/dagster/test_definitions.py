@@ -1,0 +1,113 @@
+"""What the code server serves: lineage, what each asset tells about itself, partitions, sensors."""
+
+from datetime import timedelta
+
+import dagster as dg
+import pytest
+
+from assets.definitions import COMPUTE_WINDOWS, build_definitions, defs
+from assets.observed import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from assets.partitions import cron_of, window_partitions
+from pipeline.durations import format_duration
+from pipeline.heartbeat import FieldKind
+from pipeline.lake.diffs import diff_schema
+from pipeline.lake.heartbeats import heartbeat_schema
+from pipeline.settings import LENGTHS, MessageSettings, Settings, WindowSettings
+
+EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
+FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
+
+
+@pytest.fixture(scope="module")
+def definitions() -> dg.Definitions:
+    return build_definitions(Settings(message=MessageSettings(fields=FIELDS)))
+
+
+@pytest.fixture(scope="module")
+def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
+    return {spec.key: spec for spec in definitions.resolve_all_asset_specs()}
+
+
+def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:
+    dg.Definitions.validate_loadable(definitions)
+    dg.Definitions.validate_loadable(defs)
+    assert definitions.resolve_job_def(COMPUTE_WINDOWS).name == COMPUTE_WINDOWS
+
+
+def test_diffs_come_of_heartbeats_below_the_watermark_that_the_histogram_gives(
+    specs: dict[dg.AssetKey, dg.AssetSpec],
+) -> None:
+    lineage = {key: {dep.asset_key for dep in spec.deps} for key, spec in specs.items()}
+    assert lineage == {
+        TRACKING_HISTOGRAM: set(),
+        WATERMARK: {TRACKING_HISTOGRAM},
+        HEARTBEATS: set(),
+        QUARANTINED: set(),
+        HEARTBEAT_DIFFS: {HEARTBEATS, WATERMARK},
+    }
+
+
+def test_every_asset_says_what_it_is_who_owns_it_and_what_it_is_made_with(
+    specs: dict[dg.AssetKey, dg.AssetSpec],
+) -> None:
+    for key in EVERY_ASSET:
+        spec = specs[key]
+        assert len(spec.description or "") > 50, key
+        assert list(spec.owners) == ["team:data-engineering"]
+        assert spec.kinds
+        assert spec.group_name in ("tracking", "landing", "computing")
+        assert spec.metadata["lake"] == "file:.tidemark/lake"
+    assert specs[HEARTBEATS].group_name == specs[QUARANTINED].group_name
+    assert specs[HEARTBEAT_DIFFS].kinds == {"pyspark", "deltalake"}
+
+
+def test_every_table_shows_its_columns_the_configured_fields_among_them(
+    specs: dict[dg.AssetKey, dg.AssetSpec],
+) -> None:
+    shown = {
+        key: [column.name for column in specs[key].metadata["dagster/column_schema"].columns]
+        for key in EVERY_ASSET - {WATERMARK}
+    }
+    assert shown[HEARTBEATS] == heartbeat_schema(FIELDS).names
+    assert shown[HEARTBEAT_DIFFS] == diff_schema(FIELDS).names
+    assert {"temperature", "previous_temperature", "temperature_delta", "status_changed"} <= set(shown[HEARTBEAT_DIFFS])
+    assert {"reason", "detail", "payload"} <= set(shown[QUARANTINED])
+    assert "min_event_time" in shown[TRACKING_HISTOGRAM]
+
+
+@pytest.mark.parametrize("name", ["tracking", "landing"])
+def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.Definitions, name: str) -> None:
+    sensor = definitions.resolve_sensor_def(name)
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert sensor.minimum_interval_seconds == 10
+    assert "Every 10 s" in (sensor.description or "")
+
+
+def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Definitions) -> None:
+    assert [target.job_name for target in definitions.resolve_sensor_def("tracking").targets] == [COMPUTE_WINDOWS]
+    assert not definitions.resolve_sensor_def("landing").targets
+
+
+def test_a_range_of_windows_is_one_run(definitions: dg.Definitions) -> None:
+    asset = definitions.resolve_assets_def(HEARTBEAT_DIFFS)
+    assert asset.backfill_policy == dg.BackfillPolicy.single_run()
+    assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=format_duration)
+def test_partitions_are_the_windows_with_the_same_keys_and_bounds(length: timedelta) -> None:
+    settings = Settings(windows=WindowSettings(length=length))
+    partitions, windowing = window_partitions(settings), settings.windowing
+    until = windowing.first + timedelta(days=2, hours=5, minutes=7)
+    windows = list(windowing.between(windowing.first, until))
+    assert len(windows) > 1
+    assert list(partitions.get_partition_keys(current_time=until)) == [window.key for window in windows]
+    for window in windows[:: max(1, len(windows) // 50)]:
+        bounds = partitions.time_window_for_partition_key(window.key)
+        assert (bounds.start, bounds.end) == (window.start, window.end)
+
+
+def test_the_schedule_of_each_length_is_a_cron_that_repeats_evenly() -> None:
+    assert cron_of(timedelta(minutes=5)) == "*/5 * * * *"
+    assert cron_of(timedelta(hours=6)) == "0 */6 * * *"
+    assert cron_of(timedelta(days=1)) == "0 0 * * *"
