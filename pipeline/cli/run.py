@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
@@ -25,6 +26,7 @@ from pipeline.settings import Settings, load_settings
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 UP_LOOKS_EVERY_SECONDS = 1.0
+LOG_WIDTH = 150
 
 
 def duration(text: str | timedelta) -> timedelta:
@@ -147,7 +149,7 @@ def publish(
 
 def up() -> None:
     """Start what is needed (emulator, Spark Connect, Dagster), keep it running, and stop it all on Ctrl-C."""
-    settings, clock, console = load_settings(), SystemClock(), Console()
+    settings, clock, console = load_settings(), SystemClock(), wide_console()
 
     def say(text: str) -> None:
         console.print(f"[dim]tidemark[/] {text}", highlight=False)
@@ -170,6 +172,11 @@ def up() -> None:
         say("stopped")
 
 
+def wide_console() -> Console:
+    """A console whose lines are not folded where they go to a file."""
+    return Console(width=None if sys.stdout.isatty() else LOG_WIDTH)
+
+
 def state_folder(settings: Settings) -> Path:
     """Where the notes and logs of what runs are: beside Dagster's storage."""
     return Path(settings.dagster.storage).parent
@@ -187,7 +194,7 @@ def demo(
     from pipeline.demo.script import DemoPlan, run_demo  # needs DuckDB, which only the demonstration does
 
     source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
-    summary = run_demo(folder.resolve(), DemoPlan(backlog, live, source), Console(), SystemClock())
+    summary = run_demo(folder.resolve(), DemoPlan(backlog, live, source), wide_console(), SystemClock())
     if not summary.is_right:
         raise typer.Exit(code=1)
 

@@ -34,8 +34,8 @@ def recompute(
         raise typer.BadParameter(f"--to {last} is before --from {first}")
     if not listens("127.0.0.1", settings.dagster.code_port):
         raise ServiceFailed(
-            f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, and try "
-            "again"
+            f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, and "
+            "try again"
         )
     root = project_root()
     tags = json.dumps({RANGE_START: windows[0].key, RANGE_END: windows[1].key})
