@@ -25,7 +25,7 @@ from pipeline.lake.layout import Lake
 from pipeline.lake.report import LakeReport, read_report
 from pipeline.pubsub.connection import publisher_client
 from pipeline.settings import Settings, load_settings
-from tests.emulator import HOST, free_port
+from tests.emulator import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
