@@ -4,7 +4,7 @@ import json
 
 import pyarrow.fs as pafs
 
-from pipeline.lake.disk import DiskObjects
+from pipeline.lake.disk import DiskObjects, make_folder
 from pipeline.lake.gcs import LOCAL_PROJECT, CloudStorageObjects
 from pipeline.lake.objects import ObjectStore
 from pipeline.settings import LakeSettings
@@ -75,7 +75,7 @@ def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
     """A file system whose root is the folder `name` of the lake, for footers and small files."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
     bucket_and_prefix = lake.uri.removeprefix("gs://")
     if lake.endpoint is None:

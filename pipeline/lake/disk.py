@@ -26,7 +26,7 @@ class DiskObjects:
     def create(self, name: str, content: bytes) -> None:
         path = self._folder / name
         temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        _make_folder(path.parent)
+        make_folder(path.parent)
         try:
             with temporary.open("xb") as file:
                 file.write(content)
@@ -75,7 +75,8 @@ def disk_error(error: OSError, path: Path) -> LakeError:
     return LakeError(f"the lake failed at {path}: {error}")
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a folder that may be there already. Raises LakeUnwritable, LakeFull."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:  # a file in its place is said to "exist", which is not what ObjectExists means

@@ -120,7 +120,7 @@ class Heartbeats:
         if table is None:
             return HeartbeatFiles(version=-1, paths=(), rows=0)
         actions = pa.table(table.get_add_actions(flatten=True))
-        low, high = actions["min.event_time"].cast(MOMENT), actions["max.event_time"].cast(MOMENT)
+        low, high = _event_times(actions, "min"), _event_times(actions, "max")
         # A file without statistics may hold anything; one that the library truncated to the millisecond holds
         # event times up to the next.
         upper = pc.add(high, pa.scalar(timedelta(milliseconds=1), pa.duration("us")))
@@ -143,8 +143,8 @@ class Heartbeats:
         actions = pa.table(table.get_add_actions(flatten=True))
         return Extent(
             rows=pc.sum(actions["num_records"]).as_py() or 0,
-            oldest_event_time=pc.min(actions["min.event_time"]).as_py(),
-            newest_event_time=pc.max(actions["max.event_time"]).as_py(),
+            oldest_event_time=pc.min(_event_times(actions, "min")).as_py(),
+            newest_event_time=pc.max(_event_times(actions, "max")).as_py(),
         )
 
     def hours(self) -> list[datetime]:
@@ -154,3 +154,13 @@ class Heartbeats:
             return []
         values = {partition[PARTITION] for partition in table.partitions()}
         return sorted(datetime.strptime(value, HOUR_FORMAT).replace(tzinfo=UTC) for value in values)
+
+
+def _event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:
+    """Each file's least or greatest event time; null for a file without statistics, as other writers may leave."""
+    name = f"{which}.event_time"
+    return (
+        actions[name].cast(MOMENT)
+        if name in actions.column_names
+        else pa.chunked_array([pa.nulls(len(actions), MOMENT)])
+    )

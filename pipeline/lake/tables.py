@@ -122,20 +122,27 @@ def table_errors(uri: str) -> Iterator[None]:
             f"{uri} has a column of another type than [message.fields] says now ({error}); give the field another "
             "name, or put back its kind"
         ) from error
-    except TableNotFoundError:
-        raise
     except (DeltaError, OSError) as error:
         raise _storage_error(uri, str(error)) from error
+
+
+UNWRITABLE = (
+    *("os error 13", "os error 30", "os error 20", "Permission denied"),
+    *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location"),
+    *("403 Forbidden", "401 Unauthorized", "necessary privileges", "valid authentication credentials"),
+)
+DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
+"""How the Delta library says it; a folder that is a file is an invalid location to it."""
 
 
 def _storage_error(uri: str, text: str) -> LakeError:
     told = text.splitlines()[0][:500] if text else "no reason given"
     if "os error 28" in text or "No space left" in text or "os error 122" in text:
         return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
-    if any(sign in text for sign in ("os error 13", "os error 30", "os error 20", "Permission denied", "403", "401")):
+    if any(sign in text for sign in UNWRITABLE):
         return LakeUnwritable(f"the lake refuses {uri}: {told}; let these credentials or this user write there")
     if any(sign in text for sign in ("error sending request", "Connection refused", "timed out", "dns error")):
         return LakeUnreachable(f"no answer from the lake at {uri}: {told}; the next tick tries again")
-    if any(sign in text for sign in ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version")):
+    if any(sign in text for sign in DAMAGED):
         return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
     return LakeError(f"the lake failed at {uri}: {told}")

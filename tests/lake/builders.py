@@ -1,0 +1,57 @@
+"""Short ways to write what lands in the lake."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pipeline.clock import ManualClock
+from pipeline.heartbeat import FieldKind
+from pipeline.lake.layout import Lake
+from pipeline.settings import LakeSettings
+from tests.watermark.builders import at
+
+HOUR = timedelta(hours=1)
+LATER = 600.0
+"""When everything lands and every run computes, in seconds from the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A message that lands: times in seconds from the start, `values` by compared field."""
+
+    stream_id: str
+    event_time: float
+    message_id: str = ""
+    publisher_id: str | None = None
+    publish_time: float | None = None
+    late: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def columns_of(beats: Sequence[Beat], fields: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """The columns that `Heartbeats.append` takes."""
+    return {
+        "stream_id": [beat.stream_id for beat in beats],
+        "event_time": [at(beat.event_time) for beat in beats],
+        "publisher_id": [beat.publisher_id for beat in beats],
+        "message_id": [beat.message_id or f"{beat.stream_id}@{beat.event_time}" for beat in beats],
+        "publish_time": [at(beat.event_time + 1 if beat.publish_time is None else beat.publish_time) for beat in beats],
+        "ordering_key": [None for _ in beats],
+        "attributes": [[("stream_id", beat.stream_id)] for beat in beats],
+        "payload": [b"{}" for _ in beats],
+        "landed_at": [at(LATER) for _ in beats],
+        "late": [beat.late for beat in beats],
+        **{name: [beat.values.get(name) for beat in beats] for name in fields},
+    }
+
+
+def lake_in(folder: Path, fields: Mapping[str, FieldKind] | None = None) -> Lake:
+    """A lake in a local folder, whose clock stands still."""
+    return lake_of(LakeSettings(uri=f"file:{folder}/lake"), fields)
+
+
+def lake_of(settings: LakeSettings, fields: Mapping[str, FieldKind] | None = None) -> Lake:
+    """A lake, whose clock stands still."""
+    return Lake(settings, {} if fields is None else fields, ManualClock(at(LATER)))

@@ -1,0 +1,323 @@
+"""Landed messages and rejected ones: whole, found again by their event times, and errors that say what to do."""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import from_us
+from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+from pipeline.heartbeat import FieldKind
+from pipeline.lake import tables
+from pipeline.lake.layout import Lake
+from pipeline.settings import LakeSettings
+from tests.lake.builders import Beat, columns_of, lake_in, lake_of
+from tests.watermark.builders import START_US, at
+
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def lake_settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakeSettings:
+    if request.param == "disk":
+        return LakeSettings(uri=f"file:{tmp_path}/lake")
+    found: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    return found
+
+
+def table_of(lake: Lake, name: str = "heartbeats") -> DeltaTable:
+    opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
+    found = opened._table.current()
+    assert found is not None
+    return found
+
+
+def rows_of(lake: Lake, name: str = "heartbeats") -> list[dict[str, Any]]:
+    return table_of(lake, name).to_pyarrow_table().sort_by("message_id").to_pylist()
+
+
+# Landed messages
+
+
+def test_a_lake_in_which_nothing_has_landed_is_empty(lake_settings: LakeSettings) -> None:
+    heartbeats = lake_of(lake_settings).heartbeats()
+    found = heartbeats.files_between(at(0), at(1))
+    assert (found.version, list(found.paths), found.rows) == (-1, [], 0)
+    assert (heartbeats.version(), heartbeats.hours(), heartbeats.extent().rows) == (None, [], 0)
+
+
+def test_what_has_landed_is_there_whole(lake_settings: LakeSettings) -> None:
+    lake = lake_of(lake_settings, {"load": FieldKind.NUMBER})
+    message = {
+        "stream_id": ["a stream: with = signs / and ünïcode"],
+        "event_time": [at(0.123456)],
+        "publisher_id": ["p1"],
+        "message_id": ["m1"],
+        "publish_time": [at(1.000001)],
+        "ordering_key": ["key"],
+        "attributes": [[("stream_id", "a stream"), ("colour", "")]],
+        "payload": [b'\xff\x00{"load": 1.5}'],
+        "landed_at": [at(2)],
+        "late": [True],
+        "load": [1.5],
+    }
+    lake.heartbeats().append(message)
+    (row,) = rows_of(lake)
+    assert row.pop("event_hour") == "2026-11-21T05Z"
+    assert row == {name: values[0] for name, values in message.items()}
+    assert lake.heartbeats().extent().rows == 1
+    assert lake.heartbeats().hours() == [at(-1200)]
+
+
+beats = st.lists(st.integers(START_US - 2 * HOUR_US, START_US + 2 * HOUR_US), min_size=1, max_size=4)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    appends=st.lists(st.tuples(beats, st.booleans()), min_size=1, max_size=5),
+    ranges=st.lists(st.tuples(st.integers(-2 * HOUR_US, 2 * HOUR_US), st.integers(0, HOUR_US)), min_size=5, max_size=5),
+)
+def test_no_row_of_a_range_is_in_a_file_that_is_left_out(
+    tmp_path_factory: pytest.TempPathFactory,
+    appends: list[tuple[list[int], bool]],
+    ranges: list[tuple[int, int]],
+) -> None:
+    lake = lake_in(tmp_path_factory.mktemp("lake"))
+    every: list[int] = []
+    for event_us, compacted in appends:
+        lake.heartbeats().append(columns_of([Beat("a", (us - START_US) / 1e6) for us in event_us]))
+        every += [round((us - START_US) / 1e6 * 1e6) + START_US for us in event_us]
+        if compacted:
+            table_of(lake).optimize.compact()
+    # Ranges that begin or end at a row's very microsecond among them.
+    bounds = [(START_US + low, START_US + low + length) for low, length in ranges]
+    bounds += [(us, us) for us in every] + [(us, us + length) for us, (_, length) in zip(every, ranges, strict=False)]
+    for low, high in bounds:
+        found = lake.heartbeats().files_between(from_us(low), from_us(high))
+        there = [us for path in found.paths for us in event_times_in(path)]
+        assert sorted(us for us in there if low <= us <= high) == sorted(us for us in every if low <= us <= high)
+        assert len(there) == found.rows
+
+
+def event_times_in(path: str) -> list[int]:
+    column = pq.ParquetFile(path).read(columns=["event_time"])["event_time"]
+    found: list[int] = column.cast(pa.int64()).to_pylist()
+    return found
+
+
+def test_a_file_far_from_the_range_is_left_out(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    lake.heartbeats().append(columns_of([Beat("a", 0)]))
+    lake.heartbeats().append(columns_of([Beat("a", 500)]))
+    assert lake.heartbeats().files_between(at(400), at(600)).rows == 1
+    assert lake.heartbeats().files_between(at(501), at(600)).rows == 0
+
+
+def test_a_file_that_another_tool_wrote_without_statistics_is_read(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    lake.heartbeats().append(columns_of([Beat("a", 0)]))
+    table_of(lake).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 7000)]))
+    assert lake_in(tmp_path).heartbeats().files_between(at(6900), at(7100)).rows >= 1
+    assert lake_in(tmp_path).heartbeats().extent().rows == 2
+
+
+def test_the_version_that_was_listed_is_still_there_after_compaction(lake_settings: LakeSettings) -> None:
+    lake = lake_of(lake_settings)
+    for second in range(3):
+        lake.heartbeats().append(columns_of([Beat("a", second)]))
+    before = lake.heartbeats().files_between(at(0), at(9))
+    assert table_of(lake).optimize.compact()["numFilesRemoved"] == 3
+    after = lake.heartbeats().files_between(at(0), at(9))
+    assert (len(before.paths), len(after.paths), before.rows, after.rows) == (3, 1, 3, 3)
+    old = lake.heartbeats()._table.at(before.version)
+    assert sorted(old.to_pyarrow_table()["event_time"].to_pylist()) == [at(0), at(1), at(2)]
+
+
+def test_a_new_field_adds_a_column_and_an_old_one_stays(lake_settings: LakeSettings) -> None:
+    lake_of(lake_settings).heartbeats().append(columns_of([Beat("a", 0, "m0")]))
+    with_load = lake_of(lake_settings, {"load": FieldKind.NUMBER})
+    with_load.heartbeats().append(columns_of([Beat("a", 1, "m1", values={"load": 2.5})], ["load"]))
+    with_state = lake_of(lake_settings, {"state": FieldKind.TEXT})
+    with_state.heartbeats().append(columns_of([Beat("a", 2, "m2", values={"state": "up"})], ["state"]))
+    rows = rows_of(with_state)
+    assert [(row["load"], row["state"]) for row in rows] == [(None, None), (2.5, None), (None, "up")]
+
+
+def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(lake_settings: LakeSettings) -> None:
+    lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats().append(
+        columns_of([Beat("a", 0, values={"load": 1.0})], ["load"])
+    )
+    changed = lake_of(lake_settings, {"load": FieldKind.TEXT})
+    for _ in range(2):  # and again, when it has been looked at once
+        with pytest.raises(LakeError, match=r"message\.fields\.load = 'text'.*double.*another name, or put back"):
+            changed.heartbeats().append(columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
+    assert len(rows_of(changed)) == 1
+
+
+def test_a_kind_that_changes_under_a_running_reader_is_refused_as_well(tmp_path: Path) -> None:
+    early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
+    reader = late.heartbeats()
+    reader._refuse_other_kinds()  # there was no table yet
+    early.heartbeats().append(columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]))
+    with pytest.raises(LakeError):
+        reader.append(columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
+    assert len(rows_of(early)) == 1
+
+
+# Rejected messages
+
+
+def rejected(message_ids: Sequence[str], reason: str = "NO_STREAM_ID", payload: bytes = b"") -> dict[str, list[Any]]:
+    count = len(message_ids)
+    return {
+        "reason": [reason] * count,
+        "detail": ["stream_id is absent or empty"] * count,
+        "message_id": list(message_ids),
+        "publish_time": [at(1)] * count,
+        "ordering_key": [None] * count,
+        "attributes": [[("event_time", "yesterday"), ("colour", "blue")]] * count,
+        "payload": [payload] * count,
+        "landed_at": [at(2)] * count,
+    }
+
+
+def test_a_rejected_message_is_kept_whole_with_its_reason(lake_settings: LakeSettings) -> None:
+    lake = lake_of(lake_settings)
+    lake.quarantine().append(rejected(["m1"], payload=b"\xff\x00 not JSON"))
+    (row,) = rows_of(lake, "quarantine")
+    assert row.pop("rejected_on") == "2026-11-21"
+    assert row == {name: values[0] for name, values in rejected(["m1"], payload=b"\xff\x00 not JSON").items()}
+
+
+def test_a_message_that_was_rejected_twice_is_counted_once(lake_settings: LakeSettings) -> None:
+    lake = lake_of(lake_settings)
+    assert lake.quarantine().reasons() == {}
+    lake.quarantine().append(rejected(["m1", "m2", "m1"]))
+    lake.quarantine().append(rejected(["m2"]))
+    lake.quarantine().append(rejected(["m3"], "IN_THE_FUTURE"))
+    assert lake.quarantine().reasons() == {"NO_STREAM_ID": 2, "IN_THE_FUTURE": 1}
+    assert len(rows_of(lake, "quarantine")) == 5
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("place", ["lake", "lake/heartbeats"])
+def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_bytes(b"not a folder")
+    with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
+        lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 0)]))
+
+
+@pytest.mark.parametrize("place", ["lake", "lake/heartbeat_diffs"])
+def test_a_file_in_the_place_of_the_diffs_makes_the_lake_unwritable(tmp_path: Path, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_bytes(b"not a folder")
+    with pytest.raises(LakeUnwritable, match=r"set lake\.uri"):
+        lake_in(tmp_path).diffs()
+
+
+FAULTS = [
+    (
+        DeltaError(
+            "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to file: "
+            "No space left on device (os error 28)"
+        ),
+        LakeFull,
+        "no space is left.*goes on from what is durable",
+    ),
+    (OSError(122, "Disk quota exceeded (os error 122)"), LakeFull, "no space is left"),
+    (
+        DeltaError("Generic LocalFileSystem error: Unable to open file /lake: Permission denied (os error 13)"),
+        LakeUnwritable,
+        "let these credentials or this user write there",
+    ),
+    (
+        DeltaError('Generic GCS error: Client error with status 403 Forbidden: "no"'),
+        LakeUnwritable,
+        "let these credentials or this user write there",
+    ),
+    (DeltaError("Generic GCS error: error sending request for url"), LakeUnreachable, "the next tick tries again"),
+    (CommitFailedError("a concurrent transaction"), TableConflict, "lost against others"),
+    (DeltaError("something unheard of in part-00000-4013.parquet"), LakeError, "the lake failed at .*unheard of"),
+]
+
+
+@pytest.mark.parametrize(("fault", "expected", "told"), FAULTS, ids=[str(fault)[:60] for fault, _, _ in FAULTS])
+def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception, expected: type[LakeError], told: str
+) -> None:
+    """The texts are the library's own, as it gave them on a disk without space and on the others."""
+    lake = lake_in(tmp_path)
+    heartbeats = lake.heartbeats()
+    heartbeats.append(columns_of([Beat("a", 0)]))
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tables, "write_deltalake", fail)
+        with pytest.raises(expected, match=told) as caught:
+            heartbeats.append(columns_of([Beat("a", 1)]))
+    assert type(caught.value) is expected
+    assert len(rows_of(lake)) == 1
+    heartbeats.append(columns_of([Beat("a", 1)]))
+    assert len(rows_of(lake)) == 2
+
+
+def commits(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "lake" / "heartbeats" / "_delta_log").glob("*.json"))
+
+
+@pytest.mark.parametrize("content", [b"not JSON", b'{"add": 5}\n', bytes(range(256)), None, b"{"])
+def test_a_damaged_commit_is_told_by_whoever_reads_or_lands(tmp_path: Path, content: bytes | None) -> None:
+    lake = lake_in(tmp_path)
+    for second in range(3):
+        lake.heartbeats().append(columns_of([Beat("a", second)]))
+    whole = commits(tmp_path)[1].read_bytes()
+    if content is None:
+        commits(tmp_path)[1].unlink()
+    else:
+        commits(tmp_path)[1].write_bytes(content)
+    uses = (
+        lambda: lake.heartbeats().files_between(at(0), at(9)),
+        lambda: lake.heartbeats().append(columns_of([Beat("a", 9)])),
+    )
+    for use in uses:
+        with pytest.raises(CorruptObject, match=r"heartbeats has a damaged file.*put back its earlier version"):
+            use()
+    (tmp_path / "lake" / "heartbeats" / "_delta_log" / f"{1:020d}.json").write_bytes(whole)
+    assert len(rows_of(lake)) == 3
+
+
+def test_a_compaction_says_that_it_changes_no_row(tmp_path: Path) -> None:
+    """So that it can be told from an append, and makes nothing stale."""
+    lake = lake_in(tmp_path)
+    for second in range(2):
+        lake.heartbeats().append(columns_of([Beat("a", second)]))
+    table_of(lake).optimize.compact()
+    actions = [json.loads(line) for line in commits(tmp_path)[2].read_text().splitlines()]
+    changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
+    assert changes == [False, False, False]
+
+
+def test_appends_of_many_readers_at_once_all_land(tmp_path: Path) -> None:
+    def land(reader: int) -> None:
+        heartbeats = lake_in(tmp_path).heartbeats()
+        for number in range(4):
+            heartbeats.append(columns_of([Beat(f"reader {reader}", number)]))
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(land, range(6)))
+    assert len(rows_of(lake_in(tmp_path))) == 24
