@@ -1,0 +1,391 @@
+"""The real sensors, tick by tick, on a real instance, the official emulator and a lake on disk."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.test_utils import create_run_for_test
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from assets.definitions import COMPUTE_WINDOWS
+from assets.requests import RANGE_END, RANGE_START, pause_of
+from pipeline.clock import SystemClock, iso
+from pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
+from pipeline.lake.diffs import DiffRun
+from pipeline.pubsub.provision import provision
+from pipeline.settings import PubSubSettings, Settings
+from pipeline.windows import Window
+from tests.dagster.house import Ticking, beats_between, forget_caches, keys, metadata_of, publish, settings_of
+from tests.dagster.relay import Relay
+
+CLOCK = SystemClock()
+MINUTE = timedelta(minutes=1)
+WINDOWS_OF_BACKLOG = 5
+ATTEMPTS = 30
+"""Ticks that a mended part may take: leases run out after 10 s, and a client tries to connect again after seconds."""
+
+Provisioned = Callable[..., Settings]
+
+
+@pytest.fixture
+def provisioned(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
+) -> Provisioned:
+    """Settings whose topic and subscriptions exist."""
+
+    def make(pubsub: PubSubSettings = fresh_pubsub, *, max_windows_per_run: int = 288) -> Settings:
+        settings = settings_of(pubsub, tmp_path, max_windows_per_run=max_windows_per_run)
+        provision(subscriber, publisher, fresh_pubsub, settings.contract, CLOCK)
+        return settings
+
+    return make
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def ticking(provisioned: Provisioned, instance: dg.DagsterInstance) -> Ticking:
+    return Ticking(provisioned(), instance)
+
+
+def backlog_start() -> datetime:
+    """The start of a window some minutes ago."""
+    return CLOCK.now().replace(second=0, microsecond=0, tzinfo=UTC) - (WINDOWS_OF_BACKLOG + 1) * MINUTE
+
+
+def publish_backlog(publisher: PublisherClient, settings: Settings) -> list[str]:
+    """Heartbeats in each of five windows that the clock has passed; the windows' keys."""
+    start = backlog_start()
+    publish(publisher, settings, beats_between(start, start + WINDOWS_OF_BACKLOG * MINUTE))
+    return [settings.windowing.containing(start + number * MINUTE).key for number in range(WINDOWS_OF_BACKLOG)]
+
+
+def requested(data: SensorExecutionData) -> tuple[str, str]:
+    """The first and the last window of a tick's only request."""
+    (request,) = data.run_requests
+    return request.tags[RANGE_START], request.tags[RANGE_END]
+
+
+def note_as_computed(ticking: Ticking, window_keys: list[str]) -> None:
+    """Have the lake hold the windows, with no rows."""
+    diffs = ticking.lake().diffs()
+    run = DiffRun(f"by-hand-{window_keys[0]}", window_keys, 0, CLOCK.now(), CLOCK.now())
+    diffs.leave_manifest(run)
+    diffs.replace(run, diffs.fence(window_keys))
+
+
+def landed_rows(ticking: Ticking) -> int:
+    return ticking.lake().heartbeats().extent().rows
+
+
+def until_done(tick: Callable[[], SensorExecutionData], is_done: Callable[[], bool], passes: type[Exception]) -> None:
+    """Tick as the daemon does, through failures that pass by themselves, until it is done."""
+    for _ in range(ATTEMPTS):
+        try:
+            tick()
+        except passes:
+            CLOCK.sleep(0.5)
+        if is_done():
+            return
+        CLOCK.sleep(0.3)
+    raise AssertionError(f"not done after {ATTEMPTS} ticks")
+
+
+# What a tick reports
+
+
+def test_the_watermark_is_materialized_at_every_tick_and_the_histogram_only_when_something_was_published(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    assert keys(ticking.track()) == ["watermark"]
+    publish_backlog(publisher, ticking.settings)
+    assert keys(ticking.track()) == ["tracking_histogram", "watermark"]
+    assert keys(ticking.track()) == ["watermark"]
+    stored = ticking.instance.fetch_materializations(dg.AssetKey("watermark"), limit=10).records
+    assert len(stored) == 3
+
+
+def test_heartbeats_and_quarantine_are_materialized_only_when_something_landed_there(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    nothing = ticking.land()
+    assert (keys(nothing), nothing.skip_message) == ([], "nothing to land")
+    start = backlog_start()
+    publish(publisher, ticking.settings, beats_between(start, start + MINUTE))
+    landed = ticking.land()
+    assert (keys(landed), landed.skip_message) == (["heartbeats"], "landed 4 heartbeats, 0 of them late")
+    assert metadata_of(landed, "heartbeats")["rows"] == 4
+    publish(publisher, ticking.settings, [], broken=[{"stream_id": "stream-0"}, {"event_time": iso(start)}])
+    rejected = ticking.land()
+    assert keys(rejected) == ["quarantine"]
+    assert metadata_of(rejected, "quarantine") == {"rows": 2, "reason/NO_EVENT_TIME": 1, "reason/NO_STREAM_ID": 1}
+    assert "quarantined 2 (1 NO_EVENT_TIME, 1 NO_STREAM_ID)" in (rejected.skip_message or "")
+
+
+def test_the_watermark_carries_its_evidence_and_numbers_that_the_ui_plots(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    publish_backlog(publisher, ticking.settings)
+    ticking.land_and_close()
+    (event,) = ticking.track().asset_events
+    evidence = event.metadata
+    watermark = ticking.watermark()
+    assert watermark is not None
+    plotted = {
+        "watermark_epoch_seconds",
+        "lag_seconds",
+        "base_backlog_age_seconds",
+        "tracking_backlog_age_seconds",
+        "messages_in_band",
+        "histogram_cells",
+    }
+    for name in plotted:
+        assert isinstance(evidence[name], dg.FloatMetadataValue | dg.IntMetadataValue), name
+    for name in ("watermark", "base_oldest_unacked", "tracking_oldest_unacked"):
+        assert isinstance(evidence[name], dg.TimestampMetadataValue), name
+    assert evidence["watermark"].value == evidence["watermark_epoch_seconds"].value == watermark.timestamp()
+    assert evidence["reason"].value == "IDLE_ADVANCED"
+    assert str(evidence["decision"].value).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
+
+
+def test_a_backlog_that_has_not_landed_pins_the_watermark_and_the_tick_says_so(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    start = backlog_start()
+    publish(publisher, ticking.settings, [("stream-0", start)])
+    CLOCK.sleep(2.2)
+    publish(publisher, ticking.settings, [("stream-0", start + MINUTE)])
+    tick = ticking.track()
+    assert not tick.run_requests
+    assert metadata_of(tick, "watermark")["base_backlog_age_seconds"] > 1
+    assert ticking.watermark() == start
+    assert "2 messages tracked; no window is closed yet" in (tick.skip_message or "")
+
+
+# What a tick requests
+
+
+def test_one_run_is_requested_over_exactly_the_closed_windows(ticking: Ticking, publisher: PublisherClient) -> None:
+    windows = publish_backlog(publisher, ticking.settings)
+    tick = ticking.land_and_close()
+    first, last = requested(tick)
+    watermark = ticking.watermark()
+    assert watermark is not None
+    assert first == windows[0]
+    newest = ticking.settings.windowing.named(last)
+    assert newest.end <= watermark < newest.end + MINUTE
+    assert last >= windows[-1]
+    assert tick.skip_message is None
+
+
+def test_a_window_without_heartbeats_leaves_no_hole_in_the_range(ticking: Ticking, publisher: PublisherClient) -> None:
+    start = backlog_start()
+    publish(publisher, ticking.settings, [("stream-0", start), ("stream-0", start + 3 * MINUTE)])
+    first, last = requested(ticking.land_and_close())
+    assert first == ticking.settings.windowing.containing(start).key
+    assert ticking.settings.windowing.named(last).start >= start + 3 * MINUTE
+
+
+def test_a_long_stretch_is_cut_at_the_most_windows_a_run_may_have(
+    provisioned: Provisioned, instance: dg.DagsterInstance, publisher: PublisherClient
+) -> None:
+    ticking = Ticking(provisioned(max_windows_per_run=2), instance)
+    windows = publish_backlog(publisher, ticking.settings)
+    assert requested(ticking.land_and_close()) == (windows[0], windows[1])
+
+
+def test_what_is_computed_is_not_requested_again_and_a_gap_is_requested_first(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    windows = publish_backlog(publisher, ticking.settings)
+    _, last = requested(ticking.land_and_close())
+    note_as_computed(ticking, [windows[0]])
+    note_as_computed(ticking, [windows[3]])
+    assert requested(ticking.track()) == (windows[1], windows[2])
+    note_as_computed(ticking, windows[1:3])
+    assert requested(ticking.track())[0] == windows[4]
+    since = ticking.settings.windowing.named(windows[4])
+    rest = ticking.settings.windowing.between(since.start, ticking.settings.windowing.named(last).end + 3 * MINUTE)
+    note_as_computed(ticking, [window.key for window in rest])
+    tick = ticking.track()
+    assert not tick.run_requests
+    assert "every closed window is computed" in (tick.skip_message or "")
+
+
+def test_nothing_is_requested_while_a_run_is_under_way(ticking: Ticking, publisher: PublisherClient) -> None:
+    publish_backlog(publisher, ticking.settings)
+    assert ticking.land_and_close().run_requests
+    for status in (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING):
+        run = create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=status)
+        tick = ticking.track()
+        assert not tick.run_requests
+        assert f"run {run.run_id[:8]} is computing windows" in (tick.skip_message or "")
+        ticking.instance.delete_run(run.run_id)
+    assert ticking.track().run_requests
+
+
+def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking, publisher: PublisherClient) -> None:
+    publish_backlog(publisher, ticking.settings)
+    assert ticking.land_and_close().run_requests
+
+    def pauses(seconds: float) -> bool:
+        return pause_of(ticking.instance, COMPUTE_WINDOWS, CLOCK.now() + timedelta(seconds=seconds)) is not None
+
+    for failures, pause in ((1, 15), (2, 30), (3, 60)):
+        run = create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.STARTED)
+        ticking.instance.report_run_failed(run)
+        assert pauses(pause - 5)
+        assert not pauses(pause + 1)
+        tick = ticking.track()
+        assert not tick.run_requests
+        assert f"the last {failures} runs failed" in (tick.skip_message or "")
+    for _ in range(8):
+        create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE)
+    assert pauses(9 * 60)
+    assert not pauses(10 * 60 + 1)
+    create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.SUCCESS)
+    assert ticking.track().run_requests
+
+
+# What is lost, missing or broken
+
+
+def test_without_dagsters_storage_the_watermark_is_the_same_and_nothing_computed_is_requested(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    windows = publish_backlog(publisher, ticking.settings)
+    _, last = requested(ticking.land_and_close())
+    end = ticking.settings.windowing.named(last).end
+    computed = [
+        window.key
+        for window in ticking.settings.windowing.between(backlog_start() - 2 * MINUTE, end + 3 * MINUTE)
+        if window.key >= windows[0]
+    ]
+    note_as_computed(ticking, computed)
+    before, rows = ticking.watermark(), landed_rows(ticking)
+    assert before is not None
+
+    forget_caches()
+    with dg.DagsterInstance.ephemeral() as empty:
+        anew = Ticking(ticking.settings, empty)
+        assert anew.watermark() == before
+        tick = anew.track()
+        assert not tick.run_requests
+        assert "every closed window is computed" in (tick.skip_message or "")
+        after = anew.watermark()
+        assert after is not None
+        assert after >= before
+        assert keys(anew.land()) == []
+        assert landed_rows(anew) == rows
+
+
+def test_a_missing_subscription_fails_the_tick_with_what_to_do(
+    fresh_pubsub: PubSubSettings, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    ticking = Ticking(settings_of(fresh_pubsub, tmp_path), instance)
+    with pytest.raises(SubscriptionMissing, match=rf"{fresh_pubsub.tracking_path}.*tidemark provision"):
+        ticking.track()
+    with pytest.raises(SubscriptionMissing, match=rf"{fresh_pubsub.base_path}.*tidemark provision"):
+        ticking.land()
+    assert ticking.watermark() is None
+
+
+def test_an_unreachable_pubsub_fails_the_tick_and_the_next_one_goes_on(
+    provisioned: Provisioned, fresh_pubsub: PubSubSettings, instance: dg.DagsterInstance, publisher: PublisherClient
+) -> None:
+    relay = Relay(fresh_pubsub.emulator_host or "")
+    ticking = Ticking(provisioned(fresh_pubsub.model_copy(update={"emulator_host": relay.address})), instance)
+    ticking.track()
+    publish_backlog(publisher, ticking.settings)
+    relay.cut()
+    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*the next tick tries again"):
+        ticking.track()
+    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*the next tick tries again"):
+        ticking.land()
+    assert landed_rows(ticking) == 0
+    relay.mend()
+    until_done(ticking.land, lambda: landed_rows(ticking) == 4 * WINDOWS_OF_BACKLOG, PubSubUnreachable)
+    assert requested(ticking.land_and_close())[0] == ticking.settings.windowing.containing(backlog_start()).key
+    relay.cut()
+
+
+def test_an_unwritable_lake_fails_the_tick_before_anything_is_pulled_and_the_next_one_goes_on(
+    ticking: Ticking, publisher: PublisherClient, tmp_path: Path
+) -> None:
+    windows = publish_backlog(publisher, ticking.settings)
+    in_the_way = tmp_path / "lake"
+    in_the_way.write_text("a file where the lake's folder should be")
+    with pytest.raises(LakeUnwritable, match=r"let this user write there, or set lake.uri to another place"):
+        ticking.track()
+    in_the_way.unlink()
+    assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 4 * WINDOWS_OF_BACKLOG
+    assert requested(ticking.land_and_close())[0] == windows[0]
+
+
+def test_a_table_that_cannot_be_written_leaves_its_messages_unacknowledged(
+    ticking: Ticking, publisher: PublisherClient, tmp_path: Path
+) -> None:
+    ticking.track()
+    publish_backlog(publisher, ticking.settings)
+    in_the_way = tmp_path / "lake" / "heartbeats"
+    in_the_way.write_text("a file where the table's folder should be")
+    with pytest.raises(LakeUnwritable, match=r"lake/heartbeats.*write there"):
+        ticking.land()
+    CLOCK.sleep(1.1)
+    with pytest.raises(LakeUnwritable, match=r"lake/heartbeats.*write there"):
+        ticking.track()
+    decision = ticking.lake().tracking_log().catch_up().decision
+    assert decision is not None
+    assert decision.base is not None
+    assert decision.base.newest.names_a_message
+    in_the_way.unlink()
+    until_done(ticking.land, lambda: landed_rows(ticking) == 4 * WINDOWS_OF_BACKLOG, LakeUnwritable)
+
+
+def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes_on(
+    ticking: Ticking, publisher: PublisherClient, tmp_path: Path
+) -> None:
+    ticking.track()
+    publish_backlog(publisher, ticking.settings)
+    ticking.track()
+    entry = tmp_path / "lake" / "tracking" / "log" / f"{2:012d}.parquet"
+    whole = entry.read_bytes()
+    before = ticking.watermark()
+    entry.write_bytes(whole[: len(whole) // 2])
+    forget_caches()
+    publish(publisher, ticking.settings, [("stream-9", CLOCK.now())])
+    with pytest.raises(CorruptObject, match=rf"{2:012d}.*put back.*tidemark forget"):
+        ticking.track()
+    with pytest.raises(CorruptObject, match=r"tidemark forget"):
+        ticking.land()
+    assert landed_rows(ticking) == 0
+    entry.write_bytes(whole)
+    assert ticking.watermark() == before
+    assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 1
+
+
+def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(
+    ticking: Ticking, publisher: PublisherClient
+) -> None:
+    ahead = CLOCK.now() + 4 * MINUTE
+    publish(publisher, ticking.settings, [("stream-0", ahead - 4 * MINUTE)])
+    ticking.land()
+    CLOCK.sleep(2.2)
+    publish(publisher, ticking.settings, [("stream-0", ahead)])
+    ticking.land()
+    CLOCK.sleep(2.2)
+    publish(publisher, ticking.settings, [("stream-0", ahead + timedelta(seconds=1))])
+    ticking.land()
+    tick = ticking.track()
+    watermark = ticking.watermark()
+    assert watermark is not None
+    assert watermark > CLOCK.now() + 2 * MINUTE
+    asked: list[Window] = [ticking.settings.windowing.named(request.tags[RANGE_END]) for request in tick.run_requests]
+    assert all(window.end <= CLOCK.now() for window in asked)
