@@ -57,7 +57,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
                 diffs=lake.diffs("run"),
                 plan=plan,
                 watermark=watermark,
-                run=context.run_id,
+                run=context.run.run_id,
                 clock=SystemClock(),
             )
         except WindowNotClosed as error:
