@@ -1,0 +1,180 @@
+"""The asset that computes, materialized by Dagster on a real Spark session."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from assets.definitions import COMPUTE_WINDOWS, build_definitions
+from assets.requests import RANGE_END, RANGE_START
+from pipeline.clock import SystemClock, to_us
+from pipeline.lake.layout import Lake
+from pipeline.settings import PubSubSettings, Settings, SparkSettings
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Decided
+from tests.dagster.house import beats_between, settings_of
+from tests.emulator import free_port
+
+START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+WINDOWS = ["2026-11-21T05-20Z", "2026-11-21T05-21Z", "2026-11-21T05-22Z"]
+WATERMARK = START + 3 * MINUTE
+CLASSIC = SparkSettings(
+    master="local[1]", driver_memory="1g", config={"spark.sql.shuffle.partitions": "1", "spark.ui.enabled": "false"}
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
+
+
+class Materializing:
+    """A lake with three closed windows and a fourth that is open, and runs over ranges of its windows."""
+
+    def __init__(self, folder: Path, spark: SparkSettings) -> None:
+        self.settings: Settings = settings_of(PubSubSettings(), folder, spark=spark)
+        self.lake = Lake(self.settings.lake, self.settings.message.fields, SystemClock())
+        self.folder = folder / "lake"
+        log = self.lake.tracking_log()
+        log.begin(Beginning(START))
+        decision = Decision(at=WATERMARK, watermark=WATERMARK, reason=Reason.ADVANCED)
+        log.append(Decided(decision, None, None, Policy()))
+        self.land([("silent", START + timedelta(seconds=5)), *beats_between(START, START + 4 * MINUTE)])
+
+    def land(self, beats: Sequence[tuple[str, datetime]]) -> None:
+        count = len(beats)
+        columns: dict[str, list[Any]] = {
+            "stream_id": [stream for stream, _ in beats],
+            "event_time": [to_us(moment) for _, moment in beats],
+            "publisher_id": [f"{stream}-{moment}" for stream, moment in beats],
+            "message_id": [f"message {number}" for number in range(count)],
+            "publish_time": [to_us(moment) + 1_000 for _, moment in beats],
+            "ordering_key": [None] * count,
+            "attributes": [[]] * count,
+            "payload": [b"{}"] * count,
+            "landed_at": [to_us(WATERMARK)] * count,
+            "late": [False] * count,
+            "temperature": [20.0 + number for number in range(count)],
+            "status": ["ok"] * count,
+        }
+        self.lake.heartbeats().append(columns)
+
+    def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+        """One run of the job over a range, with the tags that the sensor's request carries."""
+        job = build_definitions(self.settings).resolve_job_def(COMPUTE_WINDOWS)
+        return job.execute_in_process(
+            instance=instance, tags={RANGE_START: first, RANGE_END: last}, raise_on_error=False
+        )
+
+    def rows(self) -> pa.Table:
+        table = self.lake.diffs().table.current()
+        assert table is not None
+        return table.to_pyarrow_table().sort_by([("stream_id", "ascending"), ("event_time", "ascending")])
+
+    def written(self) -> list[Path]:
+        """The files of diffs, and the manifests of their runs."""
+        folders = (self.folder / "heartbeat_diffs", self.folder / "diff_runs")
+        return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> str:
+    """What the step's failure says."""
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    data = event.step_failure_data
+    assert data.user_failure_data is not None
+    return str(data.user_failure_data.description)
+
+
+@pytest.fixture(scope="module")
+def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Materializing, dg.ExecuteInProcessResult]:
+    """The three closed windows, computed in one run."""
+    lake = Materializing(tmp_path_factory.mktemp("diffs"), CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        return lake, lake.run(WINDOWS[0], WINDOWS[-1], instance)
+
+
+def test_one_run_over_a_range_computes_each_of_its_windows(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    lake, result = materialized
+    assert result.success
+    rows = lake.rows()
+    assert rows.num_rows == 13
+    assert sorted(set(rows["window"].to_pylist())) == WINDOWS
+    first = [row for row in rows.to_pylist() if row["stream_id"] == "stream-0"]
+    assert [row["gap_seconds"] for row in first] == [None, 30.0, 30.0, 30.0, 30.0, 30.0]
+    assert [row["temperature_delta"] for row in first[1:]] == [2.0] * 5
+
+
+def test_every_partition_has_its_own_rows_and_silent_streams_as_metadata(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    _, result = materialized
+    found = {}
+    for event in result.all_events:
+        if event.is_step_materialization:
+            materialization = event.step_materialization_data.materialization
+            found[event.partition] = {name: value.value for name, value in materialization.metadata.items()}
+    assert sorted(key or "" for key in found) == WINDOWS
+    assert [found[key]["dagster/partition_row_count"] for key in WINDOWS] == [5, 4, 4]
+    assert [found[key]["silent_streams"] for key in WINDOWS] == [0, 1, 1]
+    assert found[WINDOWS[1]]["silent_streams_first"] == "silent"
+    assert found[WINDOWS[0]]["watermark_when_computed"] == "2026-11-21T05:23:00Z"
+    assert found[WINDOWS[0]]["heartbeats_version"] == 0
+
+
+def test_the_session_is_stopped_when_the_run_ends(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    assert materialized[1].success
+    assert SparkSession.getActiveSession() is None
+    assert SparkSession._instantiatedSession is None
+
+
+def test_a_window_above_the_watermark_fails_with_what_holds_it_and_writes_nothing(tmp_path: Path) -> None:
+    lake = Materializing(tmp_path, CLASSIC)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = lake.run(WINDOWS[1], "2026-11-21T05-23Z", instance)
+    assert not result.success
+    said = failure_of(result)
+    assert "1 of 3 windows cannot be trusted yet, the first is [2026-11-21T05:23:00Z, 2026-11-21T05:24:00Z)" in said
+    assert "the watermark is at 2026-11-21T05:23:00Z. Nothing was written" in said
+    assert lake.written() == []
+
+
+def test_a_spark_server_that_is_away_fails_the_run_at_once_with_what_to_do(tmp_path: Path) -> None:
+    address = f"sc://localhost:{free_port()}"
+    lake = Materializing(tmp_path, SparkSettings(remote=address))
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = lake.run(WINDOWS[0], WINDOWS[0], instance)
+    assert not result.success
+    said = failure_of(result)
+    assert f"no Spark Connect server answers at {address}" in said
+    assert "start it with `tidemark up`" in said
+    assert lake.written() == []
+
+
+def test_computed_again_alone_or_in_a_range_the_rows_are_the_same_byte_for_byte(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    lake, _ = materialized
+    before, files = lake.rows(), set(lake.lake.diffs().table.current().file_uris())
+    with dg.DagsterInstance.ephemeral() as instance:
+        for first, last in ((WINDOWS[1], WINDOWS[1]), (WINDOWS[0], WINDOWS[-1])):
+            assert lake.run(first, last, instance).success
+    after = lake.rows()
+    assert not files & set(lake.lake.diffs().table.current().file_uris())
+    assert after.equals(before)
+    assert serialized(after) == serialized(before)
+
+
+def serialized(rows: pa.Table) -> bytes:
+    """The rows as one stream of bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows.combine_chunks())
+    return sink.getvalue().to_pybytes()
