@@ -3,11 +3,14 @@
 Without it, a run whose process was killed counts as running until its time is up.
 """
 
+import grpc
 from dagster import DagsterRun, DefaultRunLauncher
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster._serdes import deserialize_value
+
+DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 class WatchedRunLauncher(DefaultRunLauncher):
@@ -18,7 +21,10 @@ class WatchedRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """RUNNING while the code server runs it, FAILED when it does not know it (any more) or is gone."""
+        """RUNNING while the code server runs it, FAILED when it does not know it (any more) or is gone.
+
+        A code server that is there and too busy to answer has not lost its runs: they count as running.
+        """
         client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
         if client is None:
             return CheckRunHealthResult(WorkerStatus.UNKNOWN, "the run has not reached a code server")
@@ -28,6 +34,8 @@ class WatchedRunLauncher(DefaultRunLauncher):
                 CanCancelExecutionResult,
             )
         except DagsterUserCodeUnreachableError as error:
+            if isinstance(error.__cause__, grpc.RpcError) and error.__cause__.code() is DEADLINE_EXCEEDED:
+                return CheckRunHealthResult(WorkerStatus.RUNNING, f"its code server is too busy to answer: {error}")
             return CheckRunHealthResult(WorkerStatus.FAILED, f"the code server that ran it does not answer: {error}")
         if answer.can_cancel:
             return CheckRunHealthResult(WorkerStatus.RUNNING, "its process is alive")
