@@ -1,0 +1,172 @@
+"""Our dagster.yaml on a real instance, and its launcher's answers about runs on a real code server."""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.test_utils import create_run_for_test
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import GrpcServerTarget
+
+from pipeline.services.processes import listens
+from resources.run_launcher import WatchedRunLauncher
+from tests.dagster import waiting_job
+from tests.emulator import HOST, free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECONDS = 60
+
+
+@pytest.fixture
+def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """An instance as `tidemark up` has it."""
+    home, storage = tmp_path / "home", tmp_path / "storage"
+    for folder in (home, storage):
+        folder.mkdir()
+    shutil.copy(ROOT / "dagster.yaml", home)
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", str(storage))
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+def until(what: str, reached: Callable[[], bool]) -> None:
+    limit = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < limit, f"not within {SECONDS} s: {what}"
+        time.sleep(0.1)
+
+
+@dataclass
+class CodeServer:
+    """A real `dagster api grpc`, as workspace.yaml wants it, and the run that it runs."""
+
+    instance: dg.DagsterInstance
+    port: int
+    log: Path
+
+    def start(self) -> None:
+        command = [str(Path(sys.executable).parent / "dagster"), "api", "grpc", "-h", HOST, "-p", str(self.port)]
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*command, "-f", waiting_job.__file__], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+            )
+        until("the code server listens", lambda: listens(HOST, self.port))
+
+    def launch(self) -> dg.DagsterRun:
+        """Launch the job, and return its run once its process is at it."""
+        target = GrpcServerTarget(host=HOST, port=self.port, socket=None, location_name="waiting")
+        with WorkspaceProcessContext(self.instance, target) as context:
+            request = context.create_request_context()
+            (repository,) = request.get_code_location("waiting").get_repositories().values()
+            job = repository.get_full_job("waiting")
+            run = create_run_for_test(
+                self.instance,
+                job_name="waiting",
+                remote_job_origin=job.get_remote_origin(),
+                job_code_origin=job.get_python_origin(),
+            )
+            self.instance.launch_run(run.run_id, request)
+        until("the run has started", lambda: self.run(run).status is dg.DagsterRunStatus.STARTED)
+        return self.run(run)
+
+    def run(self, run: dg.DagsterRun) -> dg.DagsterRun:
+        found = self.instance.get_run_by_id(run.run_id)
+        assert found is not None
+        return found
+
+    def health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        return self.instance.run_launcher.check_run_worker_health(self.run(run))
+
+    def run_processes(self) -> list[psutil.Process]:
+        """What the server has started for its runs."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def server(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[CodeServer]:
+    server = CodeServer(instance, free_port(), tmp_path / "server.log")
+    server.start()
+    started: list[psutil.Process] = []
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            started += server.run_processes()
+            server.kill()
+        for one in started:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
+def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    assert isinstance(instance.run_launcher, WatchedRunLauncher)
+    assert instance.run_launcher.supports_check_run_worker_health
+    assert not instance.telemetry_enabled
+    assert instance.run_monitoring_enabled
+    assert instance.run_retries_enabled
+    create_run_for_test(instance)
+    assert instance.storage_directory().startswith(str(tmp_path / "storage"))
+    assert list((tmp_path / "storage").rglob("*.db"))
+    assert not list((tmp_path / "home").rglob("*.db"))
+
+
+def test_a_run_that_has_reached_no_code_server_is_not_known(instance: dg.DagsterInstance) -> None:
+    run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED)
+    health = instance.run_launcher.check_run_worker_health(run)
+    assert health.status is WorkerStatus.UNKNOWN
+    assert "has not reached a code server" in (health.msg or "")
+
+
+def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_killed(server: CodeServer) -> None:
+    run = server.launch()
+    assert server.health(run).status is WorkerStatus.RUNNING
+    for one in server.run_processes():
+        one.kill()
+    until("the run has failed", lambda: server.run(run).status is dg.DagsterRunStatus.FAILURE)
+    assert server.health(run).status is not WorkerStatus.RUNNING
+
+
+def test_a_run_is_failed_when_its_code_server_is_killed_and_stays_so_when_another_takes_its_place(
+    server: CodeServer,
+) -> None:
+    run = server.launch()
+    orphans = server.run_processes()
+    try:
+        server.kill()
+        health = server.health(run)
+        assert health.status is WorkerStatus.FAILED
+        assert "the code server that ran it does not answer" in (health.msg or "")
+        server.start()
+        health = server.health(run)
+        assert health.status is WorkerStatus.FAILED
+        assert "the code server does not run it" in (health.msg or "")
+    finally:
+        for one in orphans:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
+def test_a_code_server_that_is_too_busy_to_answer_has_not_lost_its_run(server: CodeServer) -> None:
+    run = server.launch()
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        assert server.health(run).status is WorkerStatus.RUNNING
+    finally:
+        server.process.send_signal(signal.SIGCONT)
