@@ -93,6 +93,7 @@ class Supervisor:
             if one.restarts >= RESTARTS_AT_MOST:
                 raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._last_words(one.spec)}")
             self.say(f"{one.spec.name} ended with code {code}: starting it again")
+            _kill(_orphans_of(one.process.pid))
             one.restarts += 1
             one.process = self._spawn(one.spec)
             self._note()
@@ -100,10 +101,13 @@ class Supervisor:
     def stop(self) -> None:
         """End every service with all its descendants: asked first, then made to."""
         for one in (*self.once, *reversed(self.running)):
-            with suppress(psutil.NoSuchProcess):
-                _end(psutil.Process(one.process.pid))
-            with suppress(subprocess.TimeoutExpired):
-                one.process.wait(timeout=1)
+            if one.process.poll() is None:
+                with suppress(psutil.NoSuchProcess):
+                    _end(psutil.Process(one.process.pid))
+                with suppress(subprocess.TimeoutExpired):
+                    one.process.wait(timeout=1)
+            else:
+                _kill(_orphans_of(one.process.pid))
         self.running.clear()
         self.once.clear()
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
@@ -166,13 +170,37 @@ def listens(host: str, port: int) -> bool:
 
 
 def _end(process: psutil.Process) -> None:
+    """Ask a service to end, wait, and make it and all that it started."""
     family = [process]
     with suppress(psutil.NoSuchProcess):
         family += process.children(recursive=True)
+    family += [one for one in _session_of(process.pid) if one not in family]
     with suppress(psutil.NoSuchProcess):
         process.terminate()
     _, alive = psutil.wait_procs([process], timeout=STOP_WITHIN_SECONDS)
-    for one in (*alive, *family[1:]):
+    _kill([*alive, *family[1:]])
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for one in processes:
         with suppress(psutil.NoSuchProcess):
             one.kill()
-    psutil.wait_procs(family, timeout=STOP_WITHIN_SECONDS)
+    psutil.wait_procs(processes, timeout=STOP_WITHIN_SECONDS)
+
+
+def _orphans_of(pid: int) -> list[psutil.Process]:
+    """What is left in the session of a service that has ended, such as a run of a killed code server.
+
+    While anything is left, the kernel gives the session's number to no new process: where a process has it, nothing is.
+    """
+    return [] if psutil.pid_exists(pid) else _session_of(pid)
+
+
+def _session_of(pid: int) -> list[psutil.Process]:
+    """The processes of the session that a service leads, whoever their parent is by now."""
+    found = []
+    for one in psutil.process_iter():
+        with suppress(OSError):
+            if os.getsid(one.pid) == pid:
+                found.append(one)
+    return found
