@@ -1,0 +1,228 @@
+"""The supervisor over real processes."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.clock import SystemClock
+from pipeline.errors import ServiceFailed
+from pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
+from tests.emulator import HOST, free_port
+
+SECONDS = 20
+FOR_EVER = "import time; time.sleep(300)"
+WITH_A_CHILD = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {FOR_EVER!r}])
+print(child.pid, flush=True)
+time.sleep(300)
+"""
+WITH_A_DISTANT_CHILD = WITH_A_CHILD.replace("])", "], start_new_session=True)")
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(300)"
+
+
+def until(what: str, reached: Callable[[], bool]) -> None:
+    limit = time.monotonic() + SECONDS
+    while not reached():
+        assert time.monotonic() < limit, f"not within {SECONDS} s: {what}"
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class House:
+    """A supervisor, what it said, and specs of tiny services."""
+
+    def __init__(self, folder: Path) -> None:
+        self.said: list[str] = []
+        self.folder = folder
+        self.supervisor = Supervisor(folder / "state", SystemClock(), self.said.append)
+
+    def spec(self, name: str, program: str, **changes: object) -> ServiceSpec:
+        values: dict[str, object] = {
+            "name": name,
+            "command": [sys.executable, "-c", program],
+            "environment": {},
+            "is_ready": lambda: True,
+            "ready_within_seconds": 10.0,
+            "folder": self.folder,
+        }
+        return ServiceSpec(**{**values, **changes})  # type: ignore[arg-type]
+
+    def pid(self, name: str) -> int:
+        (pid,) = [one.process.pid for one in self.supervisor.running if one.spec.name == name]
+        return pid
+
+    def noted(self) -> list[tuple[str, int, float]]:
+        return [tuple(one) for one in json.loads((self.supervisor.state_folder / STATE_FILE).read_text())]
+
+    def log(self, name: str) -> str:
+        file = self.supervisor.log_file(name)
+        return file.read_text() if file.exists() else ""
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.supervisor.stop()
+
+
+def test_a_service_is_started_with_its_environment_and_waited_for_until_it_serves(house: House) -> None:
+    port = free_port()
+    program = (
+        "import os; from http.server import *; HTTPServer(('127.0.0.1', int(os.environ['P'])), None).serve_forever()"
+    )
+    assert not listens(HOST, port)
+    house.supervisor.start(
+        house.spec("A server", program, environment={"P": str(port)}, is_ready=lambda: listens(HOST, port))
+    )
+    assert listens(HOST, port)
+    assert [name for name, *_ in house.noted()] == ["A server"]
+    house.supervisor.stop()
+    assert not listens(HOST, port)
+
+
+def test_a_service_that_ends_at_once_is_said_with_the_end_of_its_log(house: House) -> None:
+    program = "import sys; [print('line', n) for n in range(40)]; sys.exit('the port is taken')"
+    with pytest.raises(ServiceFailed) as failed:
+        house.supervisor.start(house.spec("A server", program, is_ready=lambda: False))
+    said = str(failed.value)
+    assert said.startswith("A server ended at once with code 1; the end of ")
+    assert f"{house.supervisor.state_folder}/logs/a-server.log" in said
+    assert said.endswith("the port is taken")
+    assert "line 39" in said
+    assert "line 3\n" not in said
+
+
+def test_a_service_that_does_not_become_ready_in_time_is_said(house: House) -> None:
+    spec = house.spec("A server", FOR_EVER, is_ready=lambda: False, ready_within_seconds=0.5)
+    with pytest.raises(ServiceFailed, match=r"A server was not ready within 0\.5 s; the end of .*a-server\.log"):
+        house.supervisor.start(spec)
+
+
+def test_what_died_is_started_again_and_what_runs_is_left_alone(house: House) -> None:
+    for name in ("one", "two"):
+        house.supervisor.start(house.spec(name, FOR_EVER))
+    one, two = house.pid("one"), house.pid("two")
+    house.supervisor.restart_what_died()
+    assert (house.pid("one"), house.said) == (one, [])
+    psutil.Process(one).kill()
+    until("one has ended", lambda: not is_alive(one))
+    house.supervisor.restart_what_died()
+    assert house.said == ["one ended with code -9: starting it again"]
+    assert is_alive(house.pid("one"))
+    assert house.pid("one") != one
+    assert house.pid("two") == two
+    assert {pid for _, pid, _ in house.noted()} == {house.pid("one"), two}
+
+
+def test_a_service_that_keeps_ending_is_a_failure(house: House) -> None:
+    house.supervisor.start(house.spec("hopeless", "print('no use')"), wait=False)
+
+    def restarted_for_ever() -> None:
+        for _ in range(RESTARTS_AT_MOST + 1):
+            until("it has ended", lambda: house.supervisor.running[0].process.poll() is not None)
+            house.supervisor.restart_what_died()
+
+    with pytest.raises(ServiceFailed, match=rf"hopeless ended {RESTARTS_AT_MOST + 1} times; the end of (?s:.*)no use"):
+        restarted_for_ever()
+
+
+def test_stopping_ends_services_with_all_their_descendants_and_what_was_started_once(house: House) -> None:
+    house.supervisor.start(house.spec("parent", WITH_A_DISTANT_CHILD))
+    house.supervisor.run_once(house.spec("once", FOR_EVER))
+    until("the child runs", lambda: house.log("parent").strip().isdigit())
+    child, parent = int(house.log("parent")), house.pid("parent")
+    once = house.supervisor.once[0].process.pid
+    assert is_alive(child)
+    house.supervisor.stop()
+    assert [pid for pid in (child, parent, once) if is_alive(pid)] == []
+    assert not (house.supervisor.state_folder / STATE_FILE).exists()
+
+
+def test_what_does_not_end_when_asked_is_made_to(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.services.processes.STOP_WITHIN_SECONDS", 0.5)
+    house.supervisor.start(house.spec("deaf", DEAF))
+    until("it is deaf", lambda: "deaf" in house.log("deaf"))
+    pid = house.pid("deaf")
+    house.supervisor.stop()
+    assert not is_alive(pid)
+
+
+@pytest.mark.parametrize("restarted", [True, False], ids=["when it is started again", "when all is stopped"])
+def test_the_child_of_a_killed_service_is_ended(house: House, restarted: bool) -> None:
+    house.supervisor.start(house.spec("parent", WITH_A_CHILD))
+    until("the child runs", lambda: house.log("parent").strip().isdigit())
+    orphan, parent = int(house.log("parent")), house.pid("parent")
+    psutil.Process(parent).kill()
+    until("its parent has ended", lambda: not is_alive(parent))
+    assert is_alive(orphan)
+    if restarted:
+        house.supervisor.restart_what_died()
+    else:
+        house.supervisor.stop()
+    assert not is_alive(orphan)
+
+
+def test_what_a_killed_supervisor_left_behind_is_stopped_by_the_next(house: House) -> None:
+    program = f"""
+import sys
+from pathlib import Path
+from pipeline.clock import SystemClock
+from pipeline.services.processes import ServiceSpec, Supervisor
+supervisor = Supervisor(Path({str(house.supervisor.state_folder)!r}), SystemClock(), print)
+command = [sys.executable, "-c", {WITH_A_CHILD!r}]
+supervisor.start(ServiceSpec("left behind", command, {{}}, lambda: True, 10, Path({str(house.folder)!r})))
+print("started", flush=True)
+{FOR_EVER}
+"""
+    first = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    assert first.stdout.readline() == b"started\n"
+    until("the child runs", lambda: house.log("left behind").strip().isdigit())
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    ((_, left, _),) = house.noted()
+    child = int(house.log("left behind"))
+    assert is_alive(left)
+    assert is_alive(child)
+    house.supervisor.stop_leftovers()
+    until("they have ended", lambda: not is_alive(left) and not is_alive(child))
+    assert house.said == [f"stopping left behind (process {left}), left over from an earlier start"]
+    assert not (house.supervisor.state_folder / STATE_FILE).exists()
+
+
+def test_a_process_that_only_has_the_number_of_what_was_left_behind_is_not_touched(house: House) -> None:
+    innocent = subprocess.Popen([sys.executable, "-c", FOR_EVER])
+    try:
+        house.supervisor.state_folder.mkdir(parents=True)
+        created = psutil.Process(innocent.pid).create_time()
+        noted = [("left behind", innocent.pid, created - 100)]
+        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(noted))
+        house.supervisor.stop_leftovers()
+        assert is_alive(innocent.pid)
+        assert house.said == []
+    finally:
+        innocent.kill()
+        innocent.wait()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[["])
+def test_notes_that_cannot_be_read_stop_nothing_and_do_no_harm(house: House, content: str) -> None:
+    house.supervisor.state_folder.mkdir(parents=True)
+    (house.supervisor.state_folder / STATE_FILE).write_text(content)
+    house.supervisor.stop_leftovers()
+    assert house.said == []
