@@ -89,7 +89,8 @@ with rejected as (
 )
 select coalesce(r.message_id, k.message_id), r.reason, k.reason from rejected r full outer join kept k
     on r.message_id = k.message_id
-where r.message_id is null or k.message_id is null or r.reason <> k.reason or r.payload <> k.payload
+where r.message_id is null or k.message_id is null or r.reason <> k.reason
+    or r.payload is distinct from k.payload
     or (select count(*) from unnest(json_keys(r.attributes)) as names(name)
         where k.attributes[name] is distinct from json_extract_string(r.attributes, '$."' || name || '"')) > 0
     or len(json_keys(r.attributes)) <> cardinality(k.attributes)
