@@ -1,0 +1,315 @@
+"""The comparison with the truth finds every kind of difference: each is planted in a lake that was right."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from pipeline.demo.comparison import Comparison, compare
+from pipeline.heartbeat import FieldKind, RejectionReason
+from pipeline.lake.diffs import diff_schema
+from pipeline.lake.heartbeats import heartbeat_schema
+from pipeline.lake.quarantine import QUARANTINE
+from pipeline.pubsub.truth import SCHEMA
+
+FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
+START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+STREAMS = ("stream-0", "stream-1")
+BEATS = 6
+
+Row = dict[str, Any]
+
+
+class World:
+    """A truth and a lake that hold the same, as lists of rows that a test changes before it compares."""
+
+    def __init__(self) -> None:
+        self.truth: list[Row] = []
+        self.heartbeats: list[Row] = []
+        self.diffs: list[Row] = []
+        self.quarantine: list[Row] = []
+        for stream in STREAMS:
+            for number in range(BEATS):
+                self._beat(stream, number)
+        copy = {**self.truth[0], "kind": "duplicate", "message_id": "copy", "published_at": START + 60 * SECOND}
+        self.truth.append(copy)
+        self.heartbeats.append({**self.heartbeats[0], "message_id": "copy"})
+        self._reject("rejected-0", RejectionReason.NO_EVENT_TIME, {"stream_id": "stream-0"})
+        self._reject("rejected-1", RejectionReason.NO_STREAM_ID, {"event_time": "5"})
+
+    def _beat(self, stream: str, number: int) -> None:
+        moment = START + number * 30 * SECOND
+        message = f"{stream}-{number}"
+        temperature = None if number == 3 else 20.0 + number
+        before = None if number in (0, 4) else 20.0 + number - 1
+        status = "warn" if number == 2 else "ok"
+        earlier = None if number == 0 else "warn" if number == 3 else "ok"
+        self.truth.append(
+            {
+                "stream_id": stream,
+                "event_time": moment,
+                "heartbeat_id": f"{stream}-{moment}",
+                "temperature": temperature,
+                "status": status,
+                "kind": "heartbeat",
+                "message_id": message,
+                "published_at": moment + SECOND,
+                "payload": b"{}",
+                "attributes": "{}",
+            }
+        )
+        self.heartbeats.append(
+            {
+                "stream_id": stream,
+                "event_time": moment,
+                "publisher_id": f"{stream}-{moment}",
+                "message_id": message,
+                "publish_time": moment + SECOND,
+                "landed_at": moment + SECOND,
+                "late": False,
+                "event_hour": "2026-11-21T05Z",
+            }
+        )
+        has_previous = number > 0
+        self.diffs.append(
+            {
+                "stream_id": stream,
+                "event_time": moment,
+                "previous_event_time": moment - 30 * SECOND if has_previous else None,
+                "gap_seconds": 30.0 if has_previous else None,
+                "missed_heartbeats": 0 if has_previous else None,
+                "temperature": temperature,
+                "previous_temperature": before,
+                "temperature_delta": None if temperature is None or before is None else temperature - before,
+                "status": status,
+                "previous_status": earlier,
+                "status_changed": status != earlier if has_previous else None,
+                "publish_time": moment + SECOND,
+                "message_id": message,
+                "late": False,
+                "window": f"2026-11-21T05-{20 + number // 2}Z",
+            }
+        )
+
+    def _reject(self, message: str, reason: RejectionReason, attributes: dict[str, str]) -> None:
+        self.truth.append(
+            {
+                "kind": reason.value,
+                "message_id": message,
+                "published_at": START,
+                "payload": b"what it was",
+                "attributes": json.dumps(attributes),
+            }
+        )
+        self.quarantine.append(
+            {
+                "reason": reason.value,
+                "detail": "why",
+                "message_id": message,
+                "publish_time": START,
+                "attributes": list(attributes.items()),
+                "payload": b"what it was",
+                "landed_at": START,
+                "rejected_on": "2026-11-21",
+            }
+        )
+
+    def diff(self, stream: str, number: int) -> Row:
+        """The row of one heartbeat."""
+        (row,) = [row for row in self.diffs if row["message_id"] == f"{stream}-{number}"]
+        return row
+
+    def compared(self, folder: Path) -> Comparison:
+        """Write it all down, and compare."""
+        pq.write_table(pa.Table.from_pylist(self.truth, SCHEMA), folder / "truth.parquet")
+        lake = folder / "lake"
+        tables = (
+            ("heartbeats", self.heartbeats, heartbeat_schema(FIELDS), "event_hour"),
+            ("heartbeat_diffs", self.diffs, diff_schema(FIELDS), "window"),
+            ("quarantine", self.quarantine, QUARANTINE, "rejected_on"),
+        )
+        for name, rows, schema, partition in tables:
+            if rows:
+                table = pa.Table.from_pylist(rows, schema)
+                write_deltalake(lake / name, table, partition_by=[partition])
+        return compare(folder / "truth.parquet", lake, lookback_seconds=600, period_seconds=30, window_seconds=60)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    return World()
+
+
+def test_a_lake_that_holds_the_truth_has_no_difference(world: World, tmp_path: Path) -> None:
+    comparison = world.compared(tmp_path)
+    assert comparison.by_what == {}
+    assert comparison == Comparison(
+        rows=12,
+        expected_rows=12,
+        windows=3,
+        differences=0,
+        by_what={},
+        examples=[],
+        late=0,
+        missed=0,
+        landed=13,
+        quarantined={"NO_EVENT_TIME": 1, "NO_STREAM_ID": 1},
+        quarantine_differences=0,
+    )
+
+
+def without_a_row(world: World) -> None:
+    world.diffs.remove(world.diff("stream-0", 2))
+
+
+def with_an_invented_row(world: World) -> None:
+    invented = START + 7 * SECOND
+    world.diffs.append({**world.diff("stream-0", 0), "event_time": invented, "message_id": "invented"})
+
+
+def with_a_row_twice(world: World) -> None:
+    world.diffs.append(dict(world.diff("stream-1", 3)))
+
+
+def with_a_copy_as_a_row_of_its_own(world: World) -> None:
+    world.diffs.append({**world.diff("stream-0", 0), "message_id": "copy"})
+
+
+def in_another_window(world: World) -> None:
+    world.diff("stream-1", 5)["window"] = "2026-11-21T05-21Z"
+
+
+def of_another_message(world: World) -> None:
+    world.diff("stream-1", 5)["message_id"] = "stream-1-4"
+
+
+def published_too_early(world: World) -> None:
+    row = world.diff("stream-1", 5)
+    row["publish_time"] = row["publish_time"] - timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("plant", "found"),
+    [
+        (without_a_row, {"missing": 1}),
+        (with_an_invented_row, {"not in the truth": 1}),
+        (with_a_row_twice, {"more than once": 2}),
+        (with_a_copy_as_a_row_of_its_own, {"more than once": 2}),
+        (in_another_window, {"in another window": 1}),
+        (of_another_message, {"another message": 1}),
+        (published_too_early, {"published before it was sent": 1}),
+    ],
+)
+def test_every_kind_of_difference_is_found_and_named(
+    world: World, tmp_path: Path, plant: Callable[[World], None], found: dict[str, int]
+) -> None:
+    plant(world)
+    comparison = world.compared(tmp_path)
+    assert comparison.by_what == found
+    assert comparison.differences == sum(found.values()) == len(comparison.examples)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("previous_event_time", START),
+        ("previous_event_time", None),
+        ("gap_seconds", 30.000001),
+        ("missed_heartbeats", 1),
+        ("temperature", 22.5),
+        ("temperature", None),
+        ("previous_temperature", None),
+        ("temperature_delta", -1.0),
+        ("status", "ok"),
+        ("previous_status", None),
+        ("status_changed", False),
+    ],
+)
+def test_another_value_in_any_compared_column_is_found(
+    world: World, tmp_path: Path, column: str, value: object
+) -> None:
+    row = world.diff("stream-0", 2)
+    assert row[column] != value
+    row[column] = value
+    assert world.compared(tmp_path).by_what == {"other values": 1}
+
+
+def test_a_message_that_landed_and_is_in_no_window_is_missed(world: World, tmp_path: Path) -> None:
+    without_a_row(world)
+    assert world.compared(tmp_path).missed == 1
+
+
+def test_a_heartbeat_is_late_only_if_none_of_its_copies_landed_in_time(world: World, tmp_path: Path) -> None:
+    world.heartbeats[-1]["late"] = True
+    world.heartbeats[1]["late"] = True
+    assert world.compared(tmp_path).late == 1
+
+
+def without_a_rejected_one(world: World) -> None:
+    world.quarantine.pop()
+
+
+def without_any_rejected_one(world: World) -> None:
+    world.quarantine.clear()
+
+
+def for_another_reason(world: World) -> None:
+    world.quarantine[0]["reason"] = RejectionReason.IN_THE_FUTURE.value
+
+
+def with_another_payload(world: World) -> None:
+    world.quarantine[0]["payload"] = b"repaired"
+
+
+def without_its_payload(world: World) -> None:
+    world.quarantine[0]["payload"] = None
+
+
+def with_another_attribute(world: World) -> None:
+    world.quarantine[0]["attributes"] = [("stream_id", "stream-9")]
+
+
+def with_one_attribute_more(world: World) -> None:
+    world.quarantine[0]["attributes"] = [("stream_id", "stream-0"), ("added", "later")]
+
+
+def without_its_attributes(world: World) -> None:
+    world.quarantine[0]["attributes"] = []
+
+
+def with_a_good_one(world: World) -> None:
+    world.quarantine.append({**world.quarantine[0], "message_id": "stream-0-0"})
+
+
+@pytest.mark.parametrize(
+    ("plant", "differences"),
+    [
+        (without_a_rejected_one, 1),
+        (without_any_rejected_one, 2),
+        (for_another_reason, 1),
+        (with_another_payload, 1),
+        (without_its_payload, 1),
+        (with_another_attribute, 1),
+        (with_one_attribute_more, 1),
+        (without_its_attributes, 1),
+        (with_a_good_one, 1),
+    ],
+)
+def test_every_difference_in_quarantine_is_found(
+    world: World, tmp_path: Path, plant: Callable[[World], None], differences: int
+) -> None:
+    plant(world)
+    comparison = world.compared(tmp_path)
+    assert comparison.quarantine_differences == differences
+    assert comparison.differences == 0
+    kept: dict[str, int] = {}
+    for row in world.quarantine:
+        kept[row["reason"]] = kept.get(row["reason"], 0) + 1
+    assert comparison.quarantined == kept
