@@ -1,0 +1,407 @@
+"""The `tidemark` command as a person and a script use it: the emulator, and a lake that ticks have built."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.clock import SystemClock, iso
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.diffs import DiffRun
+from pipeline.lake.layout import Lake
+from pipeline.pubsub.backlog import SnapshotBacklog
+from pipeline.pubsub.connection import subscriber_client
+from pipeline.pubsub.subscription import PubSubSubscription
+from pipeline.settings import Settings, load_settings
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.landing import land
+from pipeline.ticks.tracking import track
+from tests.emulator import free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+TIDEMARK = str(Path(sys.executable).parent / "tidemark")
+COMMANDS = ("provision", "publish", "up", "status", "explain", "diffs", "demo", "forget")
+BUDGET = Budget(100_000, 1 << 28, timedelta(seconds=5), 10_000)
+CLOCK = SystemClock()
+
+CONFIG = """\
+[pubsub]
+project = "{project}"
+emulator_host = "{emulator}"
+ack_deadline = "10s"
+pull_wait = "1s"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[windows]
+length = "1m"
+
+[watermark]
+band = "1s"
+idle_timeout = "1s"
+max_idle_lag = "0s"
+
+[lake]
+uri = "file:lake"
+
+[dagster]
+storage = "state/dagster"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    out: str
+    err: str
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder with settings in it, and the command run with them."""
+
+    folder: Path
+
+    @property
+    def settings(self) -> Settings:
+        return load_settings(self.folder / "tidemark.toml")
+
+    def tidemark(self, *arguments: str, **variables: str) -> Said:
+        known = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
+        known.pop("PUBSUB_EMULATOR_HOST", None)
+        done = subprocess.run(
+            [TIDEMARK, "--config", str(self.folder / "tidemark.toml"), *arguments],
+            cwd=ROOT,
+            env={**known, "COLUMNS": "200", "NO_COLOR": "1", **variables},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        return Said(done.stdout, done.stderr, done.returncode)
+
+    def lake(self) -> Lake:
+        return Lake(self.settings.lake, self.settings.message.fields, CLOCK)
+
+
+def place_in(folder: Path, emulator: str) -> Place:
+    (folder / "tidemark.toml").write_text(CONFIG.format(project=f"cli-{uuid.uuid4().hex[:8]}", emulator=emulator))
+    return Place(folder)
+
+
+def tick(place: Place) -> None:
+    """One landing tick and one tracking tick."""
+    settings, client = place.settings, subscriber_client(place.settings.pubsub.emulator_host)
+    pubsub, lake, reader = settings.pubsub, place.lake(), HeartbeatReader(settings.contract)
+    bounds = {
+        "ack_deadline": pubsub.ack_deadline,
+        "pull_wait": pubsub.pull_wait,
+        "call_timeout": pubsub.call_timeout,
+    }
+    land(
+        PubSubSubscription(client, pubsub.base_path, CLOCK, **bounds),
+        heartbeats=lake.heartbeats(),
+        quarantine=lake.quarantine(),
+        log=lake.tracking_log(),
+        reader=reader,
+        budget=BUDGET,
+        clock=CLOCK,
+    )
+    track(
+        PubSubSubscription(client, pubsub.tracking_path, CLOCK, **bounds),
+        tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK, pubsub.call_timeout),
+        base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK, pubsub.call_timeout),
+        log=lake.tracking_log(),
+        reader=reader,
+        policy=settings.policy,
+        budget=BUDGET,
+        clock=CLOCK,
+    )
+    client.transport.close()
+
+
+def compute_by_hand(place: Place, key: str, beats: list[dict[str, Any]]) -> None:
+    """Put rows of a window in the lake, as a run does; what is in them is not looked at here."""
+    diffs = place.lake().diffs()
+    run = DiffRun(f"by-hand-{key}", [key], 0, CLOCK.now(), CLOCK.now())
+    fence = diffs.fence([key])
+    folder = Path(diffs.folder_of(run.name)) / f"window={key}"
+    folder.mkdir(parents=True)
+    schema = pa.schema([column for column in diffs.schema if column.name != "window"])
+    pq.write_table(pa.Table.from_pylist(beats, schema), folder / "part-0.parquet")
+    diffs.leave_manifest(run)
+    diffs.replace(run, fence)
+
+
+@pytest.fixture
+def empty(tmp_path: Path, emulator_host: str) -> Place:
+    """Settings, and nothing else."""
+    return place_in(tmp_path, emulator_host)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A lake after some ticks: what was published, and the first window, which is computed."""
+
+    place: Place
+    published: dict[str, Any]
+    truth: list[dict[str, Any]]
+    first: str
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, emulator_host: str) -> Built:
+    place = place_in(tmp_path_factory.mktemp("built"), emulator_host)
+    assert place.tidemark("provision").code == 0
+    options = ["--streams", "5", "--since", "3m", "--for", "0s", "--jitter", "1s", "--duplicates", "0"]
+    truth = place.folder / "truth.parquet"
+    said = place.tidemark("publish", *options, "--broken", "0.1", "--truth", str(truth), "--json")
+    assert said.code == 0, said.err
+    tick(place)
+    CLOCK.sleep(2.2)
+    tick(place)
+    rows = pq.read_table(truth).to_pylist()
+    windowing = place.settings.windowing
+    beats = [row for row in rows if row["kind"] == "heartbeat"]
+    window = windowing.containing(min(row["event_time"] for row in beats))
+    columns = ("stream_id", "event_time", "temperature", "status", "message_id")
+    inside = [{name: row[name] for name in columns} for row in beats if row["event_time"] < window.end]
+    compute_by_hand(place, window.key, inside)
+    return Built(place, json.loads(said.out), rows, window.key)
+
+
+# The command itself
+
+
+def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> None:
+    said = empty.tidemark("--help")
+    assert said.code == 0
+    lines = [line.strip(" │") for line in said.out.splitlines()]
+    for command in COMMANDS:
+        (line,) = [line for line in lines if line.split(" ")[0] == command]
+        assert len(line) > len(command) + 20
+
+
+def test_a_wrong_setting_is_one_line_that_names_it_without_a_trace(empty: Place) -> None:
+    said = empty.tidemark("status", TIDEMARK_WATERMARK__BAND="soon")
+    assert said.code == 1
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("tidemark: watermark.band = 'soon' (from $TIDEMARK_WATERMARK__BAND)")
+
+
+def test_a_settings_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    said = Place(tmp_path).tidemark("status")
+    assert said.code == 1
+    (line,) = said.err.splitlines()
+    assert line.startswith("tidemark: there is no settings file")
+
+
+def test_an_unreachable_pubsub_is_one_line_without_a_trace(tmp_path: Path) -> None:
+    place = place_in(tmp_path, f"127.0.0.1:{free_port()}")
+    said = place.tidemark("provision", TIDEMARK_PUBSUB__CALL_TIMEOUT="1s")
+    assert said.code == 1
+    (line,) = said.err.splitlines()
+    assert line.startswith("tidemark: Pub/Sub did not answer")
+    assert "pubsub.emulator_host" in line
+
+
+# provision, publish
+
+
+def test_provisioning_creates_tracking_before_base_and_finds_it_all_the_second_time(empty: Place) -> None:
+    first = json.loads(empty.tidemark("provision", "--json").out)
+    pubsub = empty.settings.pubsub
+    assert first["created"] == [pubsub.topic_path, pubsub.tracking_path, pubsub.base_path]
+    assert (first["found"], first["differences"]) == ([], [])
+    again = empty.tidemark("provision", "--json")
+    assert again.code == 0
+    second = json.loads(again.out)
+    assert (second["created"], second["differences"]) == ([], [])
+    assert second["found"] == first["created"]
+    assert pubsub.base_path in empty.tidemark("provision").out
+
+
+def test_publishing_leaves_the_truth_of_every_message(built: Built) -> None:
+    kinds = Counter(row["kind"] for row in built.truth)
+    assert built.published["published"] == len(built.truth) > 0
+    assert built.published["heartbeats"] == kinds["heartbeat"]
+    assert built.published["broken"] == {kind: count for kind, count in kinds.items() if kind != "heartbeat"}
+    assert Path(built.published["truth"]).exists()
+    assert len({row["message_id"] for row in built.truth}) == len(built.truth)
+
+
+def test_publishing_to_a_topic_that_is_not_there_says_what_to_do(empty: Place) -> None:
+    options = ["--streams", "1", "--since", "1m", "--for", "0s", "--truth", str(empty.folder / "truth.parquet")]
+    said = empty.tidemark("publish", *options)
+    assert said.code == 1
+    (line,) = [line for line in said.err.splitlines() if line.startswith("tidemark: ")]
+    assert "does not exist" in line
+    assert "tidemark provision" in line
+
+
+def test_a_duration_without_its_unit_is_refused_with_what_would_be_right(empty: Place) -> None:
+    said = empty.tidemark("publish", "--since", "10")
+    assert said.code == 2
+    assert "Traceback" not in said.err
+    assert "10" in said.err
+
+
+# status, explain, diffs
+
+
+def test_status_tells_where_everything_stands(built: Built) -> None:
+    facts = json.loads(built.place.tidemark("status", "--json").out)
+    windowing = built.place.settings.windowing
+    watermark = datetime.fromisoformat(facts["watermark"])
+    times = [row["event_time"] for row in built.truth if row["kind"] == "heartbeat"]
+    assert facts["reason"] == "IDLE_ADVANCED"
+    assert facts["landed_rows"] == built.published["heartbeats"]
+    assert datetime.fromisoformat(facts["landed_through"]) == max(times)
+    assert facts["quarantined"] == built.published["broken"]
+    assert (facts["windows_computed"], facts["first_window"], facts["last_window"]) == (1, built.first, built.first)
+    closed = windowing.closed_at(watermark, min(times))
+    assert facts["windows_waiting"] == len(closed) - 1
+    assert facts["rows_computed"] == sum(time < windowing.named(built.first).end for time in times)
+
+
+def test_status_for_people_has_the_same_facts(built: Built) -> None:
+    said = built.place.tidemark("status")
+    assert said.code == 0
+    facts = json.loads(built.place.tidemark("status", "--json").out)
+    for name in ("watermark", "reason", "windows_computed", "windows_waiting", "first_window"):
+        (line,) = [line for line in said.out.splitlines() if line.startswith(f"{name.replace('_', ' ')} ")]
+        assert line.split() == [*name.split("_"), str(facts[name])]
+
+
+def test_explain_says_in_sentences_why_the_watermark_stands_where_it_stands(built: Built) -> None:
+    explained = json.loads(built.place.tidemark("explain", "--json").out)
+    facts = json.loads(built.place.tidemark("status", "--json").out)
+    assert explained["watermark"] == facts["watermark"]
+    assert explained["reason"] == "IDLE_ADVANCED"
+    said = built.place.tidemark("explain")
+    assert said.code == 0
+    sentences = " ".join(said.out.split())
+    for sentence in explained["explanation"]:
+        assert sentence.endswith(".")
+        assert sentence in sentences
+
+
+def test_diffs_of_a_window_are_its_rows_by_its_key_or_by_any_time_in_it(built: Built) -> None:
+    said = built.place.tidemark("diffs", "--window", built.first, "--limit", "1000", "--json")
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    window = built.place.settings.windowing.named(built.first)
+    wanted = [row for row in built.truth if row["kind"] == "heartbeat" and row["event_time"] < window.end]
+    assert Counter(row["message_id"] for row in rows) == Counter(row["message_id"] for row in wanted)
+    assert [row["event_time"] for row in rows] == sorted(row["event_time"] for row in rows)
+    within = iso(window.start + timedelta(seconds=17))
+    assert built.place.tidemark("diffs", "--window", within, "--limit", "1000", "--json").out == said.out
+
+
+def test_diffs_of_a_stream_are_its_rows_and_the_newest_are_kept(built: Built) -> None:
+    stream = next(row["stream_id"] for row in built.truth if row["kind"] == "heartbeat")
+    said = built.place.tidemark("diffs", "--stream", stream, "--json")
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert rows
+    assert {row["stream_id"] for row in rows} == {stream}
+    newest = built.place.tidemark("diffs", "--stream", stream, "--limit", "1", "--json")
+    assert [json.loads(line) for line in newest.out.splitlines()] == rows[-1:]
+    table = built.place.tidemark("diffs", "--stream", stream, "--limit", "1")
+    assert f"1 of {len(rows)} rows" in table.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name a window or a stream"),
+        (["--window", "noon"], "noon is neither a window's key nor a time"),
+        (["--window", "2026-11-21T05:22:10"], "has no time zone"),
+    ],
+)
+def test_diffs_of_nothing_that_can_be_found_are_refused(built: Built, arguments: list[str], said: str) -> None:
+    refused = built.place.tidemark("diffs", *arguments)
+    assert refused.code == 2
+    assert said in " ".join(refused.err.replace("│", " ").split())
+
+
+def test_on_an_empty_lake_each_command_says_what_is_not_there_yet(empty: Place) -> None:
+    facts = json.loads(empty.tidemark("status", "--json").out)
+    assert (facts["watermark"], facts["reason"], facts["landed_rows"], facts["windows_computed"]) == (None, None, 0, 0)
+    assert empty.tidemark("status").code == 0
+    for arguments, wanted in (
+        (["explain"], "no decision has been made"),
+        (["diffs", "--stream", "stream-00001"], "no window has been computed"),
+    ):
+        said = empty.tidemark(*arguments)
+        assert said.code == 1
+        (line,) = said.err.splitlines()
+        assert line.startswith("tidemark: ")
+        assert wanted in line
+
+
+# forget, up
+
+
+def test_a_lost_entry_is_forgotten_on_request_and_the_log_goes_on(empty: Place) -> None:
+    assert empty.tidemark("provision").code == 0
+    tick(empty)
+    tick(empty)
+    lost = empty.folder / "lake" / "tracking" / "log" / f"{1:012d}.parquet"
+    lost.write_bytes(b"beyond repair")
+    said = empty.tidemark("status")
+    assert said.code == 1
+    (line,) = said.err.splitlines()
+    assert "tidemark forget" in line
+    forgotten = empty.tidemark("forget", "1")
+    assert forgotten.code == 0
+    assert "entry 1 is noted as lost" in forgotten.out
+    assert empty.tidemark("status").code == 0
+    tick(empty)
+    standing = empty.lake().tracking_log().catch_up()
+    assert standing.complete_from is not None
+    assert standing.number == 3
+
+
+def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) -> None:
+    with subprocess.Popen([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]) as other:
+        try:
+            port = str(_port_of(other))
+            spark = f"sc://localhost:{port}"
+            said = empty.tidemark(
+                "up",
+                TIDEMARK_DAGSTER__WEB_PORT=port,
+                TIDEMARK_DAGSTER__CODE_PORT=str(free_port()),
+                TIDEMARK_SPARK__REMOTE=spark,
+            )
+        finally:
+            other.send_signal(signal.SIGTERM)
+    assert said.code == 1
+    assert f"something listens at port {port} already" in said.err
+    assert "dagster.web_port" in said.err
+    assert "stopped" in said.out
+    assert not (empty.folder / "state" / "services.json").exists()
+
+
+def _port_of(process: "subprocess.Popen[bytes]") -> int:
+    for _ in range(100):
+        for connection in psutil.Process(process.pid).net_connections("tcp4"):
+            if connection.status == psutil.CONN_LISTEN:
+                return int(connection.laddr.port)
+        CLOCK.sleep(0.1)
+    raise AssertionError("the server does not listen")
