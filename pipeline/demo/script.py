@@ -99,7 +99,7 @@ def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summ
         console.print(f"[dim]{clock.monotonic() - began:5.0f} s[/]  {text}", highlight=False)
 
     Supervisor(folder.root, clock, say).stop_leftovers()
-    folder.make_anew(first_window=_midnight_before(clock.now() - plan.backlog))
+    folder.make_anew(first_window=_hour_before(clock.now() - plan.backlog))
     settings = load_settings(folder.config)
     supervisor = Supervisor(folder.root, clock, say)
     source: Source | None = None
@@ -221,9 +221,9 @@ class _Watch:
         )
 
 
-def _midnight_before(moment: datetime) -> datetime:
-    """Few days of partitions are quicker to look at than a year of them."""
-    return moment.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+def _hour_before(moment: datetime) -> datetime:
+    """An hour's partitions before the first heartbeat are quicker to look at than a year of them."""
+    return moment.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
 
 
 def _await_backlog(source: Source, clock: Clock) -> int:

@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 LIFETIME = timedelta(days=7)
 """How long after its oldest message's publish time a snapshot expires."""
 
+REFUSED_WITHIN = timedelta(hours=1)
+"""A snapshot that would live for less than this is refused: then the oldest message is at least `LIFETIME` less this
+old."""
+
 A_MESSAGE = timedelta(seconds=1)
 """A reading at least this much older than its moment is a message's publish time, not the snapshot's own."""
 

@@ -25,7 +25,10 @@ STATE_FILE = "services.json"
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A process to run: what starts it, and how one knows that it serves."""
+    """A process to run: what starts it, and how one knows that it serves.
+
+    `when_back` is called once it serves again after it died: what it held is to be made anew.
+    """
 
     name: str
     command: Sequence[str]
@@ -33,6 +36,7 @@ class ServiceSpec:
     is_ready: Callable[[], bool]
     ready_within_seconds: float
     folder: Path
+    when_back: Callable[[], None] | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +101,9 @@ class Supervisor:
             one.restarts += 1
             one.process = self._spawn(one.spec)
             self._note()
+            if one.spec.when_back is not None:
+                self.wait_until_ready(one.spec.name)
+                one.spec.when_back()
 
     def stop(self) -> None:
         """End every service with all its descendants: asked first, then made to."""

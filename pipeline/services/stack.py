@@ -49,8 +49,14 @@ def emulator_is_absent(settings: Settings) -> bool:
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the official emulator where the settings say."""
+    """Start the official emulator where the settings say. It keeps all in memory: when it died, what it held is
+    gone, and the topic and the subscriptions are made again."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
+
+    def provision_again() -> None:
+        supervisor.say("the emulator came back empty: provisioning again; what it held and was not landed is lost")
+        provision_here(settings, supervisor.clock)
+
     supervisor.start(
         ServiceSpec(
             name="PubSub emulator",
@@ -59,6 +65,7 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
             is_ready=lambda: listens(host, int(port)),
             ready_within_seconds=60,
             folder=supervisor.state_folder,
+            when_back=provision_again,
         )
     )
 

@@ -64,6 +64,7 @@ def land(
     at once. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
     """
     landed = Landed()
+    log.catch_up()  # before anything is pulled: with a damaged log nothing could be judged, and all would come again
     for batch in batches(subscription, budget, clock):
         with subscription.leased(batch):
             sorted_out = SortedOut.of(batch.messages, reader, log.catch_up().watermark, clock.now())

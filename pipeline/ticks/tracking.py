@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from pipeline.clock import Clock
-from pipeline.errors import ReadingUnavailable
+from pipeline.errors import ReadingUnavailable, SnapshotRefused
 from pipeline.heartbeat import Heartbeat, HeartbeatReader, Rejection, read_payload
 from pipeline.lake.tracking_log import TrackingLog
-from pipeline.pubsub.backlog import Backlog
+from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from pipeline.pubsub.subscription import Acknowledged, Subscription
 from pipeline.ticks.budget import Budget, batches
 from pipeline.watermark.decision import Decision
@@ -57,8 +58,7 @@ def track(
     """
     standing = log.catch_up()
     if standing.complete_from is None:
-        # Before anything is acknowledged: whatever is published from here on will be in the histogram.
-        log.begin(Beginning(tracking_backlog.read().oldest_unacked))
+        log.begin(Beginning(_known_from(tracking_backlog, clock)))
     messages, snapshots, acknowledged = 0, 0, Acknowledged()
     for batch in batches(subscription, budget, clock):
         with subscription.leased(batch):
@@ -77,6 +77,16 @@ def track(
         acknowledged=acknowledged,
         problems=(*acknowledged.problems, *(problem for problem in (tracking_problem, base_problem) if problem)),
     )
+
+
+def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:
+    """From which publish time on the histogram will hold everything, asked before anything is acknowledged: the
+    oldest message that tracking holds, or, where that cannot be read because it is too old, the age from which on
+    it could be."""
+    try:
+        return tracking_backlog.read().oldest_unacked
+    except SnapshotRefused:
+        return clock.now() - (LIFETIME - REFUSED_WITHIN)
 
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
