@@ -29,7 +29,7 @@ from tests.emulator import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
-LOOK_EVERY_SECONDS = 0.5
+LOOK_EVERY_SECONDS = 0.2
 STARTED_WITHIN_SECONDS = 120
 COMPUTED_WITHIN_SECONDS = 180
 STOPPED_WITHIN_SECONDS = 60
@@ -222,9 +222,11 @@ def test_killed_in_the_middle_and_started_anew_without_its_storage_every_row_is_
         until("both subscriptions are there", lambda: is_provisioned(house.settings), STARTED_WITHIN_SECONDS, process)
         source = publishing(house, tmp_path / "published.json")
         until_running(tmp_path / "up-1.txt", process)
-        until("something has landed", lambda: bool((r := house.report()) and r.landed_rows), 60, process)
+        manifests = house.folder / "lake" / "diff_runs"
+        until("a run is computing", lambda: any(manifests.glob("*.json")), COMPUTED_WITHIN_SECONDS, process)
 
         killed = [house.services()[name] for name in (CODE_SERVER, DAEMON)]
+        runs = killed[0].children(recursive=True)
         for one in killed:
             one.kill()
         until("they are started again", lambda: is_killed_and_back(house, killed), 60, process)
@@ -238,6 +240,8 @@ def test_killed_in_the_middle_and_started_anew_without_its_storage_every_row_is_
             process,
         )
 
+    assert runs
+    assert [one.pid for one in runs if one.is_running() and one.status() != psutil.STATUS_ZOMBIE] == []
     published = json.loads((tmp_path / "published.json").read_text())
     comparison, first = compared(house), house.report()
     assert first is not None
