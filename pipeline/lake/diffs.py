@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pipeline.clock import Clock, iso, to_us
@@ -160,21 +160,22 @@ class HeartbeatDiffs:
         LakeUnreachable; then no reader sees anything of this run, unless the answer alone was lost, which a
         retry of the run finds out.
         """
-        adds = self._added(run)
+        with table_errors(self.table.uri):
+            adds = self._added(run)
         self.table.make_durable()
         ours = {key: {add.path for add in added} for key, added in adds.items()}
         lost_answer: LakeUnreachable | None = None
         for attempt in range(1, COMMIT_ATTEMPTS + 1):
-            table = self._existing_or_created()
-            now = _files_by_window(table, set(adds))
-            done = [key for key in adds if now[key] & ours[key]]
-            pending = [key for key in adds if key not in done and now[key] == fence.files[key]]
-            if not pending:
-                kept = {key: _rows(adds[key]) for key in done}
-                return Replaced(kept, tuple(key for key in adds if key not in done), attempt - 1)
             try:
+                table = self._existing_or_created()
+                now = _files_by_window(table, set(adds))
+                done = [key for key in adds if now[key] & ours[key]]
+                pending = [key for key in adds if key not in done and now[key] == fence.files[key]]
+                if not pending:
+                    kept = {key: _rows(adds[key]) for key in done}
+                    return Replaced(kept, tuple(key for key in adds if key not in done), attempt - 1)
                 self._commit(table, run, [add for key in pending for add in adds[key]], set(pending))
-            except CommitFailedError:
+            except TableConflict:
                 self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
             except LakeUnreachable as error:
                 if lost_answer is not None:
@@ -200,7 +201,7 @@ class HeartbeatDiffs:
             for file in data_files(table, PARTITION)
             if file.partition in windows
         ]
-        try:
+        with table_errors(self.table.uri):
             table.create_write_transaction(
                 [*adds, *removes],
                 mode="append",
@@ -208,11 +209,6 @@ class HeartbeatDiffs:
                 partition_by=[PARTITION],
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={"tidemark.run": run.name}),
             )
-        except CommitFailedError:
-            raise
-        except (DeltaError, OSError) as error:
-            with table_errors(self.table.uri):
-                raise error
 
     def _existing_or_created(self) -> DeltaTable:
         """The table, with a column for every compared field."""
@@ -253,8 +249,7 @@ class HeartbeatDiffs:
             if not added:
                 path = f"{folder}/{PARTITION}={key}/empty.parquet"
                 self._files.create_dir(path.rpartition("/")[0], recursive=True)
-                with table_errors(self.table.uri):
-                    pq.write_table(without_partition.empty_table(), path, filesystem=self._files)
+                pq.write_table(without_partition.empty_table(), path, filesystem=self._files)
                 added.append(self._add(path, key))
         return adds
 

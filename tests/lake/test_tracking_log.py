@@ -135,7 +135,7 @@ def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, seed: int) -> N
 
 def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) -> None:
     logs = [log_on(settings, checkpoint_every=9) for _ in range(WRITERS)]
-    together = threading.Barrier(WRITERS)
+    together = threading.Barrier(WRITERS, timeout=60)
 
     def work(writer: int) -> None:
         together.wait()

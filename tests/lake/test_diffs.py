@@ -1,0 +1,307 @@
+"""Computed windows: however many runs compute one at once, its rows stand once, and every other window lands."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import CommitProperties
+
+from pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
+from pipeline.heartbeat import FieldKind
+from pipeline.lake import diffs as diffs_module
+from pipeline.lake.diffs import COMMIT_ATTEMPTS, DiffRun, Fence, HeartbeatDiffs, Replaced
+from pipeline.lake.layout import Lake
+from tests.gcs.apart import fresh_lake, server_apart
+from tests.lake.builders import lake_in, lake_of
+from tests.watermark.builders import at
+
+RUNS = 8
+ROUNDS = 4
+ROUNDS_UNTIL_SEEN = 40
+SHARED = "2026-11-21T05-20Z"
+FILES_PER_WINDOW = 2
+ROWS_PER_FILE = 3
+
+
+@pytest.fixture(scope="module")
+def cloud_storage() -> Iterator[str]:
+    with server_apart() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "disk":
+        return lake_in(tmp_path)
+    return lake_of(fresh_lake(request.getfixturevalue("cloud_storage")))
+
+
+def run_of(name: str, windows: Sequence[str], version: int = 0, watermark: float = 600) -> DiffRun:
+    return DiffRun(name, windows, heartbeats_version=version, watermark=at(watermark), started_at=at(600))
+
+
+def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
+    """What Spark leaves: some files of rows for each window, in the folder of the run."""
+    without_window = pa.schema([column for column in diffs.schema if column.name != "window"])
+    for window, count in rows.items():
+        folder = f"runs/{run.name}/window={window}"
+        diffs._files.create_dir(folder, recursive=True)
+        for number in range(count):
+            row = {"stream_id": run.name, "event_time": at(number)}
+            table = pa.Table.from_pylist([row] * ROWS_PER_FILE, schema=without_window)
+            pq.write_table(table, f"{folder}/part-{number}.parquet", filesystem=diffs._files)
+
+
+def compute(
+    diffs: HeartbeatDiffs, name: str, windows: Sequence[str], *, fence: Fence | None = None, version: int = 0
+) -> Replaced:
+    """One run in the protocol's order, with rows in every window."""
+    fence = diffs.fence(windows) if fence is None else fence
+    run = run_of(name, windows, version)
+    diffs.leave_manifest(run)
+    write(diffs, run, dict.fromkeys(windows, FILES_PER_WINDOW))
+    return diffs.replace(run, fence)
+
+
+def rows_by_window(lake: Lake) -> dict[str, dict[str, int]]:
+    """How many rows of which run stand in each window."""
+    table = lake.diffs().table.current()
+    assert table is not None
+    found: dict[str, dict[str, int]] = {key: {} for key in lake.diffs().computed()}
+    for row in table.to_pyarrow_table(columns=["window", "stream_id"]).to_pylist():
+        of_window = found[row["window"]]
+        of_window[row["stream_id"]] = of_window.get(row["stream_id"], 0) + 1
+    return found
+
+
+WHOLE = FILES_PER_WINDOW * ROWS_PER_FILE
+
+
+def compute_at_once(lake: Lake, label: str, windows_of: Mapping[str, Sequence[str]]) -> dict[str, Replaced]:
+    """Every named run computes its windows; all have taken their fence before any of them goes on."""
+    together = threading.Barrier(len(windows_of), timeout=60)
+
+    def work(name: str) -> Replaced:
+        diffs = lake.diffs()
+        fence = diffs.fence(windows_of[name])
+        together.wait()
+        return compute(diffs, f"{label}-{name}", windows_of[name], fence=fence)
+
+    with ThreadPoolExecutor(len(windows_of)) as threads:
+        return dict(zip(windows_of, threads.map(work, windows_of), strict=True))
+
+
+def a_window_of_each_and_a_shared_one() -> dict[str, list[str]]:
+    return {f"run{number}": [SHARED, f"2026-11-21T{number:02d}-00Z"] for number in range(RUNS)}
+
+
+def test_a_window_that_many_runs_compute_at_once_stands_once_first_and_again(lake: Lake) -> None:
+    windows_of = a_window_of_each_and_a_shared_one()
+    for number in range(ROUNDS):  # the first round creates the table, the others replace what is there
+        outcomes = compute_at_once(lake, f"round{number}", windows_of)
+        winners = [name for name, outcome in outcomes.items() if SHARED in outcome.rows]
+        assert len(winners) == 1
+        stands = rows_by_window(lake)
+        assert stands.pop(SHARED) == {f"round{number}-{winners[0]}": WHOLE}
+        assert stands == {windows_of[name][1]: {f"round{number}-{name}": WHOLE} for name in windows_of}
+        for name, outcome in outcomes.items():
+            assert outcome.rows[windows_of[name][1]] == WHOLE
+            assert outcome.superseded == (() if name in winners else (SHARED,))
+
+
+def test_with_the_librarys_default_retries_a_window_stands_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the test above is known to be able to fail: the guard is that no commit is retried by the library."""
+
+    def with_default_retries(max_commit_retries: int, **others: Any) -> CommitProperties:
+        return CommitProperties(**others)
+
+    monkeypatch.setattr(diffs_module, "CommitProperties", with_default_retries)
+    for number in range(ROUNDS_UNTIL_SEEN):
+        lake = lake_in(tmp_path / str(number))
+        compute(lake.diffs(), "before", ["2026-11-20T00-00Z"])
+        compute_at_once(lake, "round", a_window_of_each_and_a_shared_one())
+        if len(rows_by_window(lake)[SHARED]) > 1:
+            return
+    pytest.fail(f"{ROUNDS_UNTIL_SEEN} rounds of {RUNS} runs went well without the guard: it is not put to the test")
+
+
+def test_a_window_that_was_replaced_after_the_fence_was_taken_is_superseded(lake: Lake) -> None:
+    diffs = lake.diffs()
+    windows = ["2026-11-21T05-20Z", "2026-11-21T05-25Z", "2026-11-21T05-30Z"]
+    compute(diffs, "old", windows)
+    fence = diffs.fence(windows)
+    compute(lake.diffs(), "meanwhile", windows[1:2])
+    outcome = compute(diffs, "slow", windows, fence=fence)
+    assert outcome.superseded == (windows[1],)
+    assert dict(outcome.rows) == {windows[0]: WHOLE, windows[2]: WHOLE}
+    assert rows_by_window(lake) == {
+        windows[0]: {"slow": WHOLE},
+        windows[1]: {"meanwhile": WHOLE},
+        windows[2]: {"slow": WHOLE},
+    }
+
+
+def test_a_run_that_is_superseded_everywhere_commits_nothing(lake: Lake) -> None:
+    diffs = lake.diffs()
+    fence = diffs.fence([SHARED])
+    compute(lake.diffs(), "meanwhile", [SHARED])
+    version = table_version(lake)
+    outcome = compute(diffs, "slow", [SHARED], fence=fence)
+    assert (dict(outcome.rows), outcome.superseded, outcome.attempts) == ({}, (SHARED,), 0)
+    assert table_version(lake) == version
+
+
+def table_version(lake: Lake) -> int:
+    table = lake.diffs().table.current()
+    assert table is not None
+    version: int = table.version()
+    return version
+
+
+def test_recomputing_a_window_removes_its_old_files_and_leaves_the_others(lake: Lake) -> None:
+    diffs = lake.diffs()
+    compute(diffs, "first", [SHARED, "2026-11-21T05-25Z"])
+    before = table_version(lake)
+    compute(diffs, "second", [SHARED])
+    assert rows_by_window(lake) == {SHARED: {"second": WHOLE}, "2026-11-21T05-25Z": {"first": WHOLE}}
+    table = diffs.table.current()
+    assert table is not None
+    assert len(table.file_uris()) == 2 * FILES_PER_WINDOW
+    old = diffs.table.at(before).to_pyarrow_table(columns=["stream_id"])  # whoever reads the version before, still can
+    assert old["stream_id"].to_pylist() == ["first"] * 2 * WHOLE
+
+
+def test_a_window_without_rows_counts_as_computed(lake: Lake) -> None:
+    diffs = lake.diffs()
+    assert diffs.computed() == set()
+    windows = [SHARED, "2026-11-21T05-25Z"]
+    run, fence = run_of("run", windows), diffs.fence(windows)
+    diffs.leave_manifest(run)
+    write(diffs, run, {SHARED: 1})
+    outcome = diffs.replace(run, fence)
+    assert outcome.rows == {SHARED: ROWS_PER_FILE, "2026-11-21T05-25Z": 0}
+    assert lake.diffs().computed() == set(windows)
+    assert rows_by_window(lake)["2026-11-21T05-25Z"] == {}
+    assert compute(diffs, "again", ["2026-11-21T05-25Z"]).rows == {"2026-11-21T05-25Z": WHOLE}
+    assert rows_by_window(lake)["2026-11-21T05-25Z"] == {"again": WHOLE}
+
+
+class Faulty(HeartbeatDiffs):
+    """Whose commits raise what the test says, before or after they land."""
+
+    faults: list[tuple[bool, Exception]]
+
+    def _commit(self, *args: Any) -> None:
+        landed, fault = self.faults.pop(0) if self.faults else (True, None)
+        if landed:
+            super()._commit(*args)
+        if fault is not None:
+            raise fault
+
+
+def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> Faulty:
+    whole = lake.diffs()
+    diffs = Faulty(whole.table, whole._objects, whole._files, {}, whole._clock)
+    diffs.faults = list(faults)
+    return diffs
+
+
+@pytest.mark.parametrize("fault", [LakeUnreachable("no answer"), TableConflict("it is there already")])
+def test_a_commit_that_landed_and_whose_answer_was_lost_is_recognised(lake: Lake, fault: Exception) -> None:
+    outcome = compute(faulty(lake, (True, fault)), "run", [SHARED])
+    assert (dict(outcome.rows), outcome.superseded) == ({SHARED: WHOLE}, ())
+    assert rows_by_window(lake) == {SHARED: {"run": WHOLE}}
+    assert compute(faulty(lake, (True, fault)), "again", [SHARED]).rows == {SHARED: WHOLE}
+    assert rows_by_window(lake) == {SHARED: {"again": WHOLE}}
+
+
+@pytest.mark.parametrize("fault", [LakeUnreachable("no answer"), TableConflict("another was first")])
+def test_a_commit_that_did_not_land_is_tried_again(lake: Lake, fault: Exception) -> None:
+    assert compute(faulty(lake, (False, fault)), "run", [SHARED]).rows == {SHARED: WHOLE}
+    assert rows_by_window(lake) == {SHARED: {"run": WHOLE}}
+
+
+def test_a_lake_that_stays_away_is_told_and_nobody_sees_anything(tmp_path: Path) -> None:
+    lake, away = lake_in(tmp_path), LakeUnreachable("no answer")
+    with pytest.raises(LakeUnreachable):
+        compute(faulty(lake, (False, away), (False, away)), "run", [SHARED])
+    assert rows_by_window(lake) == {}
+
+
+def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    diffs = faulty(lake, *[(False, TableConflict("another was first"))] * COMMIT_ATTEMPTS)
+    with pytest.raises(TableConflict, match=f"{COMMIT_ATTEMPTS} commits in a row.*run it again"):
+        compute(diffs, "run", [SHARED])
+    assert rows_by_window(lake) == {}
+
+
+def test_what_cannot_be_written_beside_the_runs_files_makes_the_lake_unwritable(tmp_path: Path) -> None:
+    diffs = lake_in(tmp_path).diffs()
+    (tmp_path / "lake" / "heartbeat_diffs" / "runs").write_bytes(b"not a folder")
+    with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
+        diffs.replace(run_of("run", [SHARED]), diffs.fence([SHARED]))
+
+
+def with_fields(lake: Lake, fields: Mapping[str, FieldKind]) -> Lake:
+    return lake_of(lake._settings, fields)
+
+
+def test_a_new_compared_field_adds_its_columns_and_older_windows_have_null_there(lake: Lake) -> None:
+    compute(lake.diffs(), "before", [SHARED])
+    more = with_fields(lake, {"load": FieldKind.NUMBER, "state": FieldKind.TEXT})
+    compute(more.diffs(), "after", ["2026-11-21T05-25Z"])
+    table = lake.diffs().table.current()
+    assert table is not None
+    added = {"load", "previous_load", "load_delta", "state", "previous_state", "state_changed"}
+    assert {column.name for column in table.schema().fields} == {*lake.diffs().schema.names, *added}
+    assert rows_by_window(lake) == {SHARED: {"before": WHOLE}, "2026-11-21T05-25Z": {"after": WHOLE}}
+    assert set(table.to_pyarrow_table()["load_delta"].to_pylist()) == {None}
+
+
+def test_runs_that_add_the_same_columns_at_once_all_land(lake: Lake) -> None:
+    compute(lake.diffs(), "before", [SHARED])
+    more = with_fields(lake, {"load": FieldKind.NUMBER})
+    windows_of = {f"run{number}": [f"2026-11-21T{number:02d}-00Z"] for number in range(RUNS)}
+    outcomes = compute_at_once(more, "adding", windows_of)
+    assert all(outcome.rows == {windows_of[name][0]: WHOLE} for name, outcome in outcomes.items())
+    assert len(rows_by_window(lake)) == 1 + RUNS
+
+
+# Manifests
+
+
+def test_a_manifest_is_create_only(lake: Lake) -> None:
+    diffs = lake.diffs()
+    diffs.leave_manifest(run_of("run", [SHARED], version=3))
+    with pytest.raises(ObjectExists):
+        diffs.leave_manifest(run_of("run", [SHARED], version=4))
+
+
+def test_the_version_that_each_window_was_computed_from_is_told(lake: Lake) -> None:
+    diffs = lake.diffs()
+    other = "2026-11-21T05-25Z"
+    assert diffs.versions([SHARED]) == {}
+    compute(diffs, "first", [SHARED, other], version=3)
+    compute(diffs, "second", [other], version=8)
+    diffs.leave_manifest(run_of("never committed", [SHARED], version=9))
+    assert lake.diffs().versions([SHARED, other, "2026-11-21T05-30Z"]) == {SHARED: 3, other: 8}
+
+
+def test_the_watermark_that_the_newest_window_relied_on_is_told(lake: Lake) -> None:
+    diffs = lake.diffs()
+    assert diffs.newest_watermark() is None
+    for name, window, watermark in (("a", "2026-11-21T05-25Z", 900.5), ("b", SHARED, 700)):
+        run, fence = run_of(name, [window], watermark=watermark), diffs.fence([window])
+        diffs.leave_manifest(run)
+        diffs.replace(run, fence)
+    assert lake.diffs().newest_watermark() == at(900.5)
+    assert lake.diffs().newest_watermark() >= at(300) + timedelta(minutes=5)
