@@ -1,0 +1,110 @@
+"""Heartbeats as the landing writes them, and what their diffs must be, worked out in plain Python."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from pipeline.heartbeat import FieldKind, compared_columns
+from pipeline.spark.diffs import heartbeat_diffs, input_schema
+
+T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
+FIELDS = {
+    "temperature": FieldKind.NUMBER,
+    "status": FieldKind.TEXT,
+    "on": FieldKind.BOOLEAN,
+    "place": FieldKind.JSON,
+}
+LOOKBACK = timedelta(minutes=10)
+PERIOD = timedelta(seconds=30)
+LENGTH = timedelta(minutes=5)
+
+
+def at(seconds: float) -> datetime:
+    """A moment, by its distance from noon."""
+    return T0 + timedelta(seconds=seconds)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A row of `heartbeats`."""
+
+    stream: str
+    event: float
+    message_id: str
+    publisher_id: str | None = None
+    published: float | None = None
+    late: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def row(self) -> tuple[Any, ...]:
+        published = self.event + 1 if self.published is None else self.published
+        return (
+            *(self.stream, at(self.event), self.publisher_id, self.message_id, at(published), self.late),
+            *(self.values.get(name) for name in FIELDS),
+        )
+
+
+def frame(spark: SparkSession, beats: Iterable[Beat]) -> DataFrame:
+    """The beats as a DataFrame, in the order given."""
+    return spark.createDataFrame([beat.row() for beat in beats], input_schema(FIELDS))
+
+
+def diffs(spark: SparkSession, beats: Iterable[Beat], start: float = 0, end: float = 300) -> list[Row]:
+    """What Spark makes of them, by stream and event time."""
+    made = heartbeat_diffs(
+        frame(spark, beats),
+        FIELDS,
+        start=at(start),
+        end=at(end),
+        lookback=LOOKBACK,
+        period=PERIOD,
+        window_length=LENGTH,
+    )
+    return sorted(made.collect(), key=lambda row: (row.stream_id, row.event_time, row.message_id))
+
+
+def expected(beats: Sequence[Beat], start: float, end: float) -> list[tuple[Any, ...]]:
+    """The same by another way: a dictionary of copies, and a loop over each stream."""
+    copies: dict[tuple[str, float, str], list[Beat]] = defaultdict(list)
+    for beat in beats:
+        if at(start) - LOOKBACK <= at(beat.event) <= at(end):
+            name = f"p{beat.publisher_id}" if beat.publisher_id is not None else f"m{beat.message_id}"
+            copies[beat.stream, beat.event, name].append(beat)
+    streams: dict[str, list[tuple[float, str, Beat, bool]]] = defaultdict(list)
+    for (stream, event, name), group in copies.items():
+        first = min(group, key=lambda beat: (beat.row()[4], beat.message_id))
+        streams[stream].append((event, name, first, all(beat.late for beat in group)))
+    rows: list[tuple[Any, ...]] = []
+    for stream, ordered in streams.items():
+        ordered.sort(key=lambda one: (one[0], one[1]))
+        for (event, _, beat, late), before in zip(ordered, [None, *ordered], strict=False):
+            if not start <= event < end:
+                continue
+            gap = None if before is None else at(event) - at(before[0])
+            paired = before if gap is not None and gap <= LOOKBACK else None
+            missed = None if paired is None or gap is None else max(int(gap / PERIOD + 0.5) - 1, 0)
+            row: dict[str, Any] = {
+                "stream_id": stream,
+                "event_time": at(event).replace(tzinfo=None),
+                "previous_event_time": None if paired is None else at(paired[0]).replace(tzinfo=None),
+                "gap_seconds": None if paired is None or gap is None else gap.total_seconds(),
+                "missed_heartbeats": missed,
+            }
+            for name, kind in FIELDS.items():
+                value, previous, comparison = compared_columns(name, kind)
+                now = beat.values.get(name)
+                earlier = None if paired is None else paired[2].values.get(name)
+                row |= {value: now, previous: earlier}
+                if kind is FieldKind.NUMBER:
+                    row[comparison] = None if now is None or earlier is None else now - earlier
+                else:
+                    row[comparison] = None if paired is None else now != earlier
+            row |= {"publish_time": beat.row()[4].replace(tzinfo=None), "message_id": beat.message_id, "late": late}
+            window = at(event - event % LENGTH.total_seconds())
+            row["window"] = window.strftime("%Y-%m-%dT%H-%MZ")
+            rows.append(tuple(row.values()))
+    return sorted(rows, key=lambda one: (one[0], one[1], one[-3]))

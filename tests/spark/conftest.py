@@ -1,0 +1,21 @@
+"""One real Spark session for all of these tests, with the settings that production sessions have."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.settings import Settings, SparkSettings
+from pipeline.spark.session import session_config
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    settings = Settings(spark=SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
+    builder = SparkSession.builder
+    for key, value in session_config(settings).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -1,0 +1,27 @@
+"""Run as a program: the diffs of a few heartbeats over Spark Connect, as JSON. A process cannot hold both kinds of
+session, so that the tests start this one."""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from pipeline.settings import Settings, SparkSettings
+from pipeline.spark.session import session_config
+from pipeline.spark.warm_up import warm_up
+from tests.spark.beats import Beat, diffs
+
+BEATS = [
+    *(Beat("a", event, str(event), values={"temperature": event / 10}) for event in (-30, 0, 30, 119.9)),
+    Beat("a", 30, "30", published=90),
+    Beat("b", 60, "1", "x", late=True),
+]
+
+if __name__ == "__main__":
+    builder = SparkSession.builder
+    for key, value in session_config(Settings(spark=SparkSettings(remote=sys.argv[1]))).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    groups = warm_up(session)
+    print(json.dumps({"groups": groups, "rows": [list(row) for row in diffs(session, BEATS)]}, default=str))
+    session.stop()

@@ -1,0 +1,97 @@
+"""The Spark Connect server that tidemark starts: on loopback, behind a token, and gone when it is stopped."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.clock import SystemClock
+from pipeline.errors import InvalidSettings, SparkUnreachable
+from pipeline.services.processes import Supervisor
+from pipeline.services.spark_server import TOKEN, is_ours_to_start, spark_server
+from pipeline.settings import Settings, SparkSettings
+from pipeline.spark.session import check_answers
+from tests.emulator import free_port
+from tests.spark.beats import diffs
+from tests.spark.connect_client import BEATS
+
+SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings, psutil.Process]]:
+    folder = tmp_path_factory.mktemp("spark")
+    settings = Settings(spark=SparkSettings(remote=f"sc://localhost:{free_port()}", driver_memory="1g"))
+    assert is_ours_to_start(settings)
+    supervisor = Supervisor(folder, SystemClock(), lambda _: None)
+    try:
+        supervisor.start(spark_server(settings, folder, {TOKEN: SECRET}))
+        yield settings, psutil.Process(supervisor.running[0].process.pid)
+    finally:
+        supervisor.stop()
+
+
+def client(settings: Settings, token: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "tests.spark.connect_client", settings.spark.remote or ""],
+        env={**os.environ, TOKEN: token},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets(
+    server: tuple[Settings, psutil.Process], spark: SparkSession
+) -> None:
+    answer = client(server[0], SECRET)
+    assert answer.returncode == 0, answer.stderr
+    said = json.loads(answer.stdout)
+    assert said["groups"] == 10
+    classic = json.loads(json.dumps([list(row) for row in diffs(spark, BEATS)], default=str))
+    assert said["rows"] == classic
+    assert len(classic) == 4
+
+
+def test_a_client_with_another_token_is_refused(server: tuple[Settings, psutil.Process]) -> None:
+    answer = client(server[0], "another")
+    assert answer.returncode != 0
+    assert "UNAUTHENTICATED" in answer.stderr or "Invalid authentication token" in answer.stderr
+
+
+def test_the_server_listens_on_loopback_alone(server: tuple[Settings, psutil.Process]) -> None:
+    listening = [one for one in server[1].net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    assert listening
+    assert {one.laddr.ip for one in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+def test_the_recorded_process_is_the_jvm_and_it_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    settings = Settings(spark=SparkSettings(remote=f"sc://localhost:{free_port()}", driver_memory="1g"))
+    supervisor = Supervisor(tmp_path, SystemClock(), lambda _: None)
+    try:
+        supervisor.start(spark_server(settings, tmp_path, {TOKEN: SECRET}))
+        jvm = psutil.Process(supervisor.running[0].process.pid)
+        assert "java" in jvm.name()
+        check_answers(settings.spark.remote or "")
+    finally:
+        supervisor.stop()
+    assert not jvm.is_running()
+    with pytest.raises(SparkUnreachable, match="tidemark up"):
+        check_answers(settings.spark.remote or "")
+
+
+def test_an_address_that_the_client_would_want_tls_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="sc://localhost"):
+        spark_server(Settings(spark=SparkSettings(remote="sc://127.0.0.1:15002")), tmp_path, {TOKEN: SECRET})
+
+
+def test_nothing_is_started_for_somebody_else_s_spark() -> None:
+    assert not is_ours_to_start(Settings(spark=SparkSettings(remote="sc://spark.example:15002")))
+    assert not is_ours_to_start(Settings(spark=SparkSettings(remote=None, master="local[1]")))

@@ -1,0 +1,203 @@
+"""A range of closed windows, from landed heartbeats to rows that a reader of the lake sees."""
+
+import io
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pipeline.clock import ManualClock
+from pipeline.errors import WindowNotClosed
+from pipeline.heartbeat import FieldKind
+from pipeline.lake.diffs import DiffRun, HeartbeatDiffs
+from pipeline.lake.heartbeats import Heartbeats
+from pipeline.lake.layout import Lake
+from pipeline.settings import LakeSettings
+from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
+from pipeline.windows import Window, Windowing
+from tests.spark.beats import T0, at
+
+KINDS = {"temperature": FieldKind.NUMBER}
+PLAN = DiffPlan(KINDS, timedelta(minutes=10), timedelta(seconds=30), timedelta(minutes=5))
+WINDOWING = Windowing(PLAN.window_length, T0 - timedelta(days=1))
+WINDOWS = list(WINDOWING.between(at(0), at(900)))
+
+
+class House:
+    """A lake on disk, and the micro-batch over it."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.folder = folder
+        self.lake = Lake(LakeSettings(uri=f"file:{folder}"), KINDS, ManualClock(at(2000)))
+        self.spark = spark
+
+    def land(self, *beats: tuple[str, float]) -> None:
+        """Land heartbeats of streams at event times, as one batch."""
+        moments = [at(event) for _, event in beats]
+        columns: dict[str, list[Any]] = {
+            "stream_id": [stream for stream, _ in beats],
+            "event_time": moments,
+            "publisher_id": [f"{stream}@{event}" for stream, event in beats],
+            "message_id": [f"{stream}@{event}" for stream, event in beats],
+            "publish_time": moments,
+            "ordering_key": [None] * len(beats),
+            "attributes": [[] for _ in beats],
+            "payload": [b"{}" for _ in beats],
+            "landed_at": [at(2000)] * len(beats),
+            "late": [False] * len(beats),
+            "temperature": [float(event) for _, event in beats],
+        }
+        self.lake.heartbeats().append(columns)
+
+    def compute(
+        self,
+        windows: list[Window],
+        watermark: datetime | None = None,
+        heartbeats: Heartbeats | None = None,
+        diffs: HeartbeatDiffs | None = None,
+    ) -> Computed:
+        return compute_windows(
+            self.spark,
+            windows,
+            heartbeats=heartbeats or self.lake.heartbeats(),
+            diffs=diffs or self.lake.diffs(),
+            plan=PLAN,
+            watermark=watermark or at(5000),
+            run="run",
+            clock=ManualClock(at(2000)),
+        )
+
+    def rows(self) -> bytes:
+        """Every row of the table, in one order, as Arrow writes it."""
+        table = DeltaTable(self.folder / "heartbeat_diffs").to_pyarrow_table()
+        ordered = table.sort_by([(name, "ascending") for name in ("window", "stream_id", "event_time")])
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, ordered.schema) as writer:
+            writer.write_table(ordered.combine_chunks())
+        return sink.getvalue()
+
+    def streams(self) -> list[tuple[str, str, float | None]]:
+        """Window, stream and gap of each row."""
+        table = DeltaTable(self.folder / "heartbeat_diffs").to_pyarrow_table()
+        rows = table.select(["window", "stream_id", "gap_seconds"]).to_pylist()
+        return sorted(((row["window"], row["stream_id"], row["gap_seconds"]) for row in rows), key=str)
+
+
+@pytest.fixture
+def house(tmp_path: Path, spark: SparkSession) -> House:
+    return House(tmp_path / "lake", spark)
+
+
+def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: House) -> None:
+    house.land(("a", -30), ("a", 0), ("b", 10), ("a", 610))
+    computed = house.compute(WINDOWS)
+    assert dict(computed.rows) == {"2026-11-21T12-00Z": 2, "2026-11-21T12-05Z": 0, "2026-11-21T12-10Z": 1}
+    assert house.lake.diffs().computed() == set(computed.rows)
+    assert house.streams() == [
+        ("2026-11-21T12-00Z", "a", 30.0),
+        ("2026-11-21T12-00Z", "b", None),
+        ("2026-11-21T12-10Z", "a", None),  # its previous heartbeat is more than the lookback before
+    ]
+    assert computed.silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
+
+
+def test_windows_before_anything_has_landed_are_computed_as_empty(house: House) -> None:
+    assert dict(house.compute(WINDOWS[:1]).rows) == {"2026-11-21T12-00Z": 0}
+
+
+@pytest.mark.parametrize("watermark", [None, at(899.999999)])
+def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
+    house: House, watermark: datetime | None
+) -> None:
+    house.land(("a", 0))
+    before = sorted(house.folder.rglob("*"))
+    with pytest.raises(WindowNotClosed, match=r"cannot be trusted yet.*Nothing was written"):
+        compute_windows(
+            house.spark,
+            WINDOWS,
+            heartbeats=house.lake.heartbeats(),
+            diffs=house.lake.diffs(),
+            plan=PLAN,
+            watermark=watermark,
+            run="run",
+            clock=ManualClock(at(2000)),
+        )
+    assert [path for path in sorted(house.folder.rglob("*")) if path.is_file()] == [
+        path for path in before if path.is_file()
+    ]
+
+
+def test_computed_again_after_redeliveries_and_compaction_the_rows_are_the_same_byte_for_byte(house: House) -> None:
+    house.land(("a", -30), ("a", 0), ("b", 10))
+    house.land(("a", 30), ("b", 310))
+    house.compute(WINDOWS)
+    before = house.rows()
+    house.land(("a", 0), ("b", 10))  # delivered again
+    DeltaTable(house.folder / "heartbeats").optimize.compact()
+    house.compute(WINDOWS[1:])
+    house.compute(WINDOWS[:1])
+    assert house.rows() == before
+
+
+class CompactedMeanwhile(Heartbeats):
+    """A table whose files are compacted once a run has listed them."""
+
+    def __init__(self, inner: Heartbeats, folder: Path) -> None:
+        super().__init__(inner._table, KINDS)
+        self._folder = folder
+
+    def files_between(self, start: datetime, end: datetime) -> Any:
+        files = super().files_between(start, end)
+        DeltaTable(self._folder / "heartbeats").optimize.compact()
+        return files
+
+
+def test_a_compaction_does_not_disturb_a_run_that_has_listed_its_input(house: House) -> None:
+    for event in (0, 30, 60):
+        house.land(("a", event))
+    meanwhile = CompactedMeanwhile(house.lake.heartbeats(), house.folder)
+    computed = house.compute(WINDOWS[:1], heartbeats=meanwhile)
+    assert dict(computed.rows) == {"2026-11-21T12-00Z": 3}
+    assert house.lake.diffs().versions(["2026-11-21T12-00Z"]) == {"2026-11-21T12-00Z": computed.heartbeats_version}
+
+
+class OvertakenOnce(HeartbeatDiffs):
+    """A table in which another run, of what had landed before, commits between this one's fence and its commit."""
+
+    def __init__(self, inner: HeartbeatDiffs, overtake: Any) -> None:
+        super().__init__(inner.table, inner._objects, inner._files, KINDS, inner._clock)
+        self._overtake = overtake
+
+    def leave_manifest(self, run: DiffRun) -> None:
+        super().leave_manifest(run)
+        overtake, self._overtake = self._overtake, lambda: None
+        overtake()
+
+
+def test_what_an_overtaking_run_made_of_older_input_is_computed_once_more(house: House) -> None:
+    house.land(("a", 0))
+    older = house.lake.heartbeats().files_between(at(-600), at(300))
+
+    class AsItWas(Heartbeats):
+        def files_between(self, start: datetime, end: datetime) -> Any:  # noqa: ARG002 (it answers as it did)
+            return older
+
+    def overtake() -> None:
+        house.compute(WINDOWS[:1], heartbeats=AsItWas(house.lake.heartbeats()._table, KINDS))
+
+    house.land(("b", 10))
+    computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), overtake))
+    assert dict(computed.rows) == {"2026-11-21T12-00Z": 2}
+    assert not computed.superseded
+    assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
+
+
+def test_what_an_overtaking_run_made_of_the_same_input_stands_once(house: House) -> None:
+    house.land(("a", 0), ("b", 10))
+    computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), lambda: house.compute(WINDOWS[:1])))
+    assert list(computed.superseded) == ["2026-11-21T12-00Z"]
+    assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
