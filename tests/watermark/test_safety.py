@@ -128,7 +128,7 @@ class Simulation:
         disorder_beyond_band: timedelta = timedelta(0),
         lost_entries: float = 0.0,
     ) -> None:
-        self.rng = rng = random.Random(seed)  # noqa: S311 (a schedule, no secret)
+        self.rng = rng = random.Random(seed)
         band = timedelta(seconds=rng.choice([0, 1, 2.5, 5, 10, 10, 20]))
         slack = timedelta(seconds=rng.choice([0, 0, 0.7, 2]))  # how late a message may become visible
         self.policy = Policy(
