@@ -112,7 +112,7 @@ def test_what_is_restored_from_the_log_alone_is_the_live_standing(settings: Lake
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_restart_at_any_moment_changes_nothing(tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 (a seed, for schedules)
+    rng = random.Random(seed)
     objects = DiskObjects(tmp_path)
     steady, restarted = (TrackingLog(objects, checkpoint_every=rng.choice([2, 5, 9])) for _ in range(2))
     steady.begin(Beginning(at(0)))
