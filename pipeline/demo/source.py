@@ -1,0 +1,63 @@
+"""The synthetic source of the demonstration, publishing on its own."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+from pipeline.clock import Clock
+from pipeline.errors import TidemarkError
+from pipeline.pubsub.connection import publisher_client
+from pipeline.pubsub.synthetic import Published, publish
+from pipeline.pubsub.synthetic_beats import SyntheticSource
+from pipeline.settings import Settings
+
+
+class Source:
+    """The synthetic source in a thread of its own, as if it were somebody else's."""
+
+    def __init__(self, beats: SyntheticSource, settings: Settings, truth: Path, start: datetime, clock: Clock) -> None:
+        self.sent = 0
+        self.reached = start
+        self.published: Published | None = None
+        self._failure: TidemarkError | None = None
+        self._stop = Event()
+        self._thread = Thread(
+            target=self._run, args=(beats, settings, truth, start, clock), name="synthetic source", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._thread.start()
+
+    def stop(self) -> Published | None:
+        """Fall silent, and say what was published. Raises what went wrong while publishing."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.raise_failure()
+        return self.published
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong while publishing, if anything did; once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _run(self, beats: SyntheticSource, settings: Settings, truth: Path, start: datetime, clock: Clock) -> None:
+        def progress(sent: int, reached: datetime) -> None:
+            self.sent, self.reached = sent, reached
+
+        try:
+            self.published = publish(
+                beats,
+                publisher_client(settings.pubsub.emulator_host),
+                settings.pubsub.topic_path,
+                clock,
+                start,
+                start + timedelta(days=1),
+                truth_path=truth,
+                progress=progress,
+                stop=self._stop.is_set,
+            )
+        except TidemarkError as error:
+            self._failure = error

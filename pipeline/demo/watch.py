@@ -1,0 +1,81 @@
+"""Looking at the lake while the pipeline runs. The pipeline itself is not asked."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+from pipeline.clock import Clock, iso
+from pipeline.demo.source import Source
+from pipeline.durations import format_duration
+from pipeline.errors import LakeError, ServiceFailed
+from pipeline.lake.layout import Lake
+from pipeline.lake.report import LakeReport, read_report
+from pipeline.services.processes import Supervisor
+from pipeline.settings import Settings
+
+LOOK_EVERY_SECONDS = 2.0
+SAY_EVERY_SECONDS = 10.0
+PATIENCE = timedelta(minutes=8)
+"""How long anything that is waited for may take before something is wrong."""
+
+
+class Watch:
+    """Waits for what the lake should come to hold, and says what it sees meanwhile."""
+
+    def __init__(
+        self, settings: Settings, source: Source, supervisor: Supervisor, clock: Clock, say: Callable[[str], None]
+    ) -> None:
+        self._lake = Lake(settings.lake, settings.message.fields, clock)
+        self._log = self._lake.tracking_log()
+        self._windowing = settings.windowing
+        self._source = source
+        self._supervisor = supervisor
+        self._clock = clock
+        self._say = say
+        self._said = 0.0
+        self.live_from = clock.now()
+
+    def until_landed(self, messages: int) -> float:
+        """Wait until so many rows have landed; the moment of the monotonic clock at which they had."""
+        self._until(lambda report: report.landed_rows >= messages)
+        self.live_from = self._clock.now()
+        return self._clock.monotonic()
+
+    def for_a_while(self, duration: timedelta) -> None:
+        """Let live traffic go on."""
+        until = self._clock.monotonic() + duration.total_seconds()
+        self._until(lambda _: self._clock.monotonic() >= until)
+
+    def until_computed(self, windows: set[str]) -> LakeReport:
+        """Wait for every window."""
+        return self._until(lambda report: windows <= set(report.computed))
+
+    def _until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
+        began = self._clock.monotonic()
+        while self._clock.monotonic() - began < PATIENCE.total_seconds():
+            self._supervisor.restart_what_died()
+            self._source.raise_failure()
+            with suppress(LakeError):  # an instant in which a table is being made
+                report = read_report(self._lake, self._windowing, self._log)
+                self._show(report)
+                if reached(report):
+                    return report
+            self._clock.sleep(LOOK_EVERY_SECONDS)
+        raise ServiceFailed(
+            f"nothing came of waiting {format_duration(PATIENCE)}; the logs are in "
+            f"{self._supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
+        )
+
+    def _show(self, report: LakeReport) -> None:
+        if self._clock.monotonic() - self._said < SAY_EVERY_SECONDS:
+            return
+        self._said = self._clock.monotonic()
+        decision = report.standing.decision
+        where = "no decision yet"
+        if decision is not None:
+            watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))
+            where = f"watermark {watermark} [dim]{decision.reason}[/]"
+        self._say(
+            f"sent {self._source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
+            f"computed, {len(report.waiting)} waiting   {where}"
+        )
