@@ -1,0 +1,96 @@
+"""How much one tick takes: what ends it first ends the pulling, and a batch in hand is always finished."""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pipeline.clock import ManualClock
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from pipeline.ticks.budget import Budget, batches
+from tests.watermark.builders import at
+
+BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)
+MESSAGE_BYTES = 10
+
+
+@dataclass
+class Endless:
+    """A subscription that gives the batches of a list, or full ones for ever; a pull takes two seconds."""
+
+    clock: ManualClock
+    sizes: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        self.asked: list[tuple[int, int, float]] = []
+
+    @property
+    def path(self) -> str:
+        return "projects/p/subscriptions/s"
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+        self.asked.append((max_messages, max_bytes, seconds))
+        self.clock.advance(timedelta(seconds=2))
+        count = max_messages if self.sizes is None else min(self.sizes.pop(0), max_messages)
+        return PulledBatch([None] * count, [""] * count, count * MESSAGE_BYTES)
+
+    def leased(self, batch: PulledBatch) -> Any:
+        raise AssertionError(f"the budget leases nothing, but {len(batch)} messages were to be")
+
+    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+        raise AssertionError(f"the budget acknowledges nothing, but {len(batch)} messages were to be")
+
+
+def taken(budget: Budget, sizes: list[int] | None = None) -> tuple[list[int], Endless]:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock, sizes)
+    return [len(batch) for batch in batches(subscription, budget, clock)], subscription
+
+
+def test_the_most_messages_end_the_pulling_exactly() -> None:
+    assert taken(replace(BUDGET, max_messages=250))[0] == [100, 100, 50]
+
+
+def test_the_most_bytes_end_the_pulling_after_the_batch_in_hand() -> None:
+    sizes, subscription = taken(replace(BUDGET, max_bytes=2_500))
+    assert sizes == [100, 100, 100]
+    assert [max_bytes for _, max_bytes, _ in subscription.asked] == [2500, 1500, 500]
+
+
+def test_the_most_time_ends_the_pulling_after_the_batch_in_hand() -> None:
+    sizes, subscription = taken(replace(BUDGET, max_time=timedelta(seconds=5)))
+    assert sizes == [100, 100, 100]
+    assert [seconds for _, _, seconds in subscription.asked] == [5, 3, 1]
+
+
+def test_time_that_passes_while_a_batch_is_written_counts() -> None:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock)
+    for _ in batches(subscription, BUDGET, clock):
+        clock.advance(timedelta(seconds=10))
+    assert len(subscription.asked) == 2
+
+
+def test_an_empty_batch_ends_the_tick() -> None:
+    assert taken(BUDGET, [100, 0, 100])[0] == [100]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(5, [100, 5, 100, 0]), (4, [100, 4])])
+def test_a_batch_that_is_nearly_empty_leaves_the_rest_to_the_next_tick(size: int, expected: list[int]) -> None:
+    found, _ = taken(BUDGET, [100, size, 100, 0])
+    assert found == [number for number in expected if number]
+
+
+@pytest.mark.parametrize("nothing", [{"max_messages": 0}, {"max_bytes": 0}, {"max_time": timedelta(0)}])
+def test_without_a_budget_nothing_is_pulled(nothing: dict[str, Any]) -> None:
+    sizes, subscription = taken(replace(BUDGET, **nothing))
+    assert (sizes, subscription.asked) == ([], [])
+
+
+def test_a_batch_is_handed_out_before_the_next_is_pulled() -> None:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock)
+    for number, _ in enumerate(batches(subscription, replace(BUDGET, max_messages=400), clock), start=1):
+        assert len(subscription.asked) == number
+    assert len(subscription.asked) == 4
