@@ -78,7 +78,8 @@ def show(summary: Summary, examples: Sequence[object], console: Console) -> None
             "ready after",
             f"{summary.live_ready_after_seconds_p50:g} s",
             f"median of the live windows, from a window's end; at most {summary.live_ready_after_seconds_max:g} s "
-            "(copies sent a minute late are disorder and hold the watermark back; the last windows wait for the idle rule)",
+            "(copies sent a minute late are disorder and hold the watermark back; the last windows wait for the idle "
+            "rule)",
         )
     row(
         "throughput",

@@ -18,6 +18,9 @@ from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable,
 APPEND_RETRIES = 50
 """Appends conflict with nothing but a change of the table's schema: a lost race is only tried again."""
 
+SCHEMA_CHANGES = 20
+"""How many changes of the schema by others an append outlasts; each reader makes a change at most once."""
+
 MOMENT = pa.timestamp("us", tz="UTC")
 
 
@@ -73,6 +76,18 @@ class LakeTable:
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and
         the answer was lost, which a redelivery repeats and the micro-batch drops.
         """
+        if self._table is None:
+            self.existing_or_created(rows.schema)
+        for changes in range(SCHEMA_CHANGES):
+            try:
+                self._append(rows)
+                break
+            except TableConflict:
+                if changes == SCHEMA_CHANGES - 1:
+                    raise
+        self.make_durable()
+
+    def _append(self, rows: pa.Table) -> None:
         with table_errors(self.uri):
             write_deltalake(
                 self.uri,
@@ -83,7 +98,29 @@ class LakeTable:
                 storage_options=self.storage_options,
                 commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
             )
-        self.make_durable()
+
+    def existing_or_created(self, schema: pa.Schema) -> DeltaTable:
+        """The table, empty where it was not there. Exactly one of any number of creators succeeds, which the
+        library promises only without retries; the others find it."""
+        table = self.current()
+        if table is None:
+            with table_errors(self.uri):
+                try:
+                    DeltaTable.create(
+                        self.uri,
+                        schema,
+                        mode="error",
+                        partition_by=[self.partition_column],
+                        storage_options=self.storage_options,
+                        commit_properties=CommitProperties(max_commit_retries=0),
+                    )
+                except DeltaError:  # another was first, or the next look says what is wrong
+                    if not DeltaTable.is_deltatable(self.uri, self.storage_options):
+                        raise
+            table = self.current()
+        if table is None:
+            raise TableConflict(f"{self.uri} vanished while it was written; run again")
+        return table
 
     def make_durable(self) -> None:
         """Have a local disk write what the library left to its cache; a bucket is durable by itself."""

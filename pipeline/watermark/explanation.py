@@ -34,14 +34,14 @@ def explain(decision: Decision, policy: Policy) -> list[str]:
             sentences.append(f"Tracking is {_rough(ahead)} ahead of base, which is at least the band of {band}.")
     if decision.band_start is not None and decision.band_end is not None:
         sentences.append(
-            f"Looked at were the {decision.messages_in_band} messages (at most) published from "
+            f"Looked at were at most {_messages(decision.messages_in_band)} published from "
             f"{iso(decision.band_start)} to {iso(decision.band_end)}: base's backlog, and at least the band of {band} "
             "before what tracking has read, back to the anchor"
             + (f" at {iso(decision.anchor)}." if decision.anchor else ".")
         )
     if decision.pin is not None:
         sentences.append(
-            f"The least event time among them is {iso(decision.pin.min_event_time)}, of {decision.pin.count} messages "
+            f"The least event time among them is {iso(decision.pin.min_event_time)}, of {_messages(decision.pin.count)} "
             f"published within the second from {iso(decision.pin.published_from)}."
         )
     if decision.recent_lag is not None:
@@ -63,6 +63,10 @@ def _outstanding(name: str, reading: EffectiveReading | None, policy: Policy) ->
         f"{name.capitalize()} had not acknowledged a message published at {iso(reading.oldest_unacked)}, "
         f"{_rough(newest.age)} before it was observed."
     )
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 def _at(decision: Decision) -> str:
