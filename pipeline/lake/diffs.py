@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pipeline.clock import Clock, iso, to_us
@@ -211,7 +212,24 @@ class HeartbeatDiffs:
 
     def _existing_or_created(self) -> DeltaTable:
         """The table, with a column for every compared field."""
-        table = self.table.existing_or_created(self.schema)
+        table = self.table.current()
+        if table is None:
+            with table_errors(self.table.uri):
+                try:
+                    DeltaTable.create(
+                        self.table.uri,
+                        self.schema,
+                        mode="error",
+                        partition_by=[PARTITION],
+                        storage_options=self.table.storage_options,
+                        commit_properties=CommitProperties(max_commit_retries=0),
+                    )
+                except DeltaError:  # another run was first, or the next look says what is wrong
+                    if not DeltaTable.is_deltatable(self.table.uri, self.table.storage_options):
+                        raise
+            table = self.table.current()
+        if table is None:
+            raise TableConflict(f"{self.table.uri} vanished while it was written; run again")
         there = {column.name for column in table.schema().fields}
         absent: list[Field] = [column for column in Schema.from_arrow(self.schema).fields if column.name not in there]
         if absent:

@@ -16,10 +16,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 
 APPEND_RETRIES = 50
-"""Appends conflict with nothing but a change of the table's schema: a lost race is only tried again."""
+"""Appends conflict with nothing but the table's creation and a change of its schema: the library tries again."""
 
 SCHEMA_CHANGES = 20
-"""How many changes of the schema by others an append outlasts; each reader makes a change at most once."""
+"""How many of those by others an append outlasts; each reader makes one at most."""
 
 MOMENT = pa.timestamp("us", tz="UTC")
 
@@ -76,8 +76,6 @@ class LakeTable:
         Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and
         the answer was lost, which a redelivery repeats and the micro-batch drops.
         """
-        if self._table is None:
-            self.existing_or_created(rows.schema)
         for changes in range(SCHEMA_CHANGES):
             try:
                 self._append(rows)
@@ -88,6 +86,8 @@ class LakeTable:
         self.make_durable()
 
     def _append(self, rows: pa.Table) -> None:
+        # With retries, the loser of a race to create the table would create it over again.
+        is_there = self._table is not None or self.current() is not None
         with table_errors(self.uri):
             write_deltalake(
                 self.uri,
@@ -96,31 +96,8 @@ class LakeTable:
                 partition_by=[self.partition_column],
                 schema_mode="merge",
                 storage_options=self.storage_options,
-                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
+                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES if is_there else 0),
             )
-
-    def existing_or_created(self, schema: pa.Schema) -> DeltaTable:
-        """The table, empty where it was not there. Exactly one of any number of creators succeeds, which the
-        library promises only without retries; the others find it."""
-        table = self.current()
-        if table is None:
-            with table_errors(self.uri):
-                try:
-                    DeltaTable.create(
-                        self.uri,
-                        schema,
-                        mode="error",
-                        partition_by=[self.partition_column],
-                        storage_options=self.storage_options,
-                        commit_properties=CommitProperties(max_commit_retries=0),
-                    )
-                except DeltaError:  # another was first, or the next look says what is wrong
-                    if not DeltaTable.is_deltatable(self.uri, self.storage_options):
-                        raise
-            table = self.current()
-        if table is None:
-            raise TableConflict(f"{self.uri} vanished while it was written; run again")
-        return table
 
     def make_durable(self) -> None:
         """Have a local disk write what the library left to its cache; a bucket is durable by itself."""

@@ -1,7 +1,8 @@
 """Landed messages and rejected ones: whole, found again by their event times, and errors that say what to do."""
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -307,17 +308,39 @@ def test_a_compaction_says_that_it_changes_no_row(tmp_path: Path) -> None:
     for second in range(2):
         lake.heartbeats().append(columns_of([Beat("a", second)]))
     table_of(lake).optimize.compact()
-    actions = [json.loads(line) for line in commits(tmp_path)[2].read_text().splitlines()]
+    actions = [json.loads(line) for line in commits(tmp_path)[-1].read_text().splitlines()]
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
     assert changes == [False, False, False]
 
 
-def test_appends_of_many_readers_at_once_all_land(tmp_path: Path) -> None:
-    def land(reader: int) -> None:
-        heartbeats = lake_in(tmp_path).heartbeats()
-        for number in range(4):
-            heartbeats.append(columns_of([Beat(f"reader {reader}", number)]))
+READERS, APPENDS = 6, 3
 
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(land, range(6)))
-    assert len(rows_of(lake_in(tmp_path))) == 24
+
+def land_at_once(tmp_path: Path, fields: Mapping[str, FieldKind]) -> None:
+    together = threading.Barrier(READERS, timeout=60)
+
+    def land(reader: int) -> None:
+        heartbeats = lake_in(tmp_path, fields).heartbeats()
+        together.wait()
+        for number in range(APPENDS):
+            heartbeats.append(columns_of([Beat(f"reader {reader}", number)], list(fields)))
+
+    with ThreadPoolExecutor(READERS) as threads:
+        list(threads.map(land, range(READERS)))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_first_appends_of_many_readers_at_once_all_land(tmp_path: Path, number: int) -> None:
+    """There is no table yet: one of them creates it, and the others go on with that one."""
+    land_at_once(tmp_path, {})
+    assert len(rows_of(lake_in(tmp_path))) == READERS * APPENDS
+    land_at_once(tmp_path, {})
+    assert len(rows_of(lake_in(tmp_path))) == 2 * READERS * APPENDS
+    created = [path.name for path in commits(tmp_path) if '"metaData"' in path.read_text()]
+    assert created == [f"{0:020d}.json"]
+
+
+def test_many_readers_that_add_a_column_at_once_all_land(tmp_path: Path) -> None:
+    lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 0)]))
+    land_at_once(tmp_path, {"load": FieldKind.NUMBER})
+    assert len(rows_of(lake_in(tmp_path))) == 1 + READERS * APPENDS
