@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli.run import AsJson
+from pipeline.cli.run import AsJson, wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError
@@ -34,7 +33,7 @@ def status(as_json: AsJson = False) -> None:
     table.add_column()
     for name, value in facts.items():
         table.add_row(name.replace("_", " "), _words(value))
-    console = Console()
+    console = wide_console()
     console.print(f"[dim]{settings.lake.uri}[/]", highlight=False)
     console.print(table)
 
@@ -62,7 +61,7 @@ def explain(as_json: AsJson = False) -> None:
             )
         )
         return
-    console = Console()
+    console = wide_console()
     for sentence in sentences:
         console.print(f"• {sentence}", highlight=False)
 
@@ -103,14 +102,17 @@ def diffs(
 
 
 def _print_rows(rows: pa.Table, of: int) -> None:
-    console = Console()
-    table = Table(box=None, header_style="bold")
-    for name in rows.column_names:
-        table.add_column(name, overflow="fold")
-    for row in rows.to_pylist():
+    """What fits a terminal: the comparisons, without the previous values that they were made from."""
+    console = wide_console()
+    table = Table(box=None, header_style="bold", padding=(0, 1))
+    left_out = ("publish_time", "message_id")
+    shown = [name for name in rows.column_names if not name.startswith("previous_") and name not in left_out]
+    for name in shown:
+        table.add_column(name, no_wrap=True)
+    for row in rows.select(shown).to_pylist():
         table.add_row(*("" if value is None else _words(value) for value in row.values()))
     console.print(table)
-    console.print(f"[dim]{rows.num_rows} of {of} rows[/]", highlight=False)
+    console.print(f"[dim]{rows.num_rows} of {of} rows; --json has every column[/]", highlight=False)
 
 
 def _facts(report: LakeReport, now: datetime) -> dict[str, Any]:
@@ -182,6 +184,8 @@ def _words(value: Any) -> str:
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
+        case float():
+            return f"{value:.6g}"
         case _:
             return str(value)
 

@@ -41,8 +41,8 @@ def explain(decision: Decision, policy: Policy) -> list[str]:
         )
     if decision.pin is not None:
         sentences.append(
-            f"The least event time among them is {iso(decision.pin.min_event_time)}, of {_messages(decision.pin.count)} "
-            f"published within the second from {iso(decision.pin.published_from)}."
+            f"The least event time among them is {iso(decision.pin.min_event_time)}, of "
+            f"{_messages(decision.pin.count)} published within the second from {iso(decision.pin.published_from)}."
         )
     if decision.recent_lag is not None:
         sentences.append(
