@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.cli.run import forget
 from pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
 from pipeline.lake.address import open_objects
+from pipeline.lake.diffs import DiffRun
 from pipeline.lake.disk import DiskObjects
 from pipeline.lake.objects import ObjectStore
 from pipeline.lake.tracking_log import ATTEMPTS, TrackingLog, entry_name
@@ -17,6 +19,7 @@ from pipeline.settings import LakeSettings
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
 
 WRITERS = 4
@@ -403,3 +406,24 @@ def test_a_floor_below_the_watermark_changes_nothing(tmp_path: Path) -> None:
     assert log.catch_up().watermark == before.watermark
     log.forget(1, "damaged", watermark_at_least=at(40))
     assert log.catch_up().watermark_at_least == at(50)
+
+
+def test_the_command_keeps_the_watermark_that_a_computed_window_relied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "tidemark.toml"
+    config.write_text('[lake]\nuri = "file:lake"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(config))
+    log, before = newest_decision_lost(DiskObjects(tmp_path / "lake"), ticks=25)
+    diffs = lake_in(tmp_path).diffs()
+    window = "2026-11-21T05-20Z"
+    fence = diffs.fence([window])
+    run = DiffRun("run", [window], heartbeats_version=0, watermark=at(555.5), started_at=at(600))
+    diffs.leave_manifest(run)
+    diffs.replace(run, fence)
+    assert before.watermark == at(559)
+    flip(tmp_path / "lake" / entry_name(before.number))
+    forget(before.number)
+    assert log.entry(before.number) == Lost("an operator called it lost", at(555.5))
+    standing = TrackingLog(DiskObjects(tmp_path / "lake"), checkpoint_every=1000).catch_up()
+    assert (standing.decision and standing.decision.watermark, standing.watermark) == (at(539), at(555.5))
