@@ -72,7 +72,7 @@ def decode(content: bytes, name: str) -> Entry:
     try:
         if _sealed(content) != content:
             raise ValueError("its bytes are not those that were written")
-        table = pq.read_table(io.BytesIO(content))
+        table = pq.read_table(pa.BufferReader(content), use_threads=False, pre_buffer=False)
         metadata = table.schema.metadata or {}
         return _entry(metadata[KIND].decode(), table, _STANDING_FACTS.validate_json(metadata[FACTS]))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
