@@ -1,7 +1,6 @@
 """Everything that tidemark raises on purpose. A message says what was wrong, where, and what to do next."""
 
 __all__ = [
-    "AcknowledgeFailed",
     "CorruptObject",
     "InvalidSettings",
     "LakeError",
@@ -52,10 +51,6 @@ class SubscriptionMissing(PubSubError):
 
 class PermissionMissing(PubSubError):
     """The credentials lack a permission, which the message names."""
-
-
-class AcknowledgeFailed(PubSubError):
-    """Some acknowledgements were refused. Their messages are durable and will be delivered again."""
 
 
 class ReadingUnavailable(PubSubError):

@@ -3,8 +3,9 @@
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
@@ -63,19 +64,18 @@ def compute_windows(
     WindowNotClosed, before anything is read or written, if the watermark has not passed every window.
     """
     refuse_open(windows, watermark)
-    computed = _compute(spark, windows, heartbeats, diffs, plan, watermark, run, clock)
+    compute = partial(_compute, spark, heartbeats, diffs, plan, watermark, run, clock)
+    computed = compute(windows)
     # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
     versions = diffs.versions(computed.superseded)
     older = [w for w in windows if w.key in versions and versions[w.key] < computed.heartbeats_version]
     for stretch in runs_of_neighbours(older):
-        again = _compute(spark, stretch, heartbeats, diffs, plan, watermark, run, clock)
-        computed = Computed(
-            run=computed.run,
-            heartbeats_version=computed.heartbeats_version,
+        again = compute(stretch)
+        computed = replace(
+            computed,
             rows={**computed.rows, **again.rows},
             superseded=[key for key in computed.superseded if key not in again.rows],
             silent={**computed.silent, **again.silent},
-            input_rows=computed.input_rows,
         )
     return computed
 
@@ -94,13 +94,13 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
 
 def _compute(
     spark: SparkSession,
-    windows: Sequence[Window],
     heartbeats: Heartbeats,
     diffs: HeartbeatDiffs,
     plan: DiffPlan,
     watermark: datetime | None,
     run: str,
     clock: Clock,
+    windows: Sequence[Window],
 ) -> Computed:
     start, end = windows[0].start, windows[-1].end
     keys = [window.key for window in windows]
