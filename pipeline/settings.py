@@ -121,6 +121,7 @@ class Settings(BaseSettings):
         if base_slack is None:
             base_slack = ZERO if self.emulated else chosen.band
         return Policy(
+            rule=chosen.rule,
             band=chosen.band,
             near_real_time=chosen.near_real_time,
             idle_timeout=chosen.idle_timeout,
@@ -129,6 +130,7 @@ class Settings(BaseSettings):
             max_reading_age=chosen.max_reading_age,
             seek_tolerance=chosen.seek_tolerance,
             quantile=chosen.quantile,
+            frontier_quantile=chosen.frontier_quantile,
             reading_slack=reading_slack,
             base_slack=base_slack,
         )

@@ -43,6 +43,7 @@ OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
 OptionalDuration = Annotated[NotNegative | None, BeforeValidator(_empty_is_none)]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
+EmulatorKind = Literal["auto", "official", "local"]
 
 
 class Section(BaseModel):
@@ -59,6 +60,7 @@ class PubSubSettings(Section):
     base_subscription: ResourceId = "heartbeats-base"
     tracking_subscription: ResourceId = "heartbeats-tracking"
     emulator_host: OptionalText = None
+    emulator: EmulatorKind = "auto"
     ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
     pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
@@ -150,6 +152,7 @@ class WindowSettings(Section):
 class WatermarkSettings(Section):
     """How trust is earned; `docs/watermark.md` has the meaning of each."""
 
+    rule: Literal["band", "frontier"] = "band"
     band: NotNegative = timedelta(seconds=10)
     tick: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=10)
     near_real_time: NotNegative = timedelta(seconds=10)
@@ -159,6 +162,7 @@ class WatermarkSettings(Section):
     max_reading_age: Positive = timedelta(minutes=5)
     seek_tolerance: NotNegative = timedelta(seconds=30)
     quantile: float = Field(0.0, ge=0, lt=1)
+    frontier_quantile: float = Field(0.0, ge=0, lt=1)
     reading_slack: OptionalDuration = None
     base_slack: OptionalDuration = None
 

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 
 from pipeline.errors import CorruptObject
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram
-from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Cell, Histogram
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Released, Snapshot, Standing
 
 MOMENT = pa.timestamp("us", tz="UTC")
 CELLS = pa.schema(
@@ -37,6 +37,7 @@ SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
 
 _DECIDED = TypeAdapter(Decided)
+_CELL = TypeAdapter(Cell | None)
 _STANDING_FACTS = TypeAdapter(dict[str, Any])
 
 
@@ -54,6 +55,8 @@ def encode(entry: Entry, writer: str) -> bytes:
                 "reading_violations": standing.reading_violations,
                 "is_missing_entries": standing.is_missing_entries,
                 "watermark_at_least": _text(standing.watermark_at_least),
+                "passed": _CELL.dump_python(standing.passed, mode="json"),
+                "released_before": _text(standing.released_before),
             }
             return _write(_cells(standing.histogram), "compacted", facts, writer)
         case Decided():
@@ -65,6 +68,9 @@ def encode(entry: Entry, writer: str) -> bytes:
         case Lost():
             floor = pa.array([entry.watermark_at_least], MOMENT)
             return _write(pa.table({"what": [entry.what], "watermark_at_least": floor}), "lost", {}, writer)
+        case Released():
+            moments = {name: pa.array([getattr(entry, name)], MOMENT) for name in ("before", "at")}
+            return _write(pa.table({**moments, "by": [entry.by]}), "released", {}, writer)
 
 
 def decode(content: bytes, name: str) -> Entry:
@@ -98,6 +104,9 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
                     reading_violations=facts["reading_violations"],
                     is_missing_entries=facts["is_missing_entries"],
                     watermark_at_least=_moment(facts["watermark_at_least"]),
+                    # Entries from before these were known lack them.
+                    passed=_CELL.validate_python(facts.get("passed")),
+                    released_before=_moment(facts.get("released_before")),
                 )
             )
         case "decision":
@@ -106,6 +115,8 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
             return Beginning(table["complete_from"][0].as_py())
         case "lost":
             return Lost(table["what"][0].as_py(), table["watermark_at_least"][0].as_py())
+        case "released":
+            return Released(*(table[name][0].as_py() for name in ("before", "at", "by")))
         case _:
             raise ValueError(f"an unknown kind of entry, {kind!r}")
 

@@ -36,7 +36,9 @@ class Decision:
     """The outcome of one tick. Moments are aware and in UTC; None means not known or not looked at.
 
     `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings
-    before slack. `band_start`, `band_end`, `pin` and `messages_in_band` are of the band that was looked at.
+    before slack. `band_start`, `band_end`, `pin` and `messages_in_band` are of the publish times that were looked at:
+    the band, or, where there is a `frontier`, what was published since base's oldest. `released_before` is there where
+    an operator let go what base holds from before it.
     """
 
     at: datetime
@@ -53,6 +55,8 @@ class Decision:
     newest_publish_time: datetime | None = None
     recent_lag: timedelta | None = None
     complete_from: datetime | None = None
+    frontier: datetime | None = None
+    released_before: datetime | None = None
 
     @property
     def lag(self) -> timedelta | None:
@@ -70,10 +74,15 @@ class Decision:
         base = "unknown" if self.base is None else iso(self.base.oldest_unacked)
         tracking = "unknown" if self.tracking is None else iso(self.tracking.oldest_unacked)
         match self.reason:
+            case Reason.ADVANCED if self.frontier is not None:
+                return (
+                    f"the lesser of the frontier {_at(self.frontier)} and the least of about {self.messages_in_band} "
+                    f"event times published since {_at(self.band_start)}"
+                )
             case Reason.ADVANCED:
                 return f"the least of about {self.messages_in_band} event times published since {_at(self.band_start)}"
             case Reason.UNCHANGED:
-                return "the least event time in the band is not above it"
+                return f"what may still land is only known to have event times from {_at(self.candidate)} on"
             case Reason.PINNED_BY_BACKLOG:
                 return f"base has not acknowledged what was published at {base}, and its backlog reaches below"
             case Reason.HELD_TRACKING_BEHIND:
@@ -97,7 +106,7 @@ class Decision:
             case Reason.IDLE_HELD:
                 return f"nothing was published since {_at(self.newest_publish_time)}, and idle is set to hold"
             case Reason.RELEASED:
-                return "an operator let the stragglers go"
+                return f"an operator let go what was published before {_at(self.released_before)} and has not landed"
 
 
 def _at(moment: datetime | None) -> str:

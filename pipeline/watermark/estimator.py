@@ -16,6 +16,8 @@ from pipeline.watermark.readings import EffectiveReading
 
 ZERO = timedelta(0)
 BUCKET = timedelta(microseconds=BUCKET_US)
+BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
+"""Buckets beyond any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,15 @@ def estimate(
     complete_from: datetime,
     at: datetime,
     pruned_before: int | None = None,
+    passed: Cell | None = None,
+    released_before: datetime | None = None,
 ) -> Decision:
     """One decision. Pure: the same arguments give the same decision, bit for bit.
 
     `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, less the
-    buckets below `pruned_before`. `base` and `tracking` are the effective readings, tracking's taken after what
-    it acknowledged was persisted. `previous` is the last decision of the same log; `at` is now.
+    buckets below `pruned_before`, whose frontier is `passed`. `base` and `tracking` are the effective readings,
+    tracking's taken after what it acknowledged was persisted. `previous` is the last decision of the same log; `at`
+    is now. What was published before `released_before` and has not landed is let go: it holds nothing, and is late.
     """
     held = _Held(
         at=at,
@@ -59,7 +64,12 @@ def estimate(
 
     oldest_base = base.oldest_unacked - policy.base_slack
     oldest_tracking = tracking.oldest_unacked - policy.reading_slack
-    hole_ends = _end_of_hole(histogram, base, oldest_tracking, pruned_before)
+    hole_ends = None
+    if released_before is not None and released_before > oldest_base:
+        oldest_base = released_before
+        held = replace(held, released_before=released_before)
+    else:
+        hole_ends = _end_of_hole(histogram, base, oldest_tracking, pruned_before)
     if hole_ends is not None:
         held = replace(held, complete_from=max(complete_from, hole_ends))
     if hole_ends is not None or oldest_base < complete_from:
@@ -73,25 +83,101 @@ def estimate(
         candidate = min(oldest_base, oldest_tracking) - policy.band - lag
         return replace(held.decided(candidate, Reason.IDLE_ADVANCED, Reason.UNCHANGED), recent_lag=lag)
 
-    band = band_of(histogram, oldest_base, oldest_tracking, policy)
-    low, high = bucket_of(band.start), bucket_of(band.end)
-    pin = _pin(histogram, low, high, policy)
-    if pin is None or (policy.anchor and band.anchor is None):
+    bound = _frontier if policy.rule == "frontier" else _band
+    bounded = bound(histogram, oldest_base, oldest_tracking, policy, pruned_before, passed)
+    if bounded is None:
         return held.because(Reason.HELD_NO_DATA)
     if _is_idle(histogram, base, tracking, policy):
         unmoved = Reason.IDLE_HELD
-    elif oldest_base < oldest_tracking - policy.band and pin.publish_bucket >= bucket_of(oldest_base):
+    elif oldest_base < oldest_tracking - policy.band and bounded.pin.publish_bucket >= bucket_of(oldest_base):
         unmoved = Reason.PINNED_BY_BACKLOG
     else:
         unmoved = Reason.UNCHANGED
+    moved = Reason.ADVANCED if held.released_before is None else Reason.RELEASED
     return replace(
-        held.decided(pin.min_event_time, Reason.ADVANCED, unmoved),
-        band_start=band.start,
-        band_end=band.end,
-        anchor=band.anchor,
-        pin=pin,
-        messages_in_band=histogram.messages_between(low, high),
+        held.decided(bounded.pin.min_event_time, moved, unmoved),
+        band_start=bounded.start,
+        band_end=bounded.end,
+        anchor=bounded.anchor,
+        pin=bounded.pin,
+        frontier=bounded.frontier,
+        messages_in_band=bounded.messages,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What bounds the event times of all that may still land, from below: the pin, and where it was looked for."""
+
+    pin: Cell
+    start: datetime
+    end: datetime
+    anchor: datetime | None
+    messages: int
+    frontier: datetime | None = None
+
+
+def _band(
+    histogram: Histogram,
+    base: datetime,
+    tracking: datetime,
+    policy: Policy,
+    _pruned_before: int | None,
+    _passed: Cell | None,
+) -> _Bound | None:
+    """The rule `band`: the least event time of the band. None without an anchor, or without a message."""
+    band = band_of(histogram, base, tracking, policy)
+    low, high = bucket_of(band.start), bucket_of(band.end)
+    pin = _least(histogram, low, high, policy)
+    if pin is None or (policy.anchor and band.anchor is None):
+        return None
+    return _Bound(pin, band.start, band.end, band.anchor, histogram.messages_between(low, high))
+
+
+def _frontier(
+    histogram: Histogram,
+    base: datetime,
+    tracking: datetime,
+    policy: Policy,
+    pruned_before: int | None,
+    passed: Cell | None,
+) -> _Bound | None:
+    """The rule `frontier`: the lesser of the least event time published since `base`, which bounds what tracking has
+    seen, and the frontier, which bounds what it has not. None without a frontier."""
+    low = bucket_of(base)
+    frontier = frontier_of(histogram, bucket_of(tracking - policy.band), policy, pruned_before, passed)
+    if frontier is None:
+        return None
+    outstanding = _least(histogram, low, AFTER_ALL, policy)
+    pin = frontier
+    if outstanding is not None and outstanding.min_event_time < frontier.min_event_time:
+        pin = outstanding
+    return _Bound(
+        pin=pin,
+        start=base,
+        end=tracking,
+        anchor=frontier.published_from,
+        messages=histogram.messages_between(low, AFTER_ALL),
+        frontier=frontier.min_event_time,
+    )
+
+
+def frontier_of(
+    histogram: Histogram, before: int, policy: Policy, pruned_before: int | None, passed: Cell | None
+) -> Cell | None:
+    """The cell of the greatest event time that was published in the buckets below `before`.
+
+    Whatever is published a band after a message's bucket has ended has, by the definition of disorder, an event time
+    not below that message's. `passed` stands for the buckets below `pruned_before`. It is no use where those reach
+    beyond `before`, as after a seek of tracking or with a wider band: then None, until tracking has come there again.
+    """
+    if pruned_before is not None and pruned_before > before:
+        return None
+    known_from = BEFORE_ALL if pruned_before is None else pruned_before
+    newer = histogram.frontier_between(known_from, before - 1, policy.frontier_quantile)
+    if passed is None or newer is None:
+        return newer or passed
+    return max(passed, newer, key=lambda cell: cell.min_event_time)
 
 
 def band_of(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> Band:
@@ -108,7 +194,7 @@ def band_of(histogram: Histogram, base: datetime, tracking: datetime, policy: Po
 def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
     """The largest `publish time - event time` in the newest occupied bucket, rounded up to the bucket's end and
     kept within zero and `at_most`."""
-    newest = histogram.newest_valid_bucket(before=_AFTER_ALL)
+    newest = histogram.newest_valid_bucket(before=AFTER_ALL)
     cell = None if newest is None else histogram.minimum_between(newest, newest)
     if newest is None or cell is None:
         return ZERO
@@ -122,9 +208,6 @@ def reachable_from(histogram: Histogram, base: datetime, tracking: datetime, pol
     return bucket_of(band.start)
 
 
-_AFTER_ALL = 1 << 62
-
-
 @dataclass(frozen=True, slots=True)
 class _Held:
     """What every decision carries, whatever it decides."""
@@ -135,6 +218,7 @@ class _Held:
     tracking: EffectiveReading | None
     complete_from: datetime
     histogram: Histogram
+    released_before: datetime | None = None
 
     def because(self, reason: Reason) -> Decision:
         """The watermark stays where it is."""
@@ -147,6 +231,7 @@ class _Held:
             tracking=self.tracking,
             newest_publish_time=None if newest is None else from_us(newest),
             complete_from=self.complete_from,
+            released_before=self.released_before,
         )
 
     def decided(self, candidate: datetime, moved: Reason, unmoved: Reason) -> Decision:
@@ -157,7 +242,7 @@ class _Held:
         return replace(decision, candidate=candidate)
 
 
-def _pin(histogram: Histogram, low: int, high: int, policy: Policy) -> Cell | None:
+def _least(histogram: Histogram, low: int, high: int, policy: Policy) -> Cell | None:
     if policy.quantile > 0:
         return histogram.quantile_between(low, high, policy.quantile)
     return histogram.minimum_between(low, high)

@@ -147,22 +147,43 @@ class Histogram:
         Of a bucket's n messages the `floor(quantile * n)` with the least event times are passed over, and the
         cell of the next one is taken with its exact minimum: never above the true quantile.
         """
-        start, end = self._span(low, high)
-        positions = start + np.flatnonzero(self.event_bucket[start:end] != NO_EVENT)
+        positions, below, size, total = self._ranks(low, high)
         if not len(positions):
             return None
-        buckets, count = self.publish_bucket[positions], self.count[positions]
-        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
-        size = np.diff(first, append=len(buckets))
-        running = np.cumsum(count)
-        before = np.repeat(running[first] - count[first], size)
-        total = np.repeat(np.add.reduceat(count, first), size)
-        reached = running - before > np.floor(quantile * total)
-        # Cells of one bucket stand in the order of event time: the first that is reached holds the quantile.
-        chosen = reached.copy()
-        chosen[1:] &= ~(reached[:-1] & (buckets[1:] == buckets[:-1]))
-        holding = positions[chosen]
+        skipped = np.floor(quantile * total)
+        holding = positions[(below <= skipped) & (skipped < below + size)]
         return self._cell(int(holding[np.argmin(self.min_event_us[holding])]))
+
+    def frontier_between(self, low: int, high: int, quantile: float = 0.0) -> Cell | None:
+        """The greatest, over the publish-time buckets low to high, of each bucket's own greatest event time.
+
+        A bucket's greatest event time is taken as the exact minimum of its highest cell: never above a message that
+        is there. Of a bucket's n messages the `floor(quantile * n)` with the greatest event times are passed over.
+        """
+        positions, below, size, total = self._ranks(low, high)
+        if not len(positions):
+            return None
+        above, skipped = total - below - size, np.floor(quantile * total)
+        holding = positions[(above <= skipped) & (skipped < above + size)]
+        return self._cell(int(holding[np.argmax(self.min_event_us[holding])]))
+
+    def _ranks(self, low: int, high: int) -> tuple[Ints, Ints, Ints, Ints]:
+        """The cells with event times that were published in the buckets low to high: their positions, how many
+        messages of the same bucket have a lesser event bucket, their own counts, and their buckets' totals."""
+        start, end = self._span(low, high)
+        positions = start + np.flatnonzero(self.event_bucket[start:end] != NO_EVENT)
+        buckets, size = self.publish_bucket[positions], self.count[positions]
+        if not len(positions):
+            return positions, size, size, size
+        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
+        cells = np.diff(first, append=len(buckets))
+        running = np.cumsum(size) - size
+        return (
+            positions,
+            running - np.repeat(running[first], cells),
+            size,
+            np.repeat(np.add.reduceat(size, first), cells),
+        )
 
     def _cell(self, position: int) -> Cell | None:
         if self.event_bucket[position] == NO_EVENT:

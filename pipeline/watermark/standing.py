@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate, reachable_from
-from pipeline.watermark.histogram import Histogram, bucket_of
+from pipeline.watermark.estimator import estimate, frontier_of, reachable_from
+from pipeline.watermark.histogram import Cell, Histogram, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
 
@@ -52,12 +52,23 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """An operator let go what was published before `before` and has not landed: it no longer holds the watermark, and
+    is late when it lands. `at` is when; `by` names who."""
+
+    before: datetime
+    at: datetime
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """Everything that the next decision depends on, apart from the next readings.
 
     `number` is the last entry folded, `checkpoint` the last compacted one. `pruned_before` is the publish-time
-    bucket below which cells were dropped. `is_missing_entries` holds until a decision has raised `complete_from`.
-    `watermark_at_least` is the floor that a lost entry left.
+    bucket below which cells were dropped, and `passed` the frontier of what was. `is_missing_entries` holds until a
+    decision has raised `complete_from`. `watermark_at_least` is the floor that a lost entry left. `released_before`
+    holds until base is sought.
     """
 
     number: int = -1
@@ -69,6 +80,8 @@ class Standing:
     reading_violations: int = 0
     is_missing_entries: bool = False
     watermark_at_least: datetime | None = None
+    passed: Cell | None = None
+    released_before: datetime | None = None
 
     @property
     def decision(self) -> Decision | None:
@@ -98,6 +111,9 @@ class Standing:
                 floors = (self.watermark_at_least, entry.watermark_at_least)
                 floor = max((moment for moment in floors if moment is not None), default=None)
                 return replace(self, number=number, is_missing_entries=True, watermark_at_least=floor)
+            case Released():
+                before = entry.before if self.released_before is None else max(entry.before, self.released_before)
+                return replace(self, number=number, released_before=before)
 
     def decide(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Decided:
         """The decision that follows from here with these readings. Assumption: a Beginning was folded."""
@@ -120,6 +136,8 @@ class Standing:
             complete_from=complete_from,
             at=at,
             pruned_before=self.pruned_before,
+            passed=self.passed,
+            released_before=self.released_before,
         )
         return Decided(decision=decision, base=base, tracking=tracking, policy=policy)
 
@@ -130,12 +148,14 @@ class Standing:
 
     def _after_decision(self, number: int, entry: Decided) -> "Standing":
         decision = entry.decision
-        histogram, pruned_before = self.histogram, self.pruned_before
+        histogram, pruned_before, passed = self.histogram, self.pruned_before, self.passed
         if decision.base is not None and decision.tracking is not None:
             reachable = reachable_from(
                 histogram, decision.base.oldest_unacked, decision.tracking.oldest_unacked, entry.policy
             )
-            pruned_before = max(reachable, pruned_before) if pruned_before is not None else reachable
+            if pruned_before is None or reachable > pruned_before:
+                passed = frontier_of(histogram, reachable, entry.policy, pruned_before, passed)
+                pruned_before = reachable
             histogram = histogram.pruned(pruned_before)
         return replace(
             self,
@@ -144,10 +164,17 @@ class Standing:
             decided=entry,
             complete_from=decision.complete_from,
             pruned_before=pruned_before,
+            passed=passed,
+            released_before=None if self._is_sought(decision) else self.released_before,
             # A decision from before the loss was found stands after it in the log and knows nothing of it.
             is_missing_entries=self.is_missing_entries
             and not (decision.complete_from is not None and decision.complete_from >= decision.at),
         )
+
+    def _is_sought(self, decision: Decision) -> bool:
+        """Whether base's readings began anew with this decision."""
+        before = None if self.decision is None else self.decision.base
+        return before is not None and decision.base is not None and decision.base.epoch != before.epoch
 
     def _violations(self, delta: Histogram) -> int:
         """Messages first seen now although the reading had declared their publish time past. By cells, so a
@@ -166,4 +193,4 @@ class Compacted:
     standing: Standing
 
 
-Entry = Beginning | Snapshot | Decided | Compacted | Lost
+Entry = Beginning | Snapshot | Decided | Compacted | Lost | Released
