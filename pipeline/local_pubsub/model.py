@@ -1,0 +1,474 @@
+"""Pub/Sub as a state machine on one thread, with faults that one seed replays.
+
+Time is an argument of every call: the model asks no clock and never sleeps. It knows nothing of gRPC, and of a
+message only that it is a plain protobuf `google.pubsub.v1.PubsubMessage`, which it keeps once, whole, for all the
+subscriptions of its topic.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from pipeline.clock import from_us, iso, to_us, us
+from pipeline.local_pubsub.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    Invalid,
+    ModelError,
+    NotFound,
+    Refused,
+    Throttled,
+    Transient,
+    Unavailable,
+)
+from pipeline.local_pubsub.faults import Faults
+from pipeline.local_pubsub.outstanding import Delivered, Outstanding
+from pipeline.local_pubsub.snapshots import Journal, Snapshot
+
+__all__ = [
+    "AlreadyExists",
+    "DeadlineExceeded",
+    "Delivered",
+    "Invalid",
+    "ModelError",
+    "NotFound",
+    "PubSubModel",
+    "Refused",
+    "Snapshot",
+    "Subscription",
+    "Throttled",
+    "Transient",
+    "Unavailable",
+]
+
+SNAPSHOT_LIFETIME = timedelta(days=7)
+"""A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""
+
+SNAPSHOT_AT_LEAST = timedelta(hours=1)
+"""A snapshot that would live for less is refused. Source: `CreateSnapshot`."""
+
+RETENTION = timedelta(days=7)
+"""How long an unacknowledged message is kept, unless the subscription says otherwise."""
+
+DELETED_TOPIC = "_deleted-topic_"
+"""What the service calls the topic of a subscription whose topic is gone."""
+
+READINGS_KEPT = 16
+"""A stale reading is one of so many before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What is told of a subscription. `config` is the caller's own."""
+
+    name: str
+    topic: str
+    ack_deadline: timedelta
+    retention: timedelta
+    retain_acked_messages: bool
+    config: Any
+
+
+class _State:
+    """A subscription's own."""
+
+    def __init__(self, told: Subscription, tag: str, rng: random.Random) -> None:
+        self.told = told
+        self.tag = tag
+        self.outstanding = Outstanding(tag, rng)
+        self.retained: dict[int, Any] = {}  # acknowledged, and kept for a seek; in the order of acknowledgement
+        self.readings: list[datetime] = []  # when the last snapshots expired
+
+
+class PubSubModel:
+    """Topics, subscriptions and snapshots; in memory alone.
+
+    Names are any text that is unique among its kind. `faults` may be replaced at any time. Assumption: the moments
+    (`at`, aware) that it is told never go back. Every call may raise `Transient` errors if the faults say so.
+    """
+
+    def __init__(self, *, rng: random.Random, faults: Faults = Faults()) -> None:  # noqa: B008 frozen
+        self.faults = faults
+        self._rng = rng
+        self._topics: dict[str, Any] = {}
+        self._subscriptions: dict[str, _State] = {}
+        self._snapshots: dict[str, tuple[Snapshot, Journal]] = {}
+        self._next_number = 1
+        self._next_tag = 1
+        self._newest_publish_us = 0
+
+    # Topics and subscriptions
+
+    def create_topic(self, name: str, config: Any = None) -> None:
+        """Raises AlreadyExists."""
+        self._before()
+        if name in self._topics:
+            raise AlreadyExists(f"topic {name} exists already")
+        self._topics[name] = config
+        self._after()
+
+    def get_topic(self, name: str) -> Any:
+        """The config that it was created with. Raises NotFound."""
+        self._before()
+        return self._topic(name)
+
+    def list_topics(self) -> list[str]:
+        """All names."""
+        self._before()
+        return list(self._topics)
+
+    def delete_topic(self, name: str) -> None:
+        """Its subscriptions stay, with what they have. Raises NotFound."""
+        self._before()
+        self._topic(name)
+        del self._topics[name]
+        for state in self._subscriptions.values():
+            if state.told.topic == name:
+                state.told = _replaced(state.told, DELETED_TOPIC)
+        self._after()
+
+    def create_subscription(
+        self,
+        name: str,
+        topic: str,
+        *,
+        ack_deadline: timedelta,
+        retention: timedelta = RETENTION,
+        retain_acked_messages: bool = False,
+        config: Any = None,
+        at: datetime,
+    ) -> None:
+        """It is given what is published from now on, with publish times of at least `at`.
+
+        Raises AlreadyExists, NotFound (the topic).
+        """
+        self._before()
+        if name in self._subscriptions:
+            raise AlreadyExists(f"subscription {name} exists already")
+        self._topic(topic)
+        told = Subscription(name, topic, ack_deadline, retention, retain_acked_messages, config)
+        self._subscriptions[name] = _State(told, f"s{self._next_tag}", self._rng)
+        self._next_tag += 1
+        self._newest_publish_us = max(self._newest_publish_us, to_us(at))
+        self._after()
+
+    def get_subscription(self, name: str) -> Subscription:
+        """Raises NotFound."""
+        self._before()
+        return self._state(name).told
+
+    def list_subscriptions(self, topic: str | None = None) -> list[Subscription]:
+        """All, or those of a topic (raises NotFound)."""
+        self._before()
+        if topic is not None:
+            self._topic(topic)
+        return [state.told for state in self._subscriptions.values() if topic in (None, state.told.topic)]
+
+    def update_subscription(self, changed: Subscription) -> None:
+        """Replace what is told of the subscription of that name; its messages stay. Raises NotFound."""
+        self._before()
+        self._state(changed.name).told = changed
+        self._after()
+
+    def delete_subscription(self, name: str) -> None:
+        """Its messages are gone; snapshots of it stay. Raises NotFound."""
+        self._before()
+        state = self._state(name)
+        for _, journal in self._snapshots.values():
+            journal.ended(state.outstanding)
+        del self._subscriptions[name]
+        self._after()
+
+    # Messages
+
+    def publish(self, topic: str, messages: Sequence[Any], at: datetime) -> list[str]:
+        """Give the messages to every subscription of the topic, and return their ids, in order.
+
+        Sets `message_id` and `publish_time` of each, and keeps the objects themselves: the caller must not change
+        them any more. Publish times never go back. Raises NotFound.
+        """
+        self._before()
+        self._topic(topic)
+        publish_us = max(to_us(at), self._newest_publish_us)
+        self._newest_publish_us = publish_us
+        if self.faults.whole_seconds:
+            publish_us -= publish_us % 1_000_000
+        seconds, nanos = publish_us // 1_000_000, publish_us % 1_000_000 * 1000
+        numbers = range(self._next_number, self._next_number + len(messages))
+        self._next_number = numbers.stop
+        ids = [str(number) for number in numbers]
+        for message_id, message in zip(ids, messages, strict=True):
+            message.message_id = message_id
+            stamp = message.publish_time
+            stamp.seconds = seconds
+            stamp.nanos = nanos
+        delay_us = us(self.faults.visible_after)
+        for state in self._subscriptions.values():
+            if state.told.topic != topic:
+                continue
+            if not delay_us:
+                state.outstanding.add(numbers, messages)
+                continue
+            for number, message in zip(numbers, messages, strict=True):
+                visible_us = max(to_us(at), publish_us + self._rng.randint(0, delay_us))
+                state.outstanding.add_unseen(number, message, visible_us)
+        for snapshot, journal in self._snapshots.values():
+            if snapshot.topic == topic:
+                journal.published(numbers, messages)
+        self._after()
+        return ids
+
+    def pull(
+        self, subscription: str, max_messages: int, at: datetime, *, max_bytes: int | None = None
+    ) -> list[Delivered]:
+        """What is next, leased for the ack deadline; none where nothing is due. Raises NotFound.
+
+        With `max_bytes`, the message that reaches it is the last. A message comes again, with the same id and
+        publish time, unless it is acknowledged before its lease ends.
+        """
+        self._before()
+        state = self._state(subscription)
+        self._pass_time(state, at)
+        until_us = to_us(at + state.told.ack_deadline)
+        faults = self.faults
+        delivered = state.outstanding.take(
+            max_messages, max_bytes, until_us, faults.shuffled, faults.duplicate_delivery
+        )
+        self._after()
+        return delivered
+
+    def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
+        """These need not come again. An id whose lease has ended still counts; one that counts no more is ignored.
+
+        Raises NotFound, and Invalid for an id that is none of this subscription's; then none is acknowledged.
+        """
+        self._before()
+        state = self._state(subscription)
+        ids = _parsed(ack_ids, state)
+        self._pass_time(state, at)
+        faults, now_us, chance = self.faults, to_us(at), self._rng.random
+        for delivery, number in ids:
+            if faults.acknowledgement_lost and chance() < faults.acknowledgement_lost:
+                continue
+            if (
+                faults.late_acknowledgement_lost
+                and not state.outstanding.is_leased(delivery, number, now_us)
+                and chance() < faults.late_acknowledgement_lost
+            ):
+                continue
+            message = self._forget(state, number)
+            if message is not None and faults.redelivered and chance() < faults.redelivered:
+                within_us = us(state.told.ack_deadline)
+                state.outstanding.undo_later(number, message, now_us + self._rng.randint(0, within_us))
+        state.outstanding.oldest()  # drops what is void, so that a subscription nobody reads does not grow
+        self._after(self.faults.acknowledgement_answer_lost)
+
+    def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
+        """The messages are leased for so long from now on; with 0 they come again at once.
+
+        Without effect on an id whose lease has ended. Raises NotFound, and Invalid as `acknowledge` does.
+        """
+        self._before()
+        state = self._state(subscription)
+        ids = _parsed(ack_ids, state)
+        self._pass_time(state, at)
+        state.outstanding.extend(ids, to_us(at) + seconds * 1_000_000, to_us(at))
+        self._after()
+
+    def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
+        """The publish time of the oldest message that is visible and not acknowledged: the truth, without faults."""
+        state = self._state(subscription)
+        self._pass_time(state, at)
+        return self._oldest(state)
+
+    def unacknowledged(self, subscription: str) -> Iterable[Any]:
+        """All messages that are not acknowledged, also those that are not visible yet; without faults."""
+        return self._state(subscription).outstanding.messages.values()
+
+    # Snapshots
+
+    def create_snapshot(self, name: str, subscription: str, at: datetime, config: Any = None) -> Snapshot:
+        """A snapshot that expires seven days after the oldest unacknowledged publish time, or after now.
+
+        Raises AlreadyExists, NotFound, and Refused where it would live for less than an hour. This is the reading
+        that the faults `stale_reading` and `reading_unavailable` spoil.
+        """
+        self._before()
+        state = self._state(subscription)
+        self._pass_time(state, at)
+        self._expire_snapshots(at)
+        if name in self._snapshots:
+            raise AlreadyExists(f"snapshot {name} exists already")
+        if self._happens(self.faults.reading_unavailable):
+            raise Refused(f"no snapshot of {subscription} can be taken now (a fault)")
+        expire_time = (self._oldest(state) or at) + SNAPSHOT_LIFETIME
+        if state.readings and self._happens(self.faults.stale_reading):
+            expire_time = self._rng.choice(state.readings)
+        elif self.faults.stale_reading:
+            state.readings = [*state.readings, expire_time][-READINGS_KEPT:]
+        if expire_time - at < SNAPSHOT_AT_LEAST:
+            raise Refused(
+                f"a snapshot of {subscription} would expire at {iso(expire_time)}, in less than an hour: its oldest "
+                "unacknowledged message is too old"
+            )
+        snapshot = Snapshot(name, state.told.topic, expire_time, config)
+        self._snapshots[name] = (snapshot, Journal(state.outstanding, self._next_number))
+        self._after()
+        return snapshot
+
+    def get_snapshot(self, name: str, at: datetime) -> Snapshot:
+        """Raises NotFound, also once it has expired."""
+        self._before()
+        return self._snapshot(name, at)[0]
+
+    def list_snapshots(self, at: datetime) -> list[Snapshot]:
+        """All that have not expired."""
+        self._before()
+        self._expire_snapshots(at)
+        return [snapshot for snapshot, _ in self._snapshots.values()]
+
+    def update_snapshot(self, changed: Snapshot, at: datetime) -> None:
+        """Replace what is told of the snapshot of that name. Raises NotFound."""
+        self._before()
+        _, journal = self._snapshot(changed.name, at)
+        self._snapshots[changed.name] = (changed, journal)
+        self._after()
+
+    def delete_snapshot(self, name: str, at: datetime) -> None:
+        """Raises NotFound."""
+        self._before()
+        self._snapshot(name, at)
+        del self._snapshots[name]
+        self._after()
+
+    def seek(self, subscription: str, to: datetime | Snapshot, at: datetime) -> None:
+        """To a time: what was published before is acknowledged, and what was published at it or later is not, as
+        far as it is still there: acknowledged messages are kept where `retain_acked_messages` says so. To a
+        snapshot: what it held and what was published since is unacknowledged, all else acknowledged.
+
+        Raises NotFound, and Invalid for a snapshot of another topic.
+        """
+        self._before()
+        state = self._state(subscription)
+        self._pass_time(state, at)
+        if isinstance(to, Snapshot):
+            snapshot, journal = self._snapshot(to.name, at)
+            if snapshot.topic != state.told.topic:
+                raise Invalid(f"snapshot {to.name} is of {snapshot.topic}, {subscription} is of {state.told.topic}")
+            wanted = dict(journal.messages())
+            void = [number for number in state.outstanding.messages if number not in wanted]
+        else:
+            to_time_us = to_us(to)
+            wanted = {n: message for n, message in state.retained.items() if _publish_us(message) >= to_time_us}
+            void = [n for n, message in state.outstanding.messages.items() if _publish_us(message) < to_time_us]
+        for number in void:
+            self._forget(state, number)
+        self._restore(state, wanted)
+        self._after()
+
+    # Below here is nothing that a caller sees
+
+    def _topic(self, name: str) -> Any:
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise NotFound(f"there is no topic {name}") from None
+
+    def _state(self, name: str) -> _State:
+        try:
+            return self._subscriptions[name]
+        except KeyError:
+            raise NotFound(f"there is no subscription {name}") from None
+
+    def _snapshot(self, name: str, at: datetime) -> tuple[Snapshot, Journal]:
+        self._expire_snapshots(at)
+        try:
+            return self._snapshots[name]
+        except KeyError:
+            raise NotFound(f"there is no snapshot {name}") from None
+
+    def _expire_snapshots(self, at: datetime) -> None:
+        for name in [name for name, (snapshot, _) in self._snapshots.items() if snapshot.expire_time <= at]:
+            del self._snapshots[name]
+
+    def _oldest(self, state: _State) -> datetime | None:
+        number = state.outstanding.oldest()
+        return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
+
+    def _pass_time(self, state: _State, at: datetime) -> None:
+        """What has happened on a subscription until now: ended leases, undone acknowledgements, dropped messages."""
+        undone = state.outstanding.pass_time(to_us(at))
+        if undone:
+            self._restore(state, undone)
+        kept_since_us = to_us(at - state.told.retention)
+        while True:
+            number = state.outstanding.oldest()
+            if number is None or _publish_us(state.outstanding.messages[number]) >= kept_since_us:
+                break
+            state.outstanding.forget(number)
+        while state.retained:
+            number, message = next(iter(state.retained.items()))
+            if _publish_us(message) >= kept_since_us:
+                break
+            del state.retained[number]
+
+    def _forget(self, state: _State, number: int) -> Any | None:
+        """Acknowledge one message; what it was, None if it was acknowledged already."""
+        message = state.outstanding.forget(number)
+        if message is not None:
+            if state.told.retain_acked_messages:
+                state.retained[number] = message
+            for _, journal in self._snapshots.values():
+                journal.forgotten(state.outstanding, number, message)
+        return message
+
+    def _restore(self, state: _State, messages: dict[int, Any]) -> None:
+        restored = {number: message for number, message in messages.items() if number not in state.outstanding.messages}
+        for number in restored:
+            state.retained.pop(number, None)
+            for _, journal in self._snapshots.values():
+                journal.restored(state.outstanding, number)
+        state.outstanding.restore(restored)
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self._rng.random() < chance
+
+    def _before(self) -> None:
+        """The faults that end a call before it has done anything."""
+        faults = self.faults
+        if self._happens(faults.unavailable):
+            raise Unavailable("no answer (a fault); nothing was done")
+        if self._happens(faults.deadline_exceeded):
+            raise DeadlineExceeded("no answer in time (a fault); nothing was done")
+        if self._happens(faults.throttled):
+            raise Throttled("too many requests (a fault); nothing was done")
+
+    def _after(self, also: float = 0.0) -> None:
+        """The faults that lose the answer of a call that has done its work."""
+        if self._happens(self.faults.answer_lost) or self._happens(also):
+            raise Unavailable("the answer was lost (a fault); it took effect")
+
+
+def _parsed(ack_ids: Sequence[str], state: _State) -> list[tuple[int, int]]:
+    """`(delivery, number)` of each, or Invalid."""
+    parsed = []
+    for ack_id in ack_ids:
+        try:
+            tag, delivery, number = ack_id.split(".")
+            parsed.append((int(delivery), int(number)))
+        except ValueError:
+            raise Invalid(f"{ack_id!r} is not an acknowledgement id of {state.told.name}") from None
+        if tag != state.tag:
+            raise Invalid(f"{ack_id!r} is an acknowledgement id of another subscription than {state.told.name}")
+    return parsed
+
+
+def _publish_us(message: Any) -> int:
+    stamp = message.publish_time
+    return int(stamp.seconds * 1_000_000 + stamp.nanos // 1000)
+
+
+def _replaced(told: Subscription, topic: str) -> Subscription:
+    return Subscription(told.name, topic, told.ack_deadline, told.retention, told.retain_acked_messages, told.config)

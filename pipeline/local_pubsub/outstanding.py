@@ -1,0 +1,181 @@
+"""What one subscription has not seen acknowledged: its messages, its leases, and in which order they come.
+
+Messages are known by their number, which rises with publication. Every operation costs what it handles, never
+what is waiting: numbers that have become void stay in the queues, and are dropped where they surface.
+"""
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+
+class Delivered(NamedTuple):
+    """A message on its way to a subscriber (a tuple: a thousand of them are made per pull)."""
+
+    ack_id: str
+    message: Any
+    delivery_attempt: int
+
+
+class Lease:
+    """Messages that are kept from others until a moment, in microseconds since the epoch."""
+
+    __slots__ = ("delivery", "until_us")
+
+    def __init__(self, delivery: int, until_us: int) -> None:
+        self.delivery = delivery
+        self.until_us = until_us
+
+
+class Outstanding:
+    """The unacknowledged messages of one subscription.
+
+    Assumption: the moments that it is told never go back.
+    """
+
+    def __init__(self, tag: str, rng: random.Random) -> None:
+        self.messages: dict[int, Any] = {}  # all that is unacknowledged, also what nobody sees yet
+        self._tag = tag
+        self._rng = rng
+        self._order: list[int] = []  # a heap of what is visible and unacknowledged, and of void numbers
+        self._ready: deque[int] = deque()  # next in line, likewise
+        self._pool: list[int] = []  # the same, in no order, while deliveries are shuffled
+        self._leases: dict[int, Lease] = {}
+        self._ends: list[tuple[int, int, Lease, Sequence[int]]] = []  # a heap of when leases end
+        self._unseen: list[tuple[int, int]] = []  # a heap of when messages become visible
+        self._undone: list[tuple[int, int, Any]] = []  # a heap of when acknowledgements are undone
+        self._undone_once: set[int] = set()
+        self._duplicates: set[int] = set()
+        self._attempts: dict[int, int] = {}  # of those that came more than once
+        self._deliveries = 0
+        self._leased = 0
+
+    def add(self, numbers: range, messages: Sequence[Any]) -> None:
+        """Newly published messages, visible at once. Their numbers are larger than all before."""
+        self.messages.update(zip(numbers, messages, strict=True))
+        self._order.extend(numbers)  # still a heap: nothing in it is larger
+        self._ready.extend(numbers)
+
+    def add_unseen(self, number: int, message: Any, visible_us: int) -> None:
+        """A newly published message that becomes visible later."""
+        self.messages[number] = message
+        heapq.heappush(self._unseen, (visible_us, number))
+
+    def restore(self, messages: Mapping[int, Any]) -> None:
+        """Acknowledged messages are unacknowledged again, and come before the others."""
+        for number, message in sorted(messages.items(), reverse=True):
+            if number not in self.messages:
+                self.messages[number] = message
+                heapq.heappush(self._order, number)
+                self._again(number)
+
+    def forget(self, number: int) -> Any | None:
+        """The message if it was unacknowledged: it is no longer."""
+        self._leases.pop(number, None)
+        if self._attempts:
+            self._attempts.pop(number, None)
+        return self.messages.pop(number, None)
+
+    def undo_later(self, number: int, message: Any, at_us: int) -> None:
+        """Its acknowledgement will be undone at that moment, if none of this message was before."""
+        if number not in self._undone_once:
+            self._undone_once.add(number)
+            heapq.heappush(self._undone, (at_us, number, message))
+
+    def pass_time(self, now_us: int) -> dict[int, Any]:
+        """Leases end, messages become visible, acknowledgements are undone; returns the messages of those."""
+        while self._ends and self._ends[0][0] <= now_us:
+            _, _, lease, numbers = heapq.heappop(self._ends)
+            for number in reversed(numbers):  # so that they keep their order
+                if self._leases.get(number) is lease:
+                    del self._leases[number]
+                    self._again(number)
+        while self._unseen and self._unseen[0][0] <= now_us:
+            _, number = heapq.heappop(self._unseen)
+            heapq.heappush(self._order, number)
+            self._ready.append(number)
+        undone: dict[int, Any] = {}
+        while self._undone and self._undone[0][0] <= now_us:
+            _, number, message = heapq.heappop(self._undone)
+            undone[number] = message
+        return undone
+
+    def oldest(self) -> int | None:
+        """The smallest number that is visible and unacknowledged."""
+        while self._order and self._order[0] not in self.messages:
+            heapq.heappop(self._order)
+        return self._order[0] if self._order else None
+
+    def take(
+        self, at_most: int, max_bytes: int | None, until_us: int, shuffled: bool, duplicates: float
+    ) -> list[Delivered]:
+        """Deliver and lease what is next: at most so many, and no more once they have `max_bytes` together."""
+        taken: list[int] = []
+        size = 0
+        messages, leases = self.messages, self._leases
+        while len(taken) < at_most and (max_bytes is None or size < max_bytes):
+            number = self._next(shuffled)
+            if number is None:
+                break
+            if number not in messages:
+                continue
+            if number in leases:
+                if number not in self._duplicates:
+                    continue
+                self._duplicates.discard(number)
+                self._attempts[number] = self._attempts.get(number, 1) + 1
+            taken.append(number)
+            if max_bytes is not None:
+                size += messages[number].ByteSize()
+        if not taken:
+            return []
+        self._deliveries += 1
+        self._lease(taken, Lease(self._deliveries, until_us))
+        prefix = f"{self._tag}.{self._deliveries}."
+        attempts = self._attempts
+        delivered = [Delivered(f"{prefix}{number}", messages[number], attempts.get(number, 1)) for number in taken]
+        if duplicates:
+            again = [number for number in taken if self._rng.random() < duplicates]
+            self._duplicates.update(again)
+            self._ready.extend(again)
+        return delivered
+
+    def extend(self, ids: Iterable[tuple[int, int]], until_us: int, now_us: int) -> None:
+        """Lease deliveries `(delivery, number)` anew, until then; those whose lease has ended are left alone."""
+        by_delivery: dict[int, list[int]] = {}
+        for delivery, number in ids:
+            if self.is_leased(delivery, number, now_us):
+                by_delivery.setdefault(delivery, []).append(number)
+        for delivery, numbers in by_delivery.items():
+            if until_us > now_us:
+                self._lease(numbers, Lease(delivery, until_us))
+                continue
+            for number in reversed(numbers):
+                del self._leases[number]
+                self._again(number)
+
+    def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
+        """Whether this delivery's lease is the message's newest, and has not ended."""
+        lease = self._leases.get(number)
+        return lease is not None and lease.delivery == delivery and lease.until_us > now_us
+
+    def _lease(self, numbers: Sequence[int], lease: Lease) -> None:
+        self._leases.update(dict.fromkeys(numbers, lease))
+        self._leased += 1
+        heapq.heappush(self._ends, (lease.until_us, self._leased, lease, numbers))
+
+    def _again(self, number: int) -> None:
+        self._attempts[number] = self._attempts.get(number, 1) + 1
+        self._ready.appendleft(number)
+
+    def _next(self, shuffled: bool) -> int | None:
+        if shuffled:
+            self._pool.extend(self._ready)
+            self._ready.clear()
+        if not self._pool:
+            return self._ready.popleft() if self._ready else None
+        chosen = self._rng.randrange(len(self._pool))
+        self._pool[chosen], self._pool[-1] = self._pool[-1], self._pool[chosen]
+        return self._pool.pop()
