@@ -14,9 +14,8 @@ help: ## list the commands
 setup: $(VENV)/.installed ## make .venv with everything pinned in constraints.txt
 
 $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh
-	@sh tools/check_machine.sh $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
+	extras=$$(sh tools/check_machine.sh $(PYTHON)) && $(PYTHON) -m venv $(VENV) && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$$extras]"
 	@touch $@
 
 demo: setup ## play the whole mission on real parts, and compare every row with the truth

@@ -6,6 +6,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pyspark.sql import SparkSession
 
+from pipeline.spark.java import set_java_home
 from pipeline.spark.session import check_answers
 
 
@@ -16,9 +17,11 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     """
 
     def session(self) -> SparkSession:
-        """The session. Raises SparkUnreachable."""
+        """The session. Raises SparkUnreachable, or ToolMissing where a classic session finds no Java."""
         if remote := self.spark_config.get("spark.remote"):
             check_answers(remote)
+        else:
+            set_java_home()
         session: SparkSession = self.spark_session
         return session
 

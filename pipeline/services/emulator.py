@@ -1,18 +1,17 @@
-"""The official Pub/Sub emulator: where it is on this machine, and the command that starts it."""
+"""What stands in for Pub/Sub: the official emulator where it is on this machine, else tidemark's own."""
 
 import ipaddress
-import os
 import re
 import shutil
-import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from pipeline.errors import InvalidSettings, ToolMissing
-
-JAVA_AT_LEAST = 17
-"""What Spark needs; the emulator would do with less."""
+from pipeline.settings_sections import EmulatorKind
+from pipeline.spark.java import find_java
 
 SDK_PLACES = (
     "/usr/lib/google-cloud-sdk",  # the Debian and RPM packages
@@ -44,43 +43,50 @@ def find_emulator_jar() -> Path:
     raise ToolMissing(f"the official Pub/Sub emulator is not on this machine: {HOW_TO_GET_IT}")
 
 
-def find_java() -> Path:
-    """A Java of at least `JAVA_AT_LEAST`: of `$JAVA_HOME`, else on the path. Raises ToolMissing."""
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home, "bin"))) if home else None
-    java = java or shutil.which("java")
-    how = f"install Java {JAVA_AT_LEAST} or newer (such as Debian's openjdk-{JAVA_AT_LEAST}-jre-headless)"
-    if java is None:
-        raise ToolMissing(f"there is no java on the path: {how}")
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """What stands in for the service: what it is, in words, and the program with its flags."""
+
+    name: str
+    program: tuple[str, ...]
+
+    def command(self, host: str, port: int) -> list[str]:
+        """What starts it. None has authentication: raises InvalidSettings for a host that is not loopback."""
+        if not is_loopback(host):
+            raise InvalidSettings(
+                f"pubsub.emulator_host = {host}:{port}: an emulator has no authentication, and is started on loopback "
+                "only, such as 127.0.0.1"
+            )
+        return [*self.program, f"--host={host}", f"--port={port}"]
+
+
+def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
+    """The official one where it is on this machine with a Java that runs it, else tidemark's own; or as is wanted.
+
+    Raises ToolMissing where the official one is wanted and is not there.
+    """
+    own = (sys.executable, "-m", "pipeline.cli", "pubsub")
+    if wanted == "local":
+        return Emulator("tidemark's own Pub/Sub", own)
+    why = "the official emulator is not on this machine"
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ToolMissing(f"{java} does not run ({error}): {how}") from error
-    said = answer.stderr + answer.stdout
-    version = java_version(said)
-    if version is None or version < JAVA_AT_LEAST:
-        raise ToolMissing(f"{java} is {said.strip().splitlines()[0] if said.strip() else 'silent'}: {how}")
-    return Path(java)
+        jar = find_emulator_jar()
+        why = "no Java here runs the official emulator"
+        official = (str(find_java()), *heap_flags(), "-jar", str(jar))
+    except ToolMissing:
+        if wanted == "official":
+            raise
+        return Emulator(f"tidemark's own Pub/Sub ({why})", own)
+    return Emulator("the official Pub/Sub emulator", official)
 
 
-def java_version(said: str) -> int | None:
-    """The feature release out of what `java -version` says: 17 of `17.0.15`, 8 of `1.8.0_392`."""
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
-
-
-def emulator_command(host: str, port: int) -> list[str]:
-    """What starts the emulator. It has no authentication: raises InvalidSettings for a host that is not loopback."""
-    if not is_loopback(host):
-        raise InvalidSettings(
-            f"pubsub.emulator_host = {host}:{port}: the emulator has no authentication, and is started on loopback "
-            "only, such as 127.0.0.1"
-        )
-    return [str(find_java()), *heap_flags(), "-jar", str(find_emulator_jar()), f"--host={host}", f"--port={port}"]
+def emulator_command(host: str, port: int, wanted: EmulatorKind = "auto") -> list[str]:
+    """What starts the chosen emulator. Raises ToolMissing and InvalidSettings."""
+    return choose_emulator(wanted).command(host, port)
 
 
 def heap_flags() -> list[str]:
-    """How much memory the emulator's JVM gets, at most a quarter of the machine's, most of it for short-lived objects.
+    """How much memory the official emulator's JVM gets: at most a quarter of the machine's, half of it for what is new.
 
     While anything is outstanding, the emulator copies its set of undelivered messages at every pull: with JVM
     defaults a backlog of 400,000 drains at a third of the speed.

