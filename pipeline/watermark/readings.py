@@ -15,12 +15,21 @@ class Reading:
 
     `observed_at` is a moment before the request was sent. Where nothing is outstanding, `oldest_unacked` is a
     moment not after the answer. `names_a_message` says that `oldest_unacked` is the publish time of a message,
-    to the second, and not a bound.
+    to the second, and not a bound. As a bound it is below the true one by at most `uncertainty`. `source` is the method
+    that it was read by, for people.
     """
 
     observed_at: datetime
     oldest_unacked: datetime
     names_a_message: bool
+    uncertainty: timedelta = timedelta(0)
+    source: str = "snapshot"
+
+    @property
+    def no_later_than(self) -> datetime:
+        """The oldest outstanding message was not published after this; nothing outstanding: it is one moment
+        at which there was none."""
+        return self.oldest_unacked + self.uncertainty
 
     @property
     def age(self) -> timedelta:
@@ -44,7 +53,7 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
     """The effective reading after one more observation (None: there was none this time).
 
     Observations may come in any order of their moments (two trackers write into one log): one from before the
-    epoch began says nothing about it and is passed over.
+    epoch began says nothing about it and is passed over. A fall counts only beyond what the reading is uncertain by.
     """
     if reading is None:
         return previous
@@ -53,7 +62,7 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
     if reading.observed_at < previous.epoch_began:
         return previous
     newer = reading.observed_at > previous.newest.observed_at
-    if newer and reading.oldest_unacked < previous.oldest_unacked - tolerance:
+    if newer and reading.no_later_than < previous.oldest_unacked - tolerance:
         return _epoch(previous.epoch + 1, reading)
     newest = reading if newer else previous.newest
     if reading.oldest_unacked > previous.oldest_unacked:
