@@ -602,6 +602,7 @@ ticks = st.lists(
 )
 policies = st.builds(
     Policy,
+    rule=st.sampled_from(["band", "frontier"]),
     band=bands,
     idle=st.sampled_from(["advance", "hold"]),
     quantile=st.sampled_from([0.0, 0.2]),

@@ -1,0 +1,224 @@
+"""The rule `frontier`: the least event time since base's oldest, and the greatest before tracking less the band."""
+
+import math
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import from_us, to_us
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.estimator import estimate, frontier_of
+from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Snapshot, Standing
+from tests.watermark.builders import (
+    LONG_AGO,
+    START,
+    START_US,
+    Times,
+    at,
+    bounded,
+    decide,
+    effective,
+    histogram_of,
+    published,
+    reading,
+    seconds,
+)
+
+FRONTIER = Policy(rule="frontier", idle="hold")
+EVERY_SECOND = published([(second, second - 1) for second in range(100)])
+"""Published at 0, 1, ... 99; each happened one second before."""
+
+
+def decided(histogram: Histogram, base: float, tracking: float = 100, policy: Policy = FRONTIER) -> Decision:
+    """One decision at 100, with oldest unacknowledged publish times in seconds from the start."""
+    return decide(
+        histogram,
+        base=effective(base, observed=100),
+        tracking=effective(tracking, observed=100),
+        policy=policy,
+    )
+
+
+def test_without_backlog_the_watermark_is_the_greatest_event_time_a_band_before_tracking() -> None:
+    decision = decided(EVERY_SECOND, base=100)
+    assert (decision.reason, decision.watermark, decision.frontier) == (Reason.ADVANCED, at(88), at(88))
+
+
+def test_a_late_stream_that_has_landed_does_not_hold_the_frontier_as_it_holds_the_band() -> None:
+    one_is_late = EVERY_SECOND + published([(second + 0.5, second - 60) for second in range(0, 100, 10)])
+    assert decided(one_is_late, base=100).watermark == at(88)
+    assert decided(one_is_late, base=100, policy=replace(FRONTIER, rule="band")).watermark == at(30)
+
+
+def test_a_backlog_of_base_holds_the_frontier_at_its_least_event_time() -> None:
+    straggler = EVERY_SECOND + published([(50.5, 7)])
+    decision = decided(straggler, base=50.5)
+    assert (decision.watermark, decision.band_start) == (at(7), at(50.5))
+    assert decision.pin is not None
+    assert decision.pin.published_from == at(50)
+    again = decide(
+        straggler,
+        base=effective(50.5, observed=101),
+        tracking=effective(101),
+        policy=FRONTIER,
+        previous=decision,
+    )
+    assert again.reason is Reason.PINNED_BY_BACKLOG
+
+
+def test_tracking_that_stalls_holds_the_frontier_a_band_before_it() -> None:
+    assert decided(EVERY_SECOND, base=60, tracking=80).watermark == at(59)
+    behind = decided(EVERY_SECOND, base=75, tracking=80)
+    assert behind.reason is Reason.HELD_TRACKING_BEHIND
+
+
+def test_a_bucket_that_has_not_ended_a_band_before_tracking_is_not_passed() -> None:
+    histogram = published([(85, 70), (89, 80), (89.9, 95)])
+    assert decided(histogram, base=100).frontier == at(95)
+    assert decided(histogram, base=99.95, tracking=99.95).frontier == at(70)
+
+
+def test_of_the_highest_cell_the_least_event_time_counts() -> None:
+    histogram = published([(80, 70.2), (80.1, 70.7), (80.2, 69.9)])
+    assert decided(histogram, base=100).watermark == at(70.2)
+
+
+def test_nothing_published_a_band_before_tracking_holds() -> None:
+    assert decided(published([(95, 90), (99, 94)]), base=100).reason is Reason.HELD_NO_DATA
+    assert decided(published([(95, 90)], rejected=[50]), base=100).reason is Reason.HELD_NO_DATA
+
+
+def test_a_clock_that_runs_fast_makes_others_late_unless_a_quantile_passes_over_it() -> None:
+    fast = EVERY_SECOND + published([(50.5, 150)])
+    assert decided(fast, base=100).watermark == at(150)
+    few = published([(50 + part / 100, 49) for part in range(99)]) + fast
+    assert decided(few, base=100, policy=replace(FRONTIER, frontier_quantile=0.02)).watermark == at(88)
+
+
+def test_what_was_pruned_keeps_its_part_of_the_frontier_through_a_restart() -> None:
+    fast_once = published([(3, 60), *((second, second - 1) for second in range(4, 100))])
+    standing = _tick(Standing().after(0, Beginning(LONG_AGO)), fast_once, now=100)
+    assert standing.watermark == at(88)
+    assert standing.passed is not None
+    assert standing.passed.min_event_time == at(87)
+    nothing_high = published([(second, 10) for second in range(101, 130)])
+    through = _tick(standing, nothing_high, now=130)
+    restarted = _tick(Standing().after(0, Compacted(standing)), nothing_high, now=130)
+    assert through.decision == restarted.decision
+    assert through.decision is not None
+    assert through.decision.frontier == at(98)  # published at 99: some of it was pruned, all of it is known
+
+
+def test_a_wider_band_than_that_which_pruned_waits_until_tracking_has_come_there_again() -> None:
+    standing = _tick(Standing().after(0, Beginning(LONG_AGO)), EVERY_SECOND, now=100)
+    wider = replace(FRONTIER, band=seconds(40))
+    held = standing.decide(reading(101), reading(101), wider, at(101))
+    assert held.decision.reason is Reason.HELD_NO_DATA
+    later = standing.decide(reading(131), reading(131), wider, at(131))
+    assert later.decision.frontier == at(89)
+
+
+def test_a_message_that_comes_again_after_its_second_was_pruned_does_not_count_as_a_bucket_of_its_own() -> None:
+    policy = replace(FRONTIER, frontier_quantile=0.02)
+    crowd = published([*((50 + part / 100, 49) for part in range(99)), (50.995, 150), (99, 98)])
+    standing = _tick(Standing().after(0, Beginning(LONG_AGO)), crowd, now=100, policy=policy)
+    assert standing.pruned_before is not None
+    assert standing.pruned_before >= bucket_of(at(50))
+    standing = _tick(standing, published([(115, 114)]), now=130, policy=policy)
+    again = _tick(standing, published([(50.995, 150)]), now=131, policy=policy)
+    assert again.watermark == at(114)
+
+
+def _tick(standing: Standing, histogram: Histogram, *, now: float, policy: Policy = FRONTIER) -> Standing:
+    standing = standing.after(standing.number + 1, Snapshot(histogram))
+    decision: Decided = standing.decide(reading(now), reading(now), policy, at(now))
+    return standing.after(standing.number + 1, decision)
+
+
+# ------------------------------------------------------------------------------------- against plain lists
+
+TENTH = 100_000
+tenths = st.integers(-50, 400).map(lambda tenth: START_US + tenth * TENTH)
+timelines = st.lists(st.tuples(tenths, tenths), max_size=40)
+moments = st.integers(0, 400).map(lambda tenth: from_us(START_US + tenth * TENTH))
+bands = st.sampled_from([0.0, 0.5, 1.0, 2.5, 10.0]).map(seconds)
+
+
+@bounded
+@given(timelines, moments, moments, bands)
+def test_it_is_never_above_the_rule_on_exact_times(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
+) -> None:
+    decision = _decision(histogram_of(messages), base, tracking, replace(FRONTIER, band=band))
+    before = [event for publish, event in messages if publish < to_us(tracking - band)]
+    if decision.watermark is None:
+        assert all(publish // BUCKET_US >= bucket_of(tracking - band) for publish, _ in messages)
+        return
+    since = [event for publish, event in messages if publish >= to_us(base)]
+    assert to_us(decision.watermark) <= min([max(before), *since])
+
+
+@bounded
+@given(timelines, moments, moments, bands, st.sampled_from([0.0, 0.1, 0.5]))
+def test_it_is_the_rule_on_times_rounded_down_to_buckets(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta, quantile: float
+) -> None:
+    policy = replace(FRONTIER, band=band, frontier_quantile=quantile)
+    decision = _decision(histogram_of(messages), base, tracking, policy)
+    passed: dict[int, list[int]] = {}
+    for publish, event in messages:
+        if publish // BUCKET_US < bucket_of(tracking - band):
+            passed.setdefault(publish // BUCKET_US, []).append(event)
+    if not passed:
+        assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
+        return
+    highest = []
+    for events in passed.values():
+        at_quantile = sorted(events, reverse=True)[math.floor(quantile * len(events))]
+        highest.append(min(event for event in events if event // BUCKET_US == at_quantile // BUCKET_US))
+    since = [event for publish, event in messages if publish // BUCKET_US >= bucket_of(base)]
+    assert decision.watermark == from_us(min([max(highest), *since]))
+
+
+@bounded
+@given(timelines, moments, moments, bands)
+def test_it_is_never_below_the_band_where_nothing_is_known_beyond_tracking(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
+) -> None:
+    seen = histogram_of([times for times in messages if times[0] <= to_us(tracking)])
+    by_band = _decision(seen, base, tracking, replace(FRONTIER, rule="band", band=band))
+    by_frontier = _decision(seen, base, tracking, replace(FRONTIER, band=band))
+    assert (by_band.watermark is None) == (by_frontier.watermark is None)
+    if by_band.watermark is not None and by_frontier.watermark is not None:
+        assert by_frontier.watermark >= by_band.watermark
+
+
+@bounded
+@given(timelines, moments, bands, st.integers(-10, 60))
+def test_pruning_below_any_bucket_that_is_passed_changes_nothing(
+    messages: list[Times], tracking: datetime, band: timedelta, cut: int
+) -> None:
+    policy = replace(FRONTIER, band=band)
+    histogram, before = histogram_of(messages), bucket_of(tracking - band)
+    pruned_before = min(START_US // BUCKET_US + cut, before)
+    passed = frontier_of(histogram, pruned_before, policy, None, None)
+    whole = frontier_of(histogram, before, policy, None, None)
+    pruned = frontier_of(histogram.pruned(pruned_before), before, policy, pruned_before, passed)
+    assert (pruned and pruned.min_event_time) == (whole and whole.min_event_time)
+
+
+def _decision(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> Decision:
+    ready = [effective((moment - START).total_seconds()) for moment in (base, tracking)]
+    return estimate(
+        histogram,
+        base=ready[0],
+        tracking=ready[1],
+        policy=policy,
+        previous=None,
+        complete_from=LONG_AGO,
+        at=max(base, tracking),
+    )
