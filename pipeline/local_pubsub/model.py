@@ -277,6 +277,11 @@ class PubSubModel:
         state.outstanding.extend(ids, to_us(at) + seconds * 1_000_000, to_us(at))
         self._after()
 
+    def next_change(self, subscription: str) -> datetime | None:
+        """Before this moment a pull that finds nothing finds nothing again, unless somebody calls; None: ever."""
+        next_us = self._state(subscription).outstanding.next_us()
+        return None if next_us is None else from_us(next_us)
+
     def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
         """The publish time of the oldest message that is visible and not acknowledged: the truth, without faults."""
         state = self._state(subscription)

@@ -102,6 +102,10 @@ class Outstanding:
             undone[number] = message
         return undone
 
+    def next_us(self) -> int | None:
+        """When `pass_time` may have something to do again, if nobody calls before."""
+        return min((heap[0][0] for heap in (self._ends, self._unseen, self._undone) if heap), default=None)
+
     def oldest(self) -> int | None:
         """The smallest number that is visible and unacknowledged."""
         while self._order and self._order[0] not in self.messages:

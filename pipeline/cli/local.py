@@ -1,0 +1,78 @@
+"""The command that serves tidemark's own Pub/Sub."""
+
+import random
+from dataclasses import fields
+from datetime import timedelta
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.durations import parse_duration
+from pipeline.errors import InvalidSettings
+from pipeline.local_pubsub.faults import Faults
+from pipeline.local_pubsub.model import PubSubModel
+from pipeline.local_pubsub.server import served
+from pipeline.services.emulator import is_loopback
+
+FAULT_NAMES = tuple(field.name for field in fields(Faults))
+
+
+def pubsub(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; the ready line says which.")] = 8085,
+    host: Annotated[str, typer.Option(help="On loopback: there is no authentication.")] = "127.0.0.1",
+    seed: Annotated[
+        int | None, typer.Option(help="Draw the faults from this seed; else another one each time.")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help=f"What goes wrong, repeatable. Names: {', '.join(FAULT_NAMES)}."),
+    ] = None,
+) -> None:
+    """Serve a Pub/Sub of our own on loopback, for a machine without the official emulator.
+
+    It has what tidemark uses: topics, subscriptions, unary pulls, acknowledgements, leases that end, snapshots and
+    seeks. Everything is in memory and gone when it stops. Faults are chances (unavailable=0.01), durations
+    (visible_after=500ms) or true and false (shuffled=true); nothing goes wrong unless one is named.
+    """
+    if not is_loopback(host):
+        raise InvalidSettings(
+            f"--host {host}: this Pub/Sub has no authentication, and is served on loopback only, such as 127.0.0.1"
+        )
+    model = PubSubModel(rng=random.Random(seed), faults=faults_of(fault or []))  # noqa: S311 no secret
+    try:
+        with served(model, host=host, port=port) as address:
+            print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops", flush=True)
+            Event().wait()
+    except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends
+        return
+
+
+def faults_of(written: list[str]) -> Faults:
+    """The faults that are written as `name=value`. Raises InvalidSettings."""
+    values: dict[str, Any] = {}
+    for one in written:
+        name, equals, value = one.partition("=")
+        if not equals or name not in FAULT_NAMES:
+            raise InvalidSettings(f"--fault {one}: write NAME=VALUE, with one of {', '.join(FAULT_NAMES)}")
+        try:
+            values[name] = _value(name, value)
+            Faults(**{name: values[name]})
+        except ValueError as error:
+            raise InvalidSettings(f"--fault {one}: {error}") from error
+    return Faults(**values)
+
+
+def _value(name: str, written: str) -> bool | float | timedelta:
+    """A value of the kind that the fault's default is of."""
+    default = getattr(Faults(), name)
+    if isinstance(default, bool):
+        if written not in ("true", "false"):
+            raise ValueError("it is true or false")
+        return written == "true"
+    return parse_duration(written) if isinstance(default, timedelta) else float(written)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command()(pubsub)
