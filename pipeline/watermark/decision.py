@@ -83,6 +83,11 @@ class Decision:
                 return f"the least of about {self.messages_in_band} event times published since {_at(self.band_start)}"
             case Reason.UNCHANGED:
                 return f"what may still land is only known to have event times from {_at(self.candidate)} on"
+            case Reason.PINNED_BY_BACKLOG if self.released_before is not None:
+                return (
+                    f"base still holds what was let go (published at {base}), so nothing is known of what else it "
+                    f"holds from {_at(self.released_before)} on"
+                )
             case Reason.PINNED_BY_BACKLOG:
                 return f"base has not acknowledged what was published at {base}, and its backlog reaches below"
             case Reason.HELD_TRACKING_BEHIND:

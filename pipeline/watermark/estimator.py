@@ -65,7 +65,7 @@ def estimate(
     oldest_base = base.oldest_unacked - policy.base_slack
     oldest_tracking = tracking.oldest_unacked - policy.reading_slack
     hole_ends = None
-    if released_before is not None and released_before > oldest_base:
+    if released_before is not None and released_before > base.oldest_unacked:  # else base has passed it, slack or not
         oldest_base = released_before
         held = replace(held, released_before=released_before)
     else:
