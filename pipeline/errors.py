@@ -21,6 +21,7 @@ __all__ = [
     "TableConflict",
     "TidemarkError",
     "ToolMissing",
+    "TraceUnusable",
     "WindowNotClosed",
 ]
 
@@ -107,3 +108,7 @@ class ToolMissing(TidemarkError):
 
 class ServiceFailed(TidemarkError):
     """A process that tidemark started ended or did not become ready; the message names its log."""
+
+
+class TraceUnusable(TidemarkError):
+    """A trace cannot be replayed as it is: a column is missing or of a type that says too little, or it is empty."""
