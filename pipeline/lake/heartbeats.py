@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import DeltaTable
 
 from pipeline.errors import LakeError
 from pipeline.heartbeat import FieldKind
@@ -114,6 +115,11 @@ class Heartbeats:
         table = self._table.current()
         return None if table is None else table.version()
 
+    def pinned(self) -> DeltaTable | None:
+        """The newest version, to be read as it is however much lands meanwhile; None while nothing has landed."""
+        version = self.version()
+        return None if version is None else self._table.at(version)
+
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """The newest version's files that may hold event times in `[start, end]`, told by their statistics."""
         table = self._table.current()
@@ -146,6 +152,10 @@ class Heartbeats:
             oldest_event_time=pc.min(_event_times(actions, "min")).as_py(),
             newest_event_time=pc.max(_event_times(actions, "max")).as_py(),
         )
+
+    def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
+        """Message id and publish time of each landing that was published in `[start, end)`, in whole seconds."""
+        return self._table.rows_between("publish_time", start, end, ("message_id", "publish_time"))
 
     def hours(self) -> list[datetime]:
         """The starts of the event hours in which any message has landed."""

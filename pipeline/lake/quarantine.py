@@ -1,6 +1,7 @@
 """The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -39,6 +40,10 @@ class Quarantine:
         )
         days = pc.strftime(rows["landed_at"], format="%Y-%m-%d")
         self._table.append(rows.append_column(PARTITION, days).cast(QUARANTINE))
+
+    def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
+        """Message id and publish time of each landing that was published in `[start, end)`, in whole seconds."""
+        return self._table.rows_between("publish_time", start, end, ("message_id", "publish_time"))
 
     def reasons(self) -> dict[str, int]:
         """How many distinct messages were rejected for each reason."""

@@ -4,12 +4,14 @@ A table that does not exist yet is an empty one; its first append creates it.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 
@@ -59,6 +61,16 @@ class LakeTable:
         """The table as it was at a version, whatever has been written or compacted since."""
         with table_errors(self.uri):
             return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
+
+    def rows_between(self, column: str, start: datetime, end: datetime, columns: Sequence[str]) -> pa.Table | None:
+        """These columns of the rows that have `column` in `[start, end)`, both in whole seconds; None if the table was
+        never written. Files that hold none of them, by their statistics, are not opened."""
+        table = self.current()
+        if table is None:
+            return None
+        with table_errors(self.uri):
+            wanted = (pc.field(column) >= pa.scalar(start, MOMENT)) & (pc.field(column) < pa.scalar(end, MOMENT))
+            return table.to_pyarrow_dataset().to_table(list(columns), filter=wanted, use_threads=False)
 
     def committed_ms(self) -> dict[str, int]:
         """When each partition's newest file was added, in milliseconds since the epoch."""
