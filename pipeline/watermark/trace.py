@@ -237,7 +237,7 @@ class _Deltas:
         np.maximum.at(self._newest_publish_us, tracked[valid], publish[valid])
         event_bucket = np.where(valid, event // BUCKET_US, NO_EVENT)
         self._parts.append(
-            _grouped(tracked, publish // BUCKET_US, event_bucket, np.ones(len(tracked), dtype=np.int64), event)
+            _grouped(tracked, publish // BUCKET_US, event_bucket, np.ones_like(publish), event, publish, publish)
         )
         self._unmerged += len(self._parts[-1][0])
         if self._unmerged > max(self._merged, FEWEST_CELLS_TO_MERGE):
@@ -248,35 +248,34 @@ class _Deltas:
         if not self._parts:
             return {}
         self._merge()
-        tracked, publish, event, count, least = self._parts[0]
+        tracked, *cells = self._parts[0]
         numbers, starts = np.unique(tracked, return_index=True)
         ends = np.append(starts[1:], len(tracked))
         return {
-            number: self._histogram(number, publish[low:high], event[low:high], count[low:high], least[low:high])
+            number: self._histogram(number, [column[low:high] for column in cells])
             for number, low, high in zip(numbers.tolist(), starts.tolist(), ends.tolist(), strict=True)
         }
 
-    def _histogram(self, number: int, publish: Ints, event: Ints, count: Ints, least: Ints) -> Histogram:
-        newest, oldest = int(self._newest_publish_us[number]), int(least.min())
+    def _histogram(self, number: int, cells: Sequence[Ints]) -> Histogram:
+        newest, oldest = int(self._newest_publish_us[number]), int(cells[3].min())
         return Histogram(
-            publish,
-            event,
-            count,
-            least,
+            *cells,
             newest_publish_us=None if newest == NO_EVENT else newest,
             oldest_event_us=None if oldest == NO_EVENT_TIME else oldest,
         )
 
     def _merge(self) -> None:
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        self._parts = [_grouped(columns[0], columns[1], columns[2], columns[3], columns[4])]
+        self._parts = [_grouped(*columns)]
         self._unmerged, self._merged = 0, len(self._parts[0][0])
 
 
-def _grouped(tick: Ints, publish: Ints, event: Ints, count: Ints, least: Ints) -> tuple[Ints, ...]:
-    """Rows of equal (tick, publish, event) as one, sorted by them: the counts added, the least of the least."""
+def _grouped(
+    tick: Ints, publish: Ints, event: Ints, count: Ints, least: Ints, first: Ints, last: Ints
+) -> tuple[Ints, ...]:
+    """Rows of equal (tick, publish, event) as one, sorted by them: the counts added, the least and the last of each."""
     if not len(tick):
-        return tick, publish, event, count, least
+        return tick, publish, event, count, least, first, last
     order = np.lexsort((event, publish, tick))
     tick, publish, event = tick[order], publish[order], event[order]
     differs = np.ones(len(tick), dtype=bool)
@@ -288,6 +287,8 @@ def _grouped(tick: Ints, publish: Ints, event: Ints, count: Ints, least: Ints) -
         event[starts],
         np.add.reduceat(count[order], starts),
         np.minimum.reduceat(least[order], starts),
+        np.minimum.reduceat(first[order], starts),
+        np.maximum.reduceat(last[order], starts),
     )
 
 
