@@ -1,0 +1,86 @@
+"""Starting what stands in for Pub/Sub."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.clock import SystemClock
+from pipeline.pubsub.connection import publisher_client
+from pipeline.services import emulator
+from pipeline.services.processes import Supervisor
+from pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
+from pipeline.settings import PubSubSettings, Settings
+from tests.emulator import free_port
+
+
+@dataclass
+class Started:
+    """A supervisor, and what it said."""
+
+    supervisor: Supervisor
+    said: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    said: list[str] = []
+    supervisor = Supervisor(tmp_path, SystemClock(), said.append)
+    yield Started(supervisor, said)
+    supervisor.stop()
+
+
+def settings_for(choice: str) -> Settings:
+    return Settings(pubsub=PubSubSettings(emulator_host=f"127.0.0.1:{free_port()}", emulator=choice))
+
+
+def topics(settings: Settings) -> list[str]:
+    client = publisher_client(settings.pubsub.emulator_host)
+    try:
+        found = client.list_topics(project=f"projects/{settings.pubsub.project}", timeout=10)
+        return [topic.name for topic in found]
+    finally:
+        client.transport.close()
+
+
+def test_our_own_pubsub_is_started_where_it_is_wanted_and_that_is_said(started: Started) -> None:
+    settings = settings_for("local")
+    assert emulator_is_absent(settings)
+    start_emulator(started.supervisor, settings)
+    assert started.said == [f"starting tidemark's own Pub/Sub at {settings.pubsub.emulator_host}"]
+    assert not emulator_is_absent(settings)
+    provision_here(settings, SystemClock())
+    assert topics(settings) == [settings.pubsub.topic_path]
+
+
+def test_on_a_machine_without_the_official_emulator_ours_is_started(
+    started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(emulator, "SDK_PLACES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    settings = settings_for("auto")
+    start_emulator(started.supervisor, settings)
+    (said,) = started.said
+    assert said.startswith("starting tidemark's own Pub/Sub (the official emulator is not on this machine) at ")
+    assert topics(settings) == []
+
+
+def test_what_was_killed_comes_back_empty_and_is_provisioned_again(started: Started) -> None:
+    settings = settings_for("local")
+    start_emulator(started.supervisor, settings)
+    psutil.Process(started.supervisor.running[0].process.pid).kill()
+    started.supervisor.running[0].process.wait(10)
+    started.supervisor.restart_what_died()
+    assert topics(settings) == [settings.pubsub.topic_path]
+    assert "provisioning again" in started.said[-1]
+
+
+def test_it_ends_when_it_is_asked_to(started: Started) -> None:
+    settings = settings_for("local")
+    start_emulator(started.supervisor, settings)
+    process = started.supervisor.running[0].process
+    process.terminate()
+    assert process.wait(10) == 0
+    assert emulator_is_absent(settings)
