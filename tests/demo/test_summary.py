@@ -1,0 +1,54 @@
+"""When a demonstration is called right."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipeline.demo.summary import Summary
+
+RIGHT = Summary(
+    published=101,
+    duplicates=1,
+    broken={"NO_EVENT_TIME": 1, "NO_STREAM_ID": 0},
+    landed=100,
+    quarantined={"NO_EVENT_TIME": 1},
+    quarantine_differences=0,
+    windows=2,
+    rows=99,
+    expected_rows=99,
+    differences=0,
+    late=0,
+    missed=0,
+    ready_after_seconds_p50=1.0,
+    ready_after_seconds_max=2.0,
+    live_ready_after_seconds_p50=None,
+    live_ready_after_seconds_max=None,
+    messages_per_second=10.0,
+    backlog_messages=90,
+    backlog_landed_after_seconds=9.0,
+    seconds=60.0,
+)
+
+
+def test_a_kind_of_broken_message_that_was_never_published_is_no_difference() -> None:
+    assert RIGHT.is_right
+    assert RIGHT.as_json()["is_right"] is True
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": 98},
+        {"rows": 0, "expected_rows": 0},
+        {"differences": 1},
+        {"late": 1},
+        {"missed": 1},
+        {"quarantine_differences": 1},
+        {"quarantined": {}},
+        {"quarantined": {"NO_EVENT_TIME": 2}},
+        {"quarantined": {"NO_EVENT_TIME": 1, "IN_THE_FUTURE": 1}},
+    ],
+    ids=str,
+)
+def test_anything_else_than_the_truth_is_not_right(wrong: dict[str, object]) -> None:
+    assert not replace(RIGHT, **wrong).is_right
