@@ -217,7 +217,7 @@ class _Backlog:
 
 
 class _Deltas:
-    """The cells that each tick adds to the histogram: (tick, publish bucket, event bucket) -> count, least event time.
+    """The cells that each tick adds to the histogram: (tick, publish bucket, event bucket) -> its values.
 
     Batches are merged whenever as many cells have come in again as there were, so that it costs a constant factor
     and what is held follows the number of different cells.
@@ -257,9 +257,15 @@ class _Deltas:
         }
 
     def _histogram(self, number: int, cells: Sequence[Ints]) -> Histogram:
-        newest, oldest = int(self._newest_publish_us[number]), int(cells[3].min())
+        publish, event, count, least, first, last = cells
+        newest, oldest = int(self._newest_publish_us[number]), int(least.min())
         return Histogram(
-            *cells,
+            publish,
+            event,
+            count,
+            least,
+            first,
+            last,
             newest_publish_us=None if newest == NO_EVENT else newest,
             oldest_event_us=None if oldest == NO_EVENT_TIME else oldest,
         )
