@@ -28,9 +28,13 @@ CELLS = pa.schema(
         pa.field("event_bucket", MOMENT),
         pa.field("count", pa.int64(), nullable=False),
         pa.field("min_event_time", MOMENT),
+        pa.field("first_publish_time", MOMENT, nullable=False),
+        pa.field("last_publish_time", MOMENT, nullable=False),
     ]
 )
 """Buckets by their start; a cell without event times counts rejected messages."""
+
+PUBLISH_RANGE = CELLS.names[-2:]
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 SEALED = b"sha256:"
@@ -129,6 +133,8 @@ def _cells(histogram: Histogram) -> pa.Table:
         pa.array(event_us, pa.int64(), mask=~valid).cast(MOMENT),
         pa.array(histogram.count, pa.int64()),
         pa.array(np.where(valid, histogram.min_event_us, 0), pa.int64(), mask=~valid).cast(MOMENT),
+        pa.array(histogram.first_publish_us, pa.int64()).cast(MOMENT),
+        pa.array(histogram.last_publish_us, pa.int64()).cast(MOMENT),
     ]
     return pa.table(columns, schema=CELLS)
 
@@ -138,16 +144,31 @@ def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
 
 
 def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
-    publish, event, count, minimum = (table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names)
+    if PUBLISH_RANGE[0] not in table.column_names:
+        table = _with_whole_buckets(table)
+    publish, event, count, minimum, first, last = (
+        table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
+    )
     valid = event.is_valid().to_numpy(zero_copy_only=False)
     return Histogram(
         publish_bucket=publish.to_numpy() // BUCKET_US,
         event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, NO_EVENT),
         count=count.to_numpy().copy(),
         min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
+        first_publish_us=first.to_numpy().copy(),
+        last_publish_us=last.to_numpy().copy(),
         newest_publish_us=facts["newest_publish_us"],
         oldest_event_us=facts["oldest_event_us"],
     )
+
+
+def _with_whole_buckets(table: pa.Table) -> pa.Table:
+    """Cells from before publish times were kept: their buckets' last moment stands for both, so that a bucket is in
+    every band that touches it, and before a moment only when all of it is."""
+    last_us = pa.array(table["publish_bucket"].cast(pa.int64()).to_numpy() + BUCKET_US - 1).cast(MOMENT)
+    for name in PUBLISH_RANGE:
+        table = table.append_column(CELLS.field(name), last_us)
+    return table
 
 
 def _decision_row(entry: Decided) -> pa.Table:

@@ -8,21 +8,20 @@ event time below the watermark, while the idle rule has not fired; where it has,
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pipeline.clock import from_us
+from pipeline.clock import from_us, to_us
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import BUCKET_US, Cell, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
 
 ZERO = timedelta(0)
-BUCKET = timedelta(microseconds=BUCKET_US)
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 """Buckets beyond any moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The publish times that are looked at, `[start, end]`, and the anchor's bucket if there is one."""
+    """The publish times that are looked at, `[start, end]`, and the anchor's if there is one."""
 
     start: datetime
     end: datetime
@@ -127,11 +126,10 @@ def _band(
 ) -> _Bound | None:
     """The rule `band`: the least event time of the band. None without an anchor, or without a message."""
     band = band_of(histogram, base, tracking, policy)
-    low, high = bucket_of(band.start), bucket_of(band.end)
-    pin = _least(histogram, low, high, policy)
-    if pin is None or (policy.anchor and band.anchor is None):
+    least, messages = _least(histogram, band.start, bucket_of(band.end), policy)
+    if least is None or (policy.anchor and band.anchor is None):
         return None
-    return _Bound(pin, band.start, band.end, band.anchor, histogram.messages_between(low, high))
+    return _Bound(least, band.start, band.end, band.anchor, messages)
 
 
 def _frontier(
@@ -144,11 +142,10 @@ def _frontier(
 ) -> _Bound | None:
     """The rule `frontier`: the lesser of the least event time published since `base`, which bounds what tracking has
     seen, and the frontier, which bounds what it has not. None without a frontier."""
-    low = bucket_of(base)
-    frontier = frontier_of(histogram, bucket_of(tracking - policy.band), policy, pruned_before, passed)
+    frontier = frontier_of(histogram, tracking - policy.band, policy, pruned_before, passed)
     if frontier is None:
         return None
-    outstanding = _least(histogram, low, AFTER_ALL, policy)
+    outstanding, messages = _least(histogram, base, AFTER_ALL, policy)
     pin = frontier
     if outstanding is not None and outstanding.min_event_time < frontier.min_event_time:
         pin = outstanding
@@ -156,49 +153,47 @@ def _frontier(
         pin=pin,
         start=base,
         end=tracking,
-        anchor=frontier.published_from,
-        messages=histogram.messages_between(low, AFTER_ALL),
+        anchor=None,
+        messages=messages,
         frontier=frontier.min_event_time,
     )
 
 
 def frontier_of(
-    histogram: Histogram, before: int, policy: Policy, pruned_before: int | None, passed: Cell | None
+    histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, passed: Cell | None
 ) -> Cell | None:
-    """The cell of the greatest event time that was published in the buckets below `before`.
+    """The cell of the greatest event time that was published before a moment.
 
-    Whatever is published a band after a message's bucket has ended has, by the definition of disorder, an event time
-    not below that message's. `passed` stands for the buckets below `pruned_before`. It is no use where those reach
-    beyond `before`, as after a seek of tracking or with a wider band: then None, until tracking has come there again.
+    Whatever is published a band after a message or later has, by the definition of disorder, an event time not below
+    that message's. `passed` stands for the buckets below `pruned_before`. It is no use where those reach beyond the
+    moment, as after a seek of tracking or with a wider band: then None, until tracking has come there again.
     """
-    if pruned_before is not None and pruned_before > before:
+    if pruned_before is not None and pruned_before > bucket_of(before):
         return None
     known_from = BEFORE_ALL if pruned_before is None else pruned_before
-    newer = histogram.frontier_between(known_from, before - 1, policy.frontier_quantile)
+    newer = histogram.frontier_before(to_us(before), known_from, policy.frontier_quantile)
     if passed is None or newer is None:
         return newer or passed
     return max(passed, newer, key=lambda cell: cell.min_event_time)
 
 
 def band_of(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> Band:
-    """Publish times `[min(base, tracking - band), tracking]`, reaching back at least to the anchor: the newest
-    bucket that ends at or before `tracking - band` and holds a message with an event time."""
+    """Publish times `[min(base, tracking - band), tracking]`, reaching back at least to the anchor: the newest publish
+    time before `tracking - band` of a message with an event time."""
     start = min(base, tracking - policy.band)
-    anchor_bucket = histogram.newest_valid_bucket(before=bucket_of(tracking - policy.band))
-    anchor = None if anchor_bucket is None else bucket_start(anchor_bucket)
+    anchor_us = histogram.newest_valid_before(to_us(tracking - policy.band))
+    anchor = None if anchor_us is None else from_us(anchor_us)
     if policy.anchor and anchor is not None:
         start = min(start, anchor)
     return Band(start=start, end=tracking, anchor=anchor)
 
 
 def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
-    """The largest `publish time - event time` in the newest occupied bucket, rounded up to the bucket's end and
-    kept within zero and `at_most`."""
+    """The largest `publish time - event time` in the newest bucket that holds a message with an event time, at most
+    two seconds more than it is, and kept within zero and `at_most`."""
     newest = histogram.newest_valid_bucket(before=AFTER_ALL)
-    cell = None if newest is None else histogram.minimum_between(newest, newest)
-    if newest is None or cell is None:
-        return ZERO
-    return min(max(bucket_start(newest) + BUCKET - cell.min_event_time, ZERO), at_most)
+    lag_us = 0 if newest is None else histogram.greatest_lag_us(newest)
+    return min(max(timedelta(microseconds=lag_us), ZERO), at_most)
 
 
 def reachable_from(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> int:
@@ -242,10 +237,17 @@ class _Held:
         return replace(decision, candidate=candidate)
 
 
-def _least(histogram: Histogram, low: int, high: int, policy: Policy) -> Cell | None:
+def _least(histogram: Histogram, start: datetime, high: int, policy: Policy) -> tuple[Cell | None, int]:
+    """The cell of the least event time published from `start` on, up to the bucket `high`, and how many messages were.
+
+    With a quantile, the whole bucket of `start` counts, because of a part of a bucket the quantile is another.
+    """
     if policy.quantile > 0:
-        return histogram.quantile_between(low, high, policy.quantile)
-    return histogram.minimum_between(low, high)
+        low = bucket_of(start)
+        positions = histogram.since(low * BUCKET_US, high)
+        return histogram.quantile_between(low, high, policy.quantile), histogram.messages_at(positions)
+    positions = histogram.since(to_us(start), high)
+    return histogram.minimum_at(positions), histogram.messages_at(positions)
 
 
 def _is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:

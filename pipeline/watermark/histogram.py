@@ -41,16 +41,19 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """Four parallel int64 arrays of one length, sorted by (publish_bucket, event_bucket), keys unique.
+    """Parallel int64 arrays of one length, sorted by (publish_bucket, event_bucket), keys unique.
 
-    `newest_publish_us` is the largest publish time of a valid message that was ever folded, exact; `oldest_event_us`
-    the least event time ever folded. Both survive pruning.
+    Of each cell: how many messages, the least event time, the first and the last publish time. These are exact, so
+    that a band's edge is sharper than a bucket. `newest_publish_us` is the largest publish time of a valid message that
+    was ever folded, exact; `oldest_event_us` the least event time ever folded. Both survive pruning.
     """
 
     publish_bucket: Ints
     event_bucket: Ints
     count: Ints
     min_event_us: Ints
+    first_publish_us: Ints
+    last_publish_us: Ints
     newest_publish_us: int | None = None
     oldest_event_us: int | None = None
 
@@ -58,7 +61,7 @@ class Histogram:
     def empty(cls) -> Self:
         """No message at all."""
         nothing = np.empty(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing, nothing)
+        return cls(nothing, nothing, nothing, nothing, nothing, nothing)
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
@@ -69,7 +72,7 @@ class Histogram:
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
         event_bucket = np.where(event == NO_MINIMUM, NO_EVENT, event // BUCKET_US)
         return cls(
-            *_grouped(publish // BUCKET_US, event_bucket, np.ones(len(publish), dtype=np.int64), event),
+            *_grouped(publish // BUCKET_US, event_bucket, np.ones_like(publish), event, publish, publish),
             newest_publish_us=int(publish_us.max()) if len(publish_us) else None,
             oldest_event_us=int(event_us.min()) if len(event_us) else None,
         )
@@ -84,8 +87,15 @@ class Histogram:
         )
 
     @property
-    def _columns(self) -> tuple[Ints, Ints, Ints, Ints]:
-        return self.publish_bucket, self.event_bucket, self.count, self.min_event_us
+    def _columns(self) -> tuple[Ints, ...]:
+        return (
+            self.publish_bucket,
+            self.event_bucket,
+            self.count,
+            self.min_event_us,
+            self.first_publish_us,
+            self.last_publish_us,
+        )
 
     @property
     def messages(self) -> int:
@@ -101,17 +111,17 @@ class Histogram:
             return replace(large, newest_publish_us=newest, oldest_event_us=oldest)
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
         overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
-        merged = _grouped(overlap[0], overlap[1], overlap[2], overlap[3])
+        merged = _grouped(*overlap)
         columns = [np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)]
-        return Histogram(columns[0], columns[1], columns[2], columns[3], newest, oldest)
+        return Histogram(*columns, newest_publish_us=newest, oldest_event_us=oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
         """Without the cells that were published before `from_bucket`."""
         kept = slice(int(np.searchsorted(self.publish_bucket, from_bucket)), None)
         if kept.start == 0:
             return self
-        publish, event, count, minimum = (column[kept].copy() for column in self._columns)
-        return Histogram(publish, event, count, minimum, self.newest_publish_us, self.oldest_event_us)
+        columns = [column[kept].copy() for column in self._columns]
+        return Histogram(*columns, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
 
     def is_occupied(self, publish_bucket: int) -> bool:
         """Whether any message, valid or rejected, was published in this bucket."""
@@ -129,17 +139,50 @@ class Histogram:
         valid = np.flatnonzero(self.event_bucket[:end] != NO_EVENT)
         return int(self.publish_bucket[valid[-1]]) if len(valid) else None
 
-    def messages_between(self, low: int, high: int) -> int:
-        """How many messages with an event time were published in the buckets low to high, both included."""
-        start, end = self._span(low, high)
-        return int(self.count[start:end][self.event_bucket[start:end] != NO_EVENT].sum())
-
-    def minimum_between(self, low: int, high: int) -> Cell | None:
-        """The cell with the least event time of those published in the buckets low to high, both included."""
-        start, end = self._span(low, high)
-        if start == end:
+    def newest_valid_before(self, limit_us: int) -> int | None:
+        """The newest publish time below a moment of which it is known that a message with an event time has it."""
+        bucket = limit_us // BUCKET_US
+        start, end = self._span(bucket, bucket)
+        begun = (self.event_bucket[start:end] != NO_EVENT) & (self.first_publish_us[start:end] < limit_us)
+        if begun.any():
+            first, last = self.first_publish_us[start:end][begun], self.last_publish_us[start:end][begun]
+            return int(np.where(last < limit_us, last, first).max())
+        older = self.newest_valid_bucket(before=bucket)
+        if older is None:
             return None
-        return self._cell(start + int(np.argmin(self.min_event_us[start:end])))
+        start, end = self._span(older, older)
+        return int(self.last_publish_us[start:end][self.event_bucket[start:end] != NO_EVENT].max())
+
+    def greatest_lag_us(self, publish_bucket: int) -> int:
+        """A bound on `publish time - event time` in a bucket, at most two buckets' widths above the largest.
+
+        Assumption: the bucket holds a message with an event time.
+        """
+        start, end = self._span(publish_bucket, publish_bucket)
+        valid = self.event_bucket[start:end] != NO_EVENT
+        return int((self.last_publish_us[start:end] - self.min_event_us[start:end])[valid].max())
+
+    def since(self, publish_us: int, high: int) -> slice | Ints:
+        """The positions of the cells that hold anything published from a moment on, in the buckets up to `high`."""
+        low = publish_us // BUCKET_US
+        start, end = self._span(low, high)
+        _, edge = self._span(low, min(low, high))
+        inside = self.last_publish_us[start:edge] >= publish_us
+        if inside.all():
+            return slice(start, end)
+        return np.concatenate([start + np.flatnonzero(inside), np.arange(edge, end)])
+
+    def messages_at(self, positions: slice | Ints) -> int:
+        """How many messages with an event time the cells hold."""
+        return int(self.count[positions][self.event_bucket[positions] != NO_EVENT].sum())
+
+    def minimum_at(self, positions: slice | Ints) -> Cell | None:
+        """The one with the least event time of the cells, if any has one."""
+        minimum = self.min_event_us[positions]
+        if not len(minimum):
+            return None
+        lowest = int(np.argmin(minimum))
+        return self._cell(positions.start + lowest if isinstance(positions, slice) else int(positions[lowest]))
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """The least, over the publish-time buckets low to high, of each bucket's own event-time quantile.
@@ -154,18 +197,24 @@ class Histogram:
         holding = positions[(below <= skipped) & (skipped < below + size)]
         return self._cell(int(holding[np.argmin(self.min_event_us[holding])]))
 
-    def frontier_between(self, low: int, high: int, quantile: float = 0.0) -> Cell | None:
-        """The greatest, over the publish-time buckets low to high, of each bucket's own greatest event time.
+    def frontier_before(self, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
+        """The cell with the greatest event time published below a moment, in the buckets from `not_before` on.
 
-        A bucket's greatest event time is taken as the exact minimum of its highest cell: never above a message that
-        is there. Of a bucket's n messages the `floor(quantile * n)` with the greatest event times are passed over.
+        A cell counts by its least event time once anything in it was published below the moment: never above a message
+        that was. With a quantile, of a bucket's n messages the `floor(quantile * n)` with the greatest event times are
+        passed over, and only whole buckets count, because of parts of a bucket the quantile is another.
         """
-        positions, below, size, total = self._ranks(low, high)
-        if not len(positions):
-            return None
-        above, skipped = total - below - size, np.floor(quantile * total)
-        holding = positions[(above <= skipped) & (skipped < above + size)]
-        return self._cell(int(holding[np.argmax(self.min_event_us[holding])]))
+        bucket = limit_us // BUCKET_US
+        if quantile > 0:
+            positions, below, size, total = self._ranks(not_before, bucket - 1)
+            above, skipped = total - below - size, np.floor(quantile * total)
+            holding = positions[(above <= skipped) & (skipped < above + size)]
+        else:
+            start, end = self._span(not_before, bucket)
+            holding = start + np.flatnonzero(
+                (self.event_bucket[start:end] != NO_EVENT) & (self.first_publish_us[start:end] < limit_us)
+            )
+        return self._cell(int(holding[np.argmax(self.min_event_us[holding])])) if len(holding) else None
 
     def _ranks(self, low: int, high: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The cells with event times that were published in the buckets low to high: their positions, how many
@@ -218,17 +267,22 @@ def bucket_start(bucket: int) -> datetime:
     return from_us(bucket * BUCKET_US)
 
 
-def _grouped(publish: Ints, event: Ints, count: Ints, minimum: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    if not len(publish):
-        return publish, event, count, minimum
-    order = np.lexsort((event, publish))
-    publish, event = publish[order], event[order]
+def _grouped(
+    publish_bucket: Ints, event_bucket: Ints, count: Ints, min_event_us: Ints, first_us: Ints, last_us: Ints
+) -> tuple[Ints, ...]:
+    """Cells in order and with unique keys, out of such as may have equal keys, in any order."""
+    if not len(publish_bucket):
+        return publish_bucket, event_bucket, count, min_event_us, first_us, last_us
+    order = np.lexsort((event_bucket, publish_bucket))
+    publish, event = publish_bucket[order], event_bucket[order]
     starts = np.flatnonzero((np.diff(publish, prepend=publish[0] - 1) != 0) | (np.diff(event, prepend=0) != 0))
     return (
         publish[starts],
         event[starts],
         np.add.reduceat(count[order], starts),
-        np.minimum.reduceat(minimum[order], starts),
+        np.minimum.reduceat(min_event_us[order], starts),
+        np.minimum.reduceat(first_us[order], starts),
+        np.maximum.reduceat(last_us[order], starts),
     )
 
 

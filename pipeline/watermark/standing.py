@@ -9,7 +9,7 @@ from datetime import datetime
 
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate, frontier_of, reachable_from
-from pipeline.watermark.histogram import Cell, Histogram, bucket_of
+from pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
 
@@ -154,7 +154,7 @@ class Standing:
                 histogram, decision.base.oldest_unacked, decision.tracking.oldest_unacked, entry.policy
             )
             if pruned_before is None or reachable > pruned_before:
-                passed = frontier_of(histogram, reachable, entry.policy, pruned_before, passed)
+                passed = frontier_of(histogram, bucket_start(reachable), entry.policy, pruned_before, passed)
                 pruned_before = reachable
             histogram = histogram.pruned(pruned_before)
         return replace(

@@ -31,6 +31,16 @@ histograms = st.builds(histogram_of, message_lists, rejected_lists)
 quantiles = st.one_of(st.floats(0.001, 0.999), st.sampled_from([0.1, 0.25, 0.5, 0.9]))
 
 
+def minimum_between(histogram: Histogram, low: int, high: int) -> Cell | None:
+    """Of the whole buckets low to high."""
+    return histogram.minimum_at(histogram.since(low * BUCKET_US, high))
+
+
+def messages_between(histogram: Histogram, low: int, high: int) -> int:
+    """In the whole buckets low to high."""
+    return histogram.messages_at(histogram.since(low * BUCKET_US, high))
+
+
 def brute(messages: Sequence[Times], rejected: Sequence[int]) -> Cells:
     cells: Cells = {}
     for publish, event in messages:
@@ -138,7 +148,7 @@ def test_histograms_with_another_count_are_not_equal() -> None:
 def test_the_minimum_is_the_exact_least_event_time(
     messages: list[Times], rejected: list[int], low: int, high: int
 ) -> None:
-    cell = histogram_of(messages, rejected).minimum_between(low, high)
+    cell = minimum_between(histogram_of(messages, rejected), low, high)
     inside = [event for publish, event in messages if low <= publish // BUCKET_US <= high]
     assert (None if cell is None else to_us(cell.min_event_time)) == min(inside, default=None)
 
@@ -154,7 +164,7 @@ def test_what_is_counted_and_occupied_equals_a_dictionary(
     assert histogram.is_occupied(bucket) == (bucket in occupied)
     assert histogram.next_occupied(bucket) == min((b for b in occupied if b > bucket), default=None)
     assert histogram.newest_valid_bucket(before=bucket) == max((b for b in valid if b < bucket), default=None)
-    assert histogram.messages_between(bucket, other) == sum(
+    assert messages_between(histogram, bucket, other) == sum(
         count for (publish, event), (count, _) in cells.items() if bucket <= publish <= other and event != NO_EVENT
     )
 
@@ -187,7 +197,7 @@ def test_a_quantile_equals_brute_force_and_is_never_above_the_true_one(
 @given(message_lists, rejected_lists, buckets, buckets)
 def test_a_quantile_of_nothing_is_the_minimum(messages: list[Times], rejected: list[int], low: int, high: int) -> None:
     histogram = histogram_of(messages, rejected)
-    assert histogram.quantile_between(low, high, 0.0) == histogram.minimum_between(low, high)
+    assert histogram.quantile_between(low, high, 0.0) == minimum_between(histogram, low, high)
 
 
 def test_a_quantile_is_taken_of_each_bucket_by_itself() -> None:
@@ -204,7 +214,7 @@ def test_a_quantile_is_taken_of_each_bucket_by_itself() -> None:
 
 
 def test_the_cell_that_holds_the_minimum_is_shown_as_evidence() -> None:
-    cell = published([(1.5, -2.25), (1.9, -2.75), (2.0, 7)]).minimum_between(START_BUCKET, START_BUCKET + 5)
+    cell = minimum_between(published([(1.5, -2.25), (1.9, -2.75), (2.0, 7)]), START_BUCKET, START_BUCKET + 5)
     assert cell == Cell(publish_bucket=START_BUCKET + 1, min_event_time=at(-2.75), count=2)
     assert cell.published_from == at(1)
 
@@ -231,19 +241,75 @@ def test_rejected_messages_occupy_and_are_never_a_minimum_nor_an_anchor(rejected
     low, high = START_BUCKET - 10, START_BUCKET + 20
     assert all(histogram.is_occupied(publish // BUCKET_US) for publish in rejected)
     assert histogram.messages == len(rejected)
-    assert histogram.minimum_between(low, high) is None
+    assert minimum_between(histogram, low, high) is None
     assert histogram.quantile_between(low, high, 0.5) is None
     assert histogram.newest_valid_bucket(before=high) is None
-    assert histogram.messages_between(low, high) == 0
+    assert messages_between(histogram, low, high) == 0
     assert (histogram.newest_publish_us, histogram.oldest_event_us) == (None, None)
 
 
 def test_a_rejected_message_beside_a_valid_one_changes_neither_minimum_nor_newest() -> None:
     valid = published([(3, 1)])
     both = published([(3, 1)], rejected=[3, 8])
-    assert both.minimum_between(START_BUCKET, START_BUCKET + 9) == valid.minimum_between(START_BUCKET, START_BUCKET + 9)
+    assert minimum_between(both, START_BUCKET, START_BUCKET + 9) == minimum_between(
+        valid, START_BUCKET, START_BUCKET + 9
+    )
     assert both.newest_publish_us == valid.newest_publish_us
     assert both.newest_valid_bucket(before=START_BUCKET + 9) == START_BUCKET + 3
+
+
+# ------------------------------------------------------------------------------------------- within a bucket
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, st.integers(0, 999_999), buckets)
+def test_what_is_looked_at_from_a_moment_on_is_never_less_and_by_no_whole_cell_more(
+    messages: list[Times], rejected: list[int], bucket: int, within: int, high: int
+) -> None:
+    histogram, start = histogram_of(messages, rejected), bucket * BUCKET_US + within
+    cells: dict[tuple[int, int], list[Times]] = {}
+    for publish, event in messages:
+        cells.setdefault((publish // BUCKET_US, event // BUCKET_US), []).append((publish, event))
+    held = [
+        times
+        for (publish_bucket, _), cell in cells.items()
+        if publish_bucket <= high and max(cell)[0] >= start
+        for times in cell
+    ]
+    positions = histogram.since(start, high)
+    cell = histogram.minimum_at(positions)
+    assert histogram.messages_at(positions) == len(held)
+    assert (None if cell is None else to_us(cell.min_event_time)) == min((event for _, event in held), default=None)
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, st.integers(0, 999_999))
+def test_the_newest_publish_time_before_a_moment_is_one_that_is_there(
+    messages: list[Times], rejected: list[int], bucket: int, within: int
+) -> None:
+    limit = bucket * BUCKET_US + within
+    before = [publish for publish, _ in messages if publish < limit]
+    newest = histogram_of(messages, rejected).newest_valid_before(limit)
+    if newest is None or not before:
+        assert (newest, before) == (None, [])
+        return
+    assert newest in before
+    # Of a cell that the moment cuts through, only the first and the last are known.
+    assert newest == max(before) or max(before) // BUCKET_US == limit // BUCKET_US
+
+
+@bounded
+@given(message_lists, rejected_lists, buckets, st.integers(0, 999_999))
+def test_the_greatest_before_a_moment_is_below_the_exact_one_by_less_than_a_bucket(
+    messages: list[Times], rejected: list[int], bucket: int, within: int
+) -> None:
+    limit = bucket * BUCKET_US + within
+    before = [event for publish, event in messages if publish < limit]
+    cell = histogram_of(messages, rejected).frontier_before(limit, not_before=-(1 << 62))
+    if cell is None:
+        assert not before
+        return
+    assert max(before) - BUCKET_US < to_us(cell.min_event_time) <= max(before)
 
 
 # ------------------------------------------------------------------------------------------------- pruning
@@ -258,9 +324,9 @@ def test_pruning_never_changes_what_is_asked_of_the_buckets_that_remain(
     pruned = whole.pruned(from_bucket)
     low = from_bucket + above
     high = low + length
-    assert pruned.minimum_between(low, high) == whole.minimum_between(low, high)
+    assert minimum_between(pruned, low, high) == minimum_between(whole, low, high)
     assert pruned.quantile_between(low, high, quantile) == whole.quantile_between(low, high, quantile)
-    assert pruned.messages_between(low, high) == whole.messages_between(low, high)
+    assert messages_between(pruned, low, high) == messages_between(whole, low, high)
     assert pruned.is_occupied(low) == whole.is_occupied(low)
     assert pruned.next_occupied(low) == whole.next_occupied(low)
     anchor = whole.newest_valid_bucket(before=high)

@@ -93,9 +93,11 @@ def test_what_was_published_from_the_release_on_holds_as_before_until_base_has_p
     assert landed.released_before is None
 
 
-def test_a_release_takes_effect_by_the_whole_second(pinned: Log) -> None:
-    pinned.release(50.9)
+def test_a_release_takes_effect_to_the_moment(pinned: Log) -> None:
+    pinned.release(STRAGGLER)
     assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(49.25))
+    pinned.release(50.9)
+    assert outcome(pinned.tick(103, base=STRAGGLER)) == (Reason.RELEASED, at(50.25))
 
 
 def test_a_release_up_to_now_still_leaves_the_band_its_due(pinned: Log) -> None:
