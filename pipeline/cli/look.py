@@ -1,7 +1,7 @@
 """Commands that look at the lake alone: status, explain, diffs. They need neither Dagster nor Pub/Sub."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ def status(as_json: AsJson = False) -> None:
     report = read_report(_lake(settings), settings.windowing)
     facts = _facts(report, clock.now())
     if as_json:
-        print(json.dumps(facts, default=_plain))
+        print(json.dumps(facts, default=plain))
         return
     table = Table.grid(padding=(0, 3))
     table.add_column(style="bold")
@@ -57,7 +57,7 @@ def explain(as_json: AsJson = False) -> None:
                     "reason": decided.decision.reason,
                     "explanation": sentences,
                 },
-                default=_plain,
+                default=plain,
             )
         )
         return
@@ -96,7 +96,7 @@ def diffs(
     shown = rows.slice(max(0, rows.num_rows - limit))
     if as_json:
         for row in shown.to_pylist():
-            print(json.dumps(row, default=_plain))
+            print(json.dumps(row, default=plain))
         return
     _print_rows(shown, rows.num_rows)
 
@@ -147,13 +147,18 @@ def _window_key(settings: Settings, text: str) -> str:
         return settings.windowing.named(text).key
     except ValueError:
         pass
+    return settings.windowing.containing(moment(text, "neither a window's key nor a time")).key
+
+
+def moment(text: str, otherwise: str = "not a time") -> datetime:
+    """A time on the command line; it must say its zone."""
     try:
-        moment = datetime.fromisoformat(text)
+        read = datetime.fromisoformat(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text} is neither a window's key nor a time such as 2026-11-21T05:22:10Z") from error
-    if moment.tzinfo is None:
+        raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
+    if read.tzinfo is None:
         raise typer.BadParameter(f"{text} has no time zone; write it as {text}Z")
-    return settings.windowing.containing(moment).key
+    return read.astimezone(UTC)
 
 
 def _lake(settings: Settings) -> Lake:
@@ -164,7 +169,8 @@ def _rounded(duration: timedelta) -> timedelta:
     return timedelta(seconds=round(duration.total_seconds()))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it: moments as people read them, durations in seconds."""
     if isinstance(value, datetime):
         return iso(value)
     return value.total_seconds() if isinstance(value, timedelta) else str(value)

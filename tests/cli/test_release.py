@@ -1,0 +1,314 @@
+"""`tidemark release` on lakes that ticks have built: what it shows, what it refuses, and what follows."""
+
+import getpass
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipeline.cli import release
+from pipeline.cli.app import app
+from pipeline.clock import iso
+from pipeline.errors import LakeError, ReadingUnavailable
+from pipeline.ticks.budget import Budget
+from pipeline.watermark.decision import Reason
+from pipeline.watermark.standing import Lost, Released
+from pipeline.windows import Windowing
+from tests.ticks.fakes import World
+from tests.watermark.builders import START, at
+
+CONFIG = """\
+[pubsub]
+emulator_host = "127.0.0.1:1"
+
+[message.fields]
+load = "number"
+
+[windows]
+length = "1m"
+
+[lake]
+uri = "file:{lake}"
+"""
+
+
+class Operator:
+    """A world in which another consumer holds a message of base, and the command, run at that world's time."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = World(folder)
+        self.elsewhere = ExitStack()
+        (folder / "tidemark.toml").write_text(CONFIG.format(lake=self.world.folder))
+        monkeypatch.setenv("TIDEMARK_CONFIG", str(folder / "tidemark.toml"))
+        monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
+        monkeypatch.setattr(release, "SystemClock", lambda: self.world.clock)
+
+    def live(self, seconds: int) -> None:
+        """A message each second that happened a second before, and both ticks every forty."""
+        for second in range(seconds):
+            self.world.topic.publish(self.now - 1)
+            self.world.wait(1)
+            if second % 40 == 39:
+                self.world.tick()
+
+    def lose_one(self) -> None:
+        """Publish a message that another consumer takes from base, and keeps."""
+        self.straggler = self.world.topic.publish(self.now - 1)
+        self.elsewhere.enter_context(self.world.base.leased(self.world.base.pull(1, 1000, 1)))
+        self.world.wait(1)
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return (self.world.clock.now() - START).total_seconds()
+
+    @property
+    def watermark(self) -> datetime | None:
+        """As the lake knows it."""
+        return self.world.lake().tracking_log().catch_up().watermark
+
+    def run(self, *arguments: str, answer: str | None = None) -> Result:
+        """The command, in this process."""
+        return CliRunner().invoke(app, ["release", *arguments], input=answer)
+
+    def facts(self, *arguments: str) -> dict[str, Any]:
+        """What it prints as JSON."""
+        result = self.run(*arguments, "--json")
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.output)
+        return found
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Operator]:
+    found = Operator(tmp_path, monkeypatch)
+    yield found
+    found.elsewhere.close()
+
+
+@pytest.fixture
+def stuck(operator: Operator) -> Operator:
+    """Four minutes of traffic; base does not get the message of second 40."""
+    operator.live(40)
+    operator.lose_one()
+    operator.live(200)
+    return operator
+
+
+def time_of(seconds: float) -> str:
+    return iso(at(seconds))
+
+
+def told(result: Result) -> str:
+    """What was printed, or the error that was raised, on one line."""
+    return " ".join(f"{result.output} {result.exception or ''}".replace("│", " ").split())
+
+
+# -------------------------------------------------------------------------------------------------- the whole way
+
+
+def test_a_straggler_that_is_let_go_no_longer_holds_and_is_late_when_it_lands(stuck: Operator) -> None:
+    world = stuck.world
+    held = world.track().decision
+    published = stuck.straggler.publish_time.ToDatetime(START.tzinfo)
+    assert held.reason is Reason.PINNED_BY_BACKLOG
+    assert held.watermark is not None
+    assert held.watermark < published
+
+    before = published + timedelta(minutes=2)
+    result = stuck.run("--before", iso(before), "--yes")
+    assert result.exit_code == 0, result.output
+    assert stuck.watermark == held.watermark  # the command decides nothing
+    assert world.land().late == 0
+
+    decision = world.track().decision
+    assert (decision.reason, decision.released_before) == (Reason.RELEASED, before)
+    assert decision.watermark is not None
+    assert published < decision.watermark <= before
+
+    stuck.elsewhere.close()
+    world.wait(61)  # the other consumer's lease ends
+    landed = world.land()
+    assert (landed.heartbeats, landed.late) == (1, 1)
+    (row,) = [row for row in world.rows("heartbeats") if row["late"]]
+    assert row["message_id"] == stuck.straggler.message_id
+    after = world.track().decision
+    assert (after.reason, after.released_before) == (Reason.ADVANCED, None)
+    assert world.base.unacknowledged == []
+
+
+def test_it_says_what_will_follow_and_the_next_tick_does_just_that(stuck: Operator) -> None:
+    before = time_of(200)
+    foretold = stuck.facts("--before", before)
+    assert foretold["released"] is False
+    assert foretold["with"]["reason"] == "RELEASED"
+    stuck.facts("--before", before, "--yes")
+    decision = stuck.world.track().decision
+    assert decision.watermark is not None
+    assert (iso(decision.watermark), decision.reason) == (foretold["with"]["watermark"], Reason.RELEASED)
+
+
+# ------------------------------------------------------------------------------------------------ what it shows
+
+
+def test_it_shows_what_is_outstanding_by_publish_time(stuck: Operator) -> None:
+    facts = stuck.facts("--before", time_of(200))
+    published = stuck.straggler.publish_time.ToDatetime(START.tzinfo)
+    assert facts["base_oldest_unacked"] == iso(published)
+    (line,) = facts["outstanding"]
+    assert line["published_from"] == iso(published.replace(microsecond=0))
+    assert (line["tracked"] - line["landed"], line["outstanding_at_most"]) == (1, 1)
+    assert facts["outstanding_at_most"] == 1
+    assert facts["tracked"] == facts["landed"] + 1 > 100
+    assert datetime.fromisoformat(facts["oldest_event_time"]) < published
+    assert facts["notes"] == []
+
+
+def test_it_names_the_windows_that_would_close(stuck: Operator) -> None:
+    windowing = Windowing(timedelta(minutes=1), START)
+    facts = stuck.facts("--before", time_of(200))
+    without, released = (datetime.fromisoformat(facts[which]["watermark"]) for which in ("without", "with"))
+    closing = [window.key for window in windowing.between(windowing.containing(without).start, released)]
+    assert closing
+    assert (facts["windows_closing"], facts["first_window"], facts["last_window"]) == (
+        len(closing),
+        closing[0],
+        closing[-1],
+    )
+
+
+def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
+    facts = stuck.facts("--before", time_of(200))
+    refused = stuck.run("--before", time_of(200), answer="n\n")
+    assert refused.exit_code == 1
+    for value in (facts["base_oldest_unacked"], facts["with"]["watermark"], facts["outstanding"][0]["published_from"]):
+        assert value in refused.output
+    assert f"{facts['windows_closing']} windows would close" in told(refused)
+    assert "nothing was released" in told(refused)
+    assert stuck.world.lake().tracking_log().catch_up().released_before is None
+
+    agreed = stuck.run("--before", time_of(200), answer="y\n")
+    assert agreed.exit_code == 0
+    assert stuck.world.lake().tracking_log().catch_up().released_before == at(200)
+
+
+def test_without_an_answer_nothing_is_released(stuck: Operator) -> None:
+    assert stuck.run("--before", time_of(200), answer="").exit_code == 1
+    assert stuck.world.lake().tracking_log().catch_up().released_before is None
+
+
+def test_the_log_says_who_released_what_and_when(stuck: Operator) -> None:
+    stuck.facts("--before", time_of(200), "--yes")
+    log = stuck.world.lake().tracking_log()
+    entry = log.entry(log.numbers()[-1])
+    assert isinstance(entry, Released)
+    assert (entry.before, entry.at) == (at(200), stuck.world.clock.now())
+    assert entry.by.split("@")[0] in (getpass.getuser(), f"uid-{os.getuid()}")
+
+
+def test_a_user_without_a_name_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert release.operator().startswith(f"uid-{os.getuid()}@")
+
+
+def test_a_large_backlog_takes_few_lines_and_a_total(operator: Operator) -> None:
+    operator.live(40)
+    for _ in range(300):
+        operator.world.topic.publish(operator.now - 1)
+        operator.world.wait(1)
+    operator.world.track()  # and base lands nothing
+    facts = operator.facts("--before", time_of(300))
+    assert 2 < len(facts["outstanding"]) <= release.LINES
+    assert sum(line["outstanding_at_most"] for line in facts["outstanding"]) == facts["outstanding_at_most"]
+    shown = operator.run("--before", time_of(300), answer="n\n").output
+    assert len(shown.splitlines()) < release.LINES + 15
+
+
+def test_it_minds_what_tracking_never_knew(stuck: Operator) -> None:
+    stuck.world.log.append(Lost("an entry, for the test"))
+    stuck.world.track()
+    facts = stuck.facts("--before", time_of(200))
+    (note,) = facts["notes"]
+    assert "more may be outstanding" in note
+    assert facts["with"]["reason"] == "HELD_INCOMPLETE"
+    assert note in told(stuck.run("--before", time_of(200), answer="n\n"))
+
+
+def test_it_minds_what_tracking_has_not_read(stuck: Operator) -> None:
+    stuck.live(39)
+    stuck.world.track(Budget(max_messages=5, max_bytes=1 << 20, max_time=timedelta(seconds=5), batch_messages=5))
+    (note,) = stuck.facts("--before", time_of(stuck.now - 1))["notes"]
+    assert "Tracking has read up to" in note
+
+
+def test_what_has_landed_since_the_newest_decision_is_said_to_be_so(operator: Operator) -> None:
+    operator.live(40)  # base landed it all after the last decision
+    facts = operator.facts("--before", time_of(30))
+    assert (facts["outstanding_at_most"], facts["outstanding"], facts["oldest_event_time"]) == (0, [], None)
+    assert "has landed since" in facts["notes"][0]
+
+
+def test_a_release_that_would_not_move_the_watermark_says_why(stuck: Operator) -> None:
+    stuck.world.base_backlog.problem = ReadingUnavailable("for the test")
+    stuck.world.wait(600)
+    stuck.world.track()
+    facts = stuck.facts("--before", time_of(200))
+    assert facts["with"] == facts["without"]
+    said = told(stuck.run("--before", time_of(200), answer="n\n"))
+    assert "The watermark would not move: HELD_STALE_READING" in said
+    assert "is not known, or too old." in said
+
+
+# ----------------------------------------------------------------------------------------------- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ("yesterday", "yesterday is not a time"),
+        ("2026-11-21T05:22:00", "has no time zone"),
+        (iso(START + timedelta(days=400)), "is in the future"),
+    ],
+)
+def test_a_time_that_cannot_be_meant_is_refused(stuck: Operator, time: str, said: str) -> None:
+    result = stuck.run("--before", time, "--yes")
+    assert result.exit_code == 2
+    assert said in told(result)
+
+
+def test_there_is_nothing_to_release_where_base_is_past_it(operator: Operator) -> None:
+    operator.live(40)
+    operator.world.track()
+    result = operator.run("--before", time_of(30), "--yes")
+    assert isinstance(result.exception, LakeError)
+    assert "nothing to release: base has acknowledged all" in told(result)
+    assert operator.world.lake().tracking_log().catch_up().released_before is None
+
+
+def test_there_is_nothing_to_release_twice(stuck: Operator) -> None:
+    stuck.facts("--before", time_of(200), "--yes")
+    for before in (150, 200):
+        assert "has been let go already" in told(stuck.run("--before", time_of(before), "--yes"))
+    assert stuck.facts("--before", time_of(220), "--yes")["released"] is True
+
+
+def test_before_the_first_decision_nothing_is_held(operator: Operator) -> None:
+    operator.world.wait(60)
+    result = operator.run("--before", time_of(10), "--yes")
+    assert isinstance(result.exception, LakeError)
+    assert "no decision has been made" in told(result)
+
+
+def test_a_time_is_in_any_zone(stuck: Operator) -> None:
+    elsewhere = at(200).astimezone(datetime.strptime("+05:30", "%z").tzinfo)
+    assert stuck.facts("--before", elsewhere.isoformat())["before"] == time_of(200)
