@@ -1,0 +1,284 @@
+"""Readings by Cloud Monitoring, against a server on loopback that has its delays, gaps and errors."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+from google.cloud.monitoring_v3 import MetricServiceClient
+
+from pipeline.clock import ManualClock
+from pipeline.errors import PermissionMissing, PubSubError, ReadingUnavailable
+from pipeline.pubsub.monitoring import (
+    LOOK_BACK,
+    MAX_PAGES,
+    OLDEST_AGE,
+    SAMPLE_PERIOD,
+    UNDELIVERED,
+    MonitoringBacklog,
+    Undelivered,
+    monitoring_client,
+)
+from tests.emulator import free_port
+from tests.pubsub.fake_monitoring import PROJECT, FakeMonitoring, Series, served
+
+START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+BASE = "heartbeats-base"
+PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
+TIMEOUT = timedelta(seconds=5)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def at(count: float) -> datetime:
+    return START + seconds(count)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def fake(clock: ManualClock) -> FakeMonitoring:
+    return FakeMonitoring(clock.now)
+
+
+@pytest.fixture
+def client(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
+    with served(fake) as address:
+        client = monitoring_client(address)
+        yield client
+        client.transport.close()
+
+
+@pytest.fixture
+def backlog(client: MetricServiceClient, clock: ManualClock) -> MonitoringBacklog:
+    return MonitoringBacklog(client, PATH, clock, TIMEOUT)
+
+
+def test_a_point_says_what_was_published_before_the_sample_less_its_age(
+    fake: FakeMonitoring, backlog: MonitoringBacklog
+) -> None:
+    fake.sampled(BASE, at(-120), age=300, undelivered=7)
+    reading = backlog.read()
+    assert reading.observed_at == at(-120) - SAMPLE_PERIOD
+    assert reading.oldest_unacked == at(-120) - SAMPLE_PERIOD - seconds(300) - seconds(1)
+    assert reading.no_later_than == at(-120) - seconds(300) + seconds(1)
+    assert not reading.names_a_message
+    assert reading.source == "monitoring"
+    assert fake.asked_for(UNDELIVERED) == 0
+
+
+def test_the_newest_point_that_is_visible_counts(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, clock: ManualClock
+) -> None:
+    for minute in range(5):
+        fake.sampled(BASE, at(60 * minute), age=100 + minute, visible_after=seconds(120))
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
+    seen = []
+    for _ in range(30):
+        clock.advance(seconds(10))
+        try:
+            seen.append((clock.now() - START, backlog.read().observed_at + SAMPLE_PERIOD - START))
+        except ReadingUnavailable:
+            assert clock.now() < at(120)
+    assert seen[0] == (seconds(120), seconds(0))
+    assert seen[-1] == (seconds(300), seconds(180))
+    assert all(seconds(120) <= now - end < seconds(180) for now, end in seen)
+
+
+def test_no_series_is_unknown_and_not_an_empty_backlog(backlog: MonitoringBacklog) -> None:
+    with pytest.raises(ReadingUnavailable, match="that is no empty backlog"):
+        backlog.read()
+    with pytest.raises(ReadingUnavailable, match="how many messages it holds is not known"):
+        backlog.undelivered()
+
+
+def test_after_a_gap_the_last_point_holds_until_it_is_too_old(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, clock: ManualClock
+) -> None:
+    fake.sampled(BASE, at(0), age=5)
+    clock.advance(LOOK_BACK - seconds(1))
+    assert backlog.read().observed_at == at(-60)
+    clock.advance(seconds(1))
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
+
+
+def test_an_old_point_is_not_taken_from_a_server_that_sends_it_all_the_same(
+    fake: FakeMonitoring, client: MetricServiceClient, clock: ManualClock
+) -> None:
+    fake.sampled(BASE, at(0), age=5)
+    later = ManualClock(at(0) + LOOK_BACK)
+
+    class Widened:
+        """A client whose requests ask for more than the backlog wants."""
+
+        def list_time_series(self, *, request: dict[str, object], **options: object) -> object:
+            return client.list_time_series(
+                request=request | {"interval": {"start_time": at(-3600), "end_time": at(3600)}}, **options
+            )
+
+    clock.advance(LOOK_BACK)
+    with pytest.raises(ReadingUnavailable):
+        MonitoringBacklog(Widened(), PATH, later, TIMEOUT).read()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("undelivered", [None, 1, 5_000_000])
+def test_a_zero_age_is_not_believed_where_the_number_is_not_known_to_be_zero(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, undelivered: int | None
+) -> None:
+    fake.sampled(BASE, at(-60), age=0, undelivered=undelivered)
+    with pytest.raises(ReadingUnavailable, match="zeros that the number of messages does not bear out"):
+        backlog.read()
+    fake.sampled(BASE, at(-120), age=42, undelivered=9)
+    assert backlog.read().observed_at == at(-180)
+
+
+def test_a_zero_age_with_no_messages_says_that_nothing_was_outstanding_then(
+    fake: FakeMonitoring, backlog: MonitoringBacklog
+) -> None:
+    fake.sampled(BASE, at(-60), age=0, undelivered=0)
+    reading = backlog.read()
+    assert reading.observed_at == at(-120)
+    assert reading.oldest_unacked == at(-121)  # the beginning of the sample, never now
+    assert not reading.names_a_message
+
+
+def test_the_number_of_a_neighbouring_sample_bears_out_a_zero_only_if_all_of_them_do(
+    fake: FakeMonitoring, backlog: MonitoringBacklog
+) -> None:
+    fake.sampled(BASE, at(-60), age=0)
+    fake.sampled(BASE, at(-75), undelivered=0)
+    assert backlog.read().observed_at == at(-120)
+    fake.sampled(BASE, at(-15), undelivered=3)
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
+
+
+@pytest.mark.parametrize("value", [float("nan"), 12.5, -1])
+def test_a_value_that_is_no_whole_number_of_seconds_is_no_value(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, value: float
+) -> None:
+    fake.sampled(BASE, at(-60), age=value)
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
+    fake.sampled(BASE, at(-120), age=30)
+    assert backlog.read().observed_at == at(-180)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.NOT_FOUND,  # the metric's descriptor, where nothing was ever written
+    ],
+)
+def test_what_passes_means_that_nothing_is_known_now(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, code: grpc.StatusCode
+) -> None:
+    fake.sampled(BASE, at(-60), age=30)
+    fake.errors = [code]
+    with pytest.raises(ReadingUnavailable, match="the next tick asks again"):
+        backlog.read()
+    assert len(fake.requests) == 1  # a tick asks once, and does not wait for retries
+    assert backlog.read().observed_at == at(-120)
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED])
+def test_a_missing_permission_is_named(fake: FakeMonitoring, backlog: MonitoringBacklog, code: grpc.StatusCode) -> None:
+    fake.errors = [code]
+    with pytest.raises(PermissionMissing, match=r"monitoring\.timeSeries\.list"):
+        backlog.read()
+
+
+def test_another_refusal_is_said_as_it_is(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
+    fake.errors = [grpc.StatusCode.INVALID_ARGUMENT]
+    with pytest.raises(PubSubError, match="refused") as caught:
+        backlog.read()
+    assert not isinstance(caught.value, ReadingUnavailable)
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_does_not_answer_in_time_leaves_the_backlog_unknown(
+    fake: FakeMonitoring, client: MetricServiceClient, clock: ManualClock
+) -> None:
+    fake.sampled(BASE, at(-60), age=30)
+    fake.answering.clear()
+    with pytest.raises(ReadingUnavailable):
+        MonitoringBacklog(client, PATH, clock, timedelta(seconds=0.3)).read()
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_is_not_there_leaves_the_backlog_unknown(clock: ManualClock) -> None:
+    client = monitoring_client(f"127.0.0.1:{free_port()}")
+    with pytest.raises(ReadingUnavailable):
+        MonitoringBacklog(client, PATH, clock, timedelta(seconds=1)).read()
+    client.transport.close()
+
+
+def test_an_answer_that_says_it_is_incomplete_is_not_relied_on(
+    fake: FakeMonitoring, backlog: MonitoringBacklog
+) -> None:
+    fake.sampled(BASE, at(-60), age=30)
+    fake.incomplete = "a region did not answer"
+    with pytest.raises(ReadingUnavailable, match="a region did not answer"):
+        backlog.read()
+
+
+def test_other_subscriptions_and_other_projects_of_the_metrics_scope_do_not_mix_in(
+    fake: FakeMonitoring, backlog: MonitoringBacklog
+) -> None:
+    fake.sampled("heartbeats-tracking", at(-30), age=1)
+    fake.sampled(BASE, at(-30), age=2, project="another-project")
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
+    fake.sampled(BASE, at(-90), age=500)
+    assert backlog.read().oldest_unacked == at(-90 - 60 - 500 - 1)
+
+
+def test_series_of_another_subscription_are_passed_over_even_if_they_are_sent(
+    fake: FakeMonitoring, backlog: MonitoringBacklog
+) -> None:
+    fake.honours_filter = False
+    fake.sampled("heartbeats-tracking", at(-30), age=1)
+    fake.sampled(BASE, at(-90), age=500)
+    assert backlog.read().observed_at == at(-150)
+
+
+def test_two_series_of_one_subscription_are_unknown(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
+    fake.honours_filter = False
+    fake.sampled(BASE, at(-30), age=1)
+    fake.sampled(BASE, at(-30), age=500, project="another-project")
+    with pytest.raises(ReadingUnavailable, match="2 series"):
+        backlog.read()
+
+
+def test_an_answer_in_pages_is_read_to_its_end(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
+    fake.page_size = 2
+    for minute in range(1, 8):
+        fake.sampled(BASE, at(-60 * minute), age=0, undelivered=3 if minute < 6 else 0)
+    assert backlog.read().observed_at == at(-60 * 6 - 60)
+    assert fake.asked_for(OLDEST_AGE) == 4
+
+
+def test_an_answer_without_an_end_is_given_up(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
+    fake.page_size = 1
+    fake.series = [Series(OLDEST_AGE, BASE)]
+    for second in range(MAX_PAGES + 1):
+        fake.sampled(BASE, at(-second), age=3)
+    with pytest.raises(ReadingUnavailable, match="pages"):
+        backlog.read()
+
+
+def test_the_number_of_messages_is_that_of_the_newest_sample(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
+    fake.sampled(BASE, at(-120), undelivered=12_000_000)
+    fake.sampled(BASE, at(-60), undelivered=11_000_000)
+    assert backlog.undelivered() == Undelivered(11_000_000, at(-60))

@@ -1,0 +1,277 @@
+"""What Cloud Monitoring's readings promise, held against the truth of random histories, over real gRPC."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from google.cloud.monitoring_v3 import MetricServiceClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.clock import ManualClock, to_us
+from pipeline.errors import ReadingUnavailable
+from pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
+from pipeline.watermark.decision import Reason
+from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading, Reading, follow
+from pipeline.watermark.standing import Beginning, Snapshot, Standing
+from tests.pubsub.fake_monitoring import PROJECT, FakeMonitoring, served
+
+START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+NEVER = datetime.max.replace(tzinfo=UTC)
+MINUTES = 15
+TIMEOUT = timedelta(seconds=5)
+ZERO = timedelta(0)
+
+
+@dataclass(frozen=True)
+class Message:
+    """When it was published and acknowledged."""
+
+    published: datetime
+    acknowledged: datetime
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one minute was sampled: each metric at a moment of its own, rounded in some way, shown after a while."""
+
+    age_before_end: timedelta
+    number_before_end: timedelta
+    rounding: str
+    visible_after: timedelta
+    gap: str
+
+
+def after(milliseconds: int) -> datetime:
+    return START + timedelta(milliseconds=milliseconds)
+
+
+def outstanding(messages: list[Message], at: datetime) -> list[datetime]:
+    return [each.published for each in messages if each.published <= at < each.acknowledged]
+
+
+def snapshot(messages: list[Message], at: datetime) -> Reading:
+    oldest = min(outstanding(messages, at), default=at)
+    return Reading(observed_at=at, oldest_unacked=oldest, names_a_message=oldest < at)
+
+
+def rounded(seconds: float, how: str) -> int:
+    return {"down": math.floor, "up": math.ceil, "near": round}[how](seconds)
+
+
+def sample(fake: FakeMonitoring, name: str, messages: list[Message], end: datetime, how: Sampling) -> None:
+    """What the definitions of the two metrics make of the truth."""
+    at = end - how.age_before_end
+    oldest = min(outstanding(messages, at), default=at)
+    age = rounded((at - oldest).total_seconds(), how.rounding)
+    number = len(outstanding(messages, end - how.number_before_end))
+    fake.sampled(
+        name,
+        end,
+        age=None if how.gap == "age" else age,
+        undelivered=None if how.gap == "number" else number,
+        visible_after=how.visible_after,
+    )
+
+
+durations = st.integers(0, 60_000).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
+histories = st.lists(
+    st.builds(
+        lambda published, lives: Message(after(published), NEVER if lives is None else after(published + lives)),
+        st.integers(-600_000, MINUTES * 60_000),
+        st.none() | st.integers(1, 2_000) | st.integers(1, 600_000),
+    ),
+    max_size=25,
+)
+samplings = st.lists(
+    st.builds(
+        Sampling,
+        age_before_end=durations,
+        number_before_end=durations,
+        rounding=st.sampled_from(["down", "up", "near"]),
+        visible_after=st.integers(0, 240).map(lambda seconds: timedelta(seconds=seconds)),
+        gap=st.sampled_from(["", "", "", "age", "number"]),
+    ),
+    min_size=MINUTES,
+    max_size=MINUTES,
+)
+over_grpc = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A server and the clock that it shows its points by."""
+
+    fake: FakeMonitoring
+    client: MetricServiceClient
+    clock: ManualClock
+
+    def backlog(self, name: str) -> MonitoringBacklog:
+        return MonitoringBacklog(self.client, f"projects/{PROJECT}/subscriptions/{name}", self.clock, TIMEOUT)
+
+    def anew(self) -> "Service":
+        """Nothing was sampled, and it is the beginning."""
+        self.fake.series.clear()
+        self.clock.advance(START - self.clock.now())
+        return self
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    clock = ManualClock(START)
+    fake = FakeMonitoring(clock.now)
+    with served(fake) as address:
+        client = monitoring_client(address)
+        yield Service(fake, client, clock)
+        client.transport.close()
+
+
+@over_grpc
+@given(messages=histories, how=samplings, asked=st.lists(st.integers(0, MINUTES * 60), min_size=1, max_size=6))
+def test_a_reading_is_never_newer_than_the_truth(
+    service: Service, messages: list[Message], how: list[Sampling], asked: list[int]
+) -> None:
+    service.anew()
+    moments = {START + SAMPLE_PERIOD * number: each for number, each in enumerate(how)}
+    for end, each in moments.items():
+        sample(service.fake, "base", messages, end, each)
+    for second in sorted(asked):
+        service.clock.advance(START + timedelta(seconds=second) - service.clock.now())
+        try:
+            reading = service.backlog("base").read()
+        except ReadingUnavailable:
+            continue
+        end = reading.observed_at + SAMPLE_PERIOD
+        sampled_at = end - moments[end].age_before_end
+        assert reading.observed_at <= sampled_at <= service.clock.now() - moments[end].visible_after
+        assert reading.oldest_unacked <= min(outstanding(messages, sampled_at), default=sampled_at)
+        assert all(
+            reading.oldest_unacked <= each.published
+            for each in messages
+            if each.acknowledged > sampled_at or each.published > sampled_at
+        )
+        assert reading.no_later_than >= min(outstanding(messages, sampled_at), default=sampled_at)
+
+
+@over_grpc
+@given(
+    messages=histories,
+    how=samplings,
+    asked=st.lists(st.tuples(st.integers(0, MINUTES * 60), st.booleans()), min_size=2, max_size=12),
+)
+def test_readings_of_both_sources_in_any_turn_are_no_seek_and_stay_true(
+    service: Service, messages: list[Message], how: list[Sampling], asked: list[tuple[int, bool]]
+) -> None:
+    service.anew()
+    for number, each in enumerate(how):
+        sample(service.fake, "base", messages, START + SAMPLE_PERIOD * number, each)
+    state: EffectiveReading | None = None
+    for second, by_snapshot in sorted(asked):
+        service.clock.advance(START + timedelta(seconds=second) - service.clock.now())
+        now = service.clock.now()
+        try:
+            reading = snapshot(messages, now) if by_snapshot else service.backlog("base").read()
+        except ReadingUnavailable:
+            continue
+        state = follow(state, reading, tolerance=ZERO)
+        assert state is not None
+        assert state.epoch == 1
+        assert state.oldest_unacked <= min(outstanding(messages, now), default=now)
+
+
+def test_a_seek_is_noticed_by_monitoring_alone(service: Service) -> None:
+    service.anew()
+    state: EffectiveReading | None = None
+    for minute in range(10):
+        age = 5 if minute < 4 else 60 * minute + 600  # sought back to ten minutes before the beginning
+        service.fake.sampled("base", START + SAMPLE_PERIOD * minute, age=age, visible_after=timedelta(minutes=2))
+    for _ in range(70):
+        service.clock.advance(timedelta(seconds=10))
+        try:
+            state = follow(state, service.backlog("base").read(), tolerance=timedelta(seconds=30))
+        except ReadingUnavailable:
+            assert state is None
+    assert state is not None
+    assert state.epoch == 2
+    assert state.oldest_unacked <= START - timedelta(minutes=10)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_still_to_land(
+    service: Service, seed: int
+) -> None:
+    service.anew()
+    chance = random.Random(seed)
+    published = [START + timedelta(seconds=second) for second in range(40 * 60)]
+    event_us = [to_us(each) - chance.randrange(8_000_000) for each in published]
+    tracked = [Message(each, each + timedelta(seconds=chance.uniform(0, 8))) for each in published]
+    outage, its_end = START + timedelta(minutes=12), START + timedelta(minutes=18)  # of landing
+
+    def landed(each: datetime) -> datetime:
+        at = each + timedelta(seconds=chance.uniform(0, 40))
+        return at if at < outage or each > its_end else max(at, its_end + timedelta(seconds=chance.uniform(0, 60)))
+
+    base = [Message(each, landed(each)) for each in published]
+    policy = Policy(max_reading_age=timedelta(minutes=8), reading_slack=timedelta(seconds=1))
+    standing = Standing().after(0, Beginning(complete_from=START - timedelta(minutes=1)))
+    watermarks: list[datetime | None] = []
+    reasons: set[Reason] = set()
+    sampled, folded, now = START, START, START
+    while now < published[-1]:
+        now = now + policy_tick
+        service.clock.advance(now - service.clock.now())
+        while sampled <= now:
+            for name, messages in (("tracking", tracked), ("base", base)):
+                how = Sampling(
+                    age_before_end=timedelta(seconds=chance.uniform(0, 60)),
+                    number_before_end=timedelta(seconds=chance.uniform(0, 60)),
+                    rounding=chance.choice(["down", "up", "near"]),
+                    visible_after=timedelta(seconds=chance.uniform(60, 120)),
+                    gap="age" if chance.random() < 0.1 else "",
+                )
+                sample(service.fake, name, messages, sampled, how)
+            sampled += SAMPLE_PERIOD
+        new = [index for index, each in enumerate(tracked) if folded < each.acknowledged <= now]
+        folded = now
+        standing = standing.after(standing.number + 1, Snapshot(histogram(published, event_us, new)))
+        decided = standing.decide(read(service, "base"), read(service, "tracking"), policy, now)
+        standing = standing.after(standing.number + 1, decided)
+        watermark = standing.watermark
+        watermarks.append(watermark)
+        reasons.add(decided.decision.reason)
+        to_land = min(
+            (event for event, each in zip(event_us, base, strict=True) if each.acknowledged > now), default=None
+        )
+        assert watermark is None or to_land is None or to_us(watermark) <= to_land
+    known = [watermark for watermark in watermarks if watermark is not None]
+    assert len(set(known)) > 20
+    assert timedelta(minutes=1) < now - known[-1] < timedelta(minutes=6)  # behind by minutes, as its readings are
+    assert Reason.HELD_SEEK not in reasons
+    assert standing.decision is not None
+    assert standing.decision.base is not None
+    assert standing.decision.base.newest.source == "monitoring"
+
+
+policy_tick = timedelta(seconds=10)
+
+
+def read(service: Service, name: str) -> Reading | None:
+    """As a tick reads."""
+    try:
+        return service.backlog(name).read()
+    except ReadingUnavailable:
+        return None
+
+
+def histogram(published: list[datetime], event_us: list[int], indices: list[int]) -> Histogram:
+    return Histogram.of(
+        np.array([to_us(published[index]) for index in indices], dtype=np.int64),
+        np.array([event_us[index] for index in indices], dtype=np.int64),
+        np.array([], dtype=np.int64),
+    )
