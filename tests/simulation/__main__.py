@@ -1,0 +1,114 @@
+"""`python -m tests.simulation`: as many seeds as wanted over all cores, or one with everything that happened in it."""
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import fields
+
+from tests.simulation.faults import AS_IT_IS, PLANTED, Planted
+from tests.simulation.simulation import Broken, Outcome, Simulation
+
+AT_ONCE = 50
+"""Seeds in one task: a failure shows soon, and handing out costs nothing."""
+
+
+def main() -> int:
+    """The exit code: 1 where a seed failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--trace", action="store_true", help="tell every step (with --seed)")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--fault", choices=sorted(PLANTED), help="with this fault planted")
+    options = parser.parse_args()
+    planted = PLANTED.get(options.fault, AS_IT_IS)
+    if options.seed is not None:
+        return one(options.seed, planted, trace=options.trace)
+    return many(options.first, options.seeds, max(1, options.jobs), planted)
+
+
+def one(seed: int, planted: Planted, *, trace: bool) -> int:
+    """Play one seed."""
+    simulation = Simulation(seed, planted=planted, trace=print if trace else None)
+    for field in fields(simulation.plan):
+        if field.name != "messages":
+            print(f"{field.name} = {getattr(simulation.plan, field.name)}")
+    try:
+        print(simulation.run())
+    except Broken as broken:
+        print(broken)
+        return 1
+    return 0
+
+
+def many(first: int, seeds: int, jobs: int, planted: Planted) -> int:
+    """Play a range of seeds, and tell how it goes and which failed."""
+    began, done, failed = time.monotonic(), 0, dict[int, str]()
+    totals: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        tasks = [
+            pool.submit(play, start, min(start + AT_ONCE, first + seeds), planted.name)
+            for start in range(first, first + seeds, AT_ONCE)
+        ]
+        for played, broken, counts in finished(tasks):
+            done += played
+            failed |= broken
+            totals += counts
+            rate = done / (time.monotonic() - began)
+            end = "\n" if done == seeds or (not sys.stdout.isatty() and done % (20 * AT_ONCE) == 0) else "\r"
+            if end == "\n" or sys.stdout.isatty():
+                print(f"{done:,} of {seeds:,} seeds, {rate:.0f} a second, {len(failed)} failed", end=end, flush=True)
+    print(", ".join(f"{count:,} {what}" for what, count in totals.items()))
+    for seed, told in sorted(failed.items())[:20]:
+        print(f"\n{told}")
+    if failed:
+        print(f"\nfailed: {' '.join(map(str, sorted(failed)))}")
+        print(f"play one again: .venv/bin/python -m tests.simulation --seed {min(failed)} --trace")
+    return 1 if failed else 0
+
+
+def play(start: int, end: int, fault: str) -> tuple[int, dict[int, str], Counter[str]]:
+    """Play the seeds of one task: how many, what failed, and what was put to the test."""
+    failed: dict[int, str] = {}
+    totals: Counter[str] = Counter()
+    for seed in range(start, end):
+        try:
+            totals += counted(Simulation(seed, planted=PLANTED.get(fault, AS_IT_IS)).run())
+        except Broken as broken:
+            failed[seed] = str(broken)
+        except Exception as error:
+            failed[seed] = f"seed {seed}: {type(error).__name__}: {error}"
+    return end - start, failed, totals
+
+
+def finished(
+    tasks: list["Future[tuple[int, dict[int, str], Counter[str]]]"],
+) -> Iterator[tuple[int, dict[int, str], Counter[str]]]:
+    """Results as they come."""
+    for task in as_completed(tasks):
+        yield task.result()
+
+
+def counted(outcome: Outcome) -> Counter[str]:
+    """What a run was made of."""
+    counts = Counter(
+        {
+            "messages": outcome.messages,
+            "steps": outcome.steps,
+            "crashes": outcome.crashes,
+            "failed ticks": outcome.failed_ticks,
+            "late": outcome.late,
+            "missed": outcome.missed,
+            "windows": outcome.windows,
+        }
+    )
+    return counts + Counter({str(reason): count for reason, count in outcome.reasons.items()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""A lake in memory that keeps its contract and fails: objects that are created once, and tables that are appended to.
+
+What fails before the write has done nothing; what fails after it has written, and only the answer is lost.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
+from pipeline.lake import log_codec
+from pipeline.watermark.standing import Entry
+
+Row = dict[str, Any]
+
+
+class Outside(Protocol):
+    """Where a worker's calls go: each is a moment at which others run, time passes, or the worker dies."""
+
+    def step(self, what: str) -> None:
+        """The worker is about to do this, or has done it. Raises Crash."""
+        ...
+
+    def lake_fails(self) -> bool:
+        """Whether the lake does not answer this time."""
+        ...
+
+
+class Codec:
+    """The tracking log's encoding: the real one, each content decoded once, or (much faster) one that keeps the
+    entries themselves, which are values, and hands out a name for each."""
+
+    def __init__(self, *, real: bool) -> None:
+        self._real = real
+        self._entries: dict[bytes, Entry] = {}
+
+    def encode(self, entry: Entry, writer: str) -> bytes:
+        """As `pipeline.lake.log_codec.encode`."""
+        if self._real:
+            return log_codec.encode(entry, writer)
+        content = f"{len(self._entries)} by {writer}".encode()
+        self._entries[content] = entry
+        return content
+
+    def decode(self, content: bytes, name: str) -> Entry:
+        """As `pipeline.lake.log_codec.decode`."""
+        if content not in self._entries:
+            self._entries[content] = log_codec.decode(content, name)
+        return self._entries[content]
+
+
+class Objects:
+    """The bucket: what all workers see. `on_create` is told of each new object."""
+
+    def __init__(self, on_create: Callable[[str, bytes], None]) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.on_create = on_create
+
+
+class WorkersObjects:
+    """The bucket as one worker reaches it: an `ObjectStore`."""
+
+    def __init__(self, objects: Objects, outside: Outside) -> None:
+        self._objects = objects
+        self._outside = outside
+
+    @property
+    def uri(self) -> str:
+        return "memory:"
+
+    def create(self, name: str, content: bytes) -> None:
+        self._outside.step(f"create {name}")
+        fail_if(self._outside, f"{name} may not be there")
+        if name in self._objects.contents:
+            raise ObjectExists(f"{name} is there already")
+        self._objects.contents[name] = content
+        self._objects.on_create(name, content)
+        self._outside.step(f"created {name}")
+        fail_if(self._outside, f"{name} may be there")
+
+    def read(self, name: str) -> bytes:
+        self._outside.step("read an entry")
+        fail_if(self._outside, f"{name} was not read")
+        if name not in self._objects.contents:
+            raise ObjectMissing(f"there is no {name}")
+        return self._objects.contents[name]
+
+    def names(self, prefix: str) -> Iterator[str]:
+        self._outside.step(f"list {prefix}")
+        return iter(sorted(name for name in self._objects.contents if name.startswith(prefix)))
+
+    def delete(self, name: str) -> None:
+        raise AssertionError(f"nothing of a running pipeline deletes {name}")
+
+
+class Table:
+    """A table that is appended to: its version is how many appends it has had. Each append is whole or not there."""
+
+    def __init__(self, name: str, on_append: Callable[[str, list[Row]], None]) -> None:
+        self.name = name
+        self.commits: list[list[Row]] = []
+        self.on_append = on_append
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return len(self.commits)
+
+    def rows(self, version: int | None = None, since: int = 0) -> list[Row]:
+        """The rows of a version, or those that came after an earlier one."""
+        return [row for commit in self.commits[since:version] for row in commit]
+
+
+class WorkersTable:
+    """The table as one worker reaches it."""
+
+    def __init__(self, table: Table, outside: Outside) -> None:
+        self._table = table
+        self._outside = outside
+
+    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        name = self._table.name
+        self._outside.step(f"append to {name}")
+        fail_if(self._outside, f"{name} may not have it")
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        self._table.commits.append(rows)
+        self._table.on_append(name, rows)
+        self._outside.step(f"appended {len(rows)} to {name}")
+        fail_if(self._outside, f"{name} may have it")
+
+
+def fail_if(outside: Outside, what: str) -> None:
+    """Raise LakeUnreachable if it is time for it."""
+    if outside.lake_fails():
+        raise LakeUnreachable(f"the lake did not answer: {what}")

@@ -1,0 +1,220 @@
+"""Who knows the truth: what was published, what became durable when, and whether what must always be true still is."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, NoReturn
+
+from pipeline.clock import from_us, iso
+from pipeline.ticks.tracking import publish_time_us
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.estimator import estimate
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
+from pipeline.watermark.readings import EffectiveReading
+from pipeline.watermark.standing import Beginning, Decided, Entry, Snapshot
+from tests.simulation.lake import Row, Table
+from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
+from tests.simulation.plan import WINDOWING, Plan
+from tests.simulation.traffic import Planned
+
+
+@dataclass
+class Oracle:
+    """Told of everything that happens; `fail` is called with the number of the invariant that was broken, and how.
+
+    The numbers are those of design.md, section 7; 0 is for what the code says of itself: which messages are late or
+    missed, and that a decision depends on all that was tracked and on nothing else.
+    """
+
+    plan: Plan
+    fail: Callable[[int, str], NoReturn]
+    sent: dict[str, Planned] = field(default_factory=dict)
+    messages: dict[str, Any] = field(default_factory=dict)
+    watermark: datetime | None = None
+    decisions: list[Decision] = field(default_factory=list)
+    landed: set[str] = field(default_factory=set)
+    quarantined: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
+    late_rows: int = 0
+    _cells: dict[tuple[int, int], int] = field(default_factory=dict)
+    _whole: Histogram = field(default_factory=Histogram.empty)
+    _complete_from: datetime | None = None
+
+    def published(self, message: Any, planned: Planned) -> None:
+        """This is what that message is."""
+        self.sent[message.message_id] = planned
+        self.messages[message.message_id] = message
+
+    def logged(self, entry: Entry) -> None:
+        """The log has one more entry."""
+        match entry:
+            case Beginning():
+                self._complete_from = entry.complete_from
+            case Snapshot():
+                self._tracked(entry.histogram)
+            case Decided():
+                self._decided(entry)
+
+    def _tracked(self, histogram: Histogram) -> None:
+        columns = (histogram.publish_bucket, histogram.event_bucket, histogram.min_event_us)
+        for publish, event, minimum in zip(*(column.tolist() for column in columns), strict=True):
+            known = self._cells.get((publish, event))
+            self._cells[publish, event] = minimum if known is None else min(known, minimum)
+        self._whole += histogram
+
+    def _decided(self, entry: Decided) -> None:
+        decision = entry.decision
+        if self.watermark is not None and (decision.watermark is None or decision.watermark < self.watermark):
+            self.fail(2, f"the watermark went back from {iso(self.watermark)} to {decision.watermark}")
+        before = self.decisions[-1] if self.decisions else None
+        for name, now, then in (
+            ("base", decision.base, before and before.base),
+            ("tracking", decision.tracking, before and before.tracking),
+        ):
+            self._followed(name, now, then, entry)
+        self._same_on_everything(entry, before)
+        self.decisions.append(decision)
+        self.watermark = decision.watermark
+
+    def _followed(self, name: str, now: EffectiveReading | None, then: EffectiveReading | None, entry: Decided) -> None:
+        """Rule 1: the effective reading is the largest of its epoch. Rule 7: far lower, observed later, is a seek."""
+        raw = entry.base if name == "base" else entry.tracking
+        if then is None:
+            return
+        if now is None or (now.epoch == then.epoch and now.oldest_unacked < then.oldest_unacked):
+            self.fail(0, f"the effective reading of {name} fell within its epoch, from {then} to {now}")
+        newer = raw is not None and raw.observed_at > then.newest.observed_at
+        is_far_back = raw is not None and raw.oldest_unacked < then.oldest_unacked - entry.policy.seek_tolerance
+        if newer and is_far_back and now.epoch == then.epoch:
+            self.fail(0, f"{name} was sought back to {raw and iso(raw.oldest_unacked)}, and nobody noticed")
+
+    def _same_on_everything(self, entry: Decided, before: Decision | None) -> None:
+        """The decision is that on all that was ever tracked, in one piece: neither what was pruned nor a restart
+        changes it. (Not after a seek: then what was pruned is waited for.)"""
+        decision, known_from = entry.decision, before.complete_from if before else self._complete_from
+        if known_from is None:
+            self.fail(0, "a decision before the log's beginning")
+        whole = estimate(
+            self._whole,
+            base=decision.base,
+            tracking=decision.tracking,
+            policy=entry.policy,
+            previous=before,
+            complete_from=known_from,
+            at=decision.at,
+        )
+        epochs = [reading.epoch for reading in (decision.base, decision.tracking) if reading is not None]
+        if epochs == [1, 1] and _without_counts(decision) != _without_counts(whole):
+            self.fail(0, f"decided: {decision}; on everything that was tracked: {whole}")
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """Acknowledged implies durable."""
+        if subscription == "base":
+            durable = self.landed | self.quarantined
+            early = [message.message_id for message in messages if message.message_id not in durable]
+        else:
+            early = [message.message_id for message in messages if not self._is_tracked(message)]
+        if early:
+            self.fail(3, f"acknowledged on {subscription}, and not durable: messages {early}")
+
+    def _is_tracked(self, message: Any) -> bool:
+        planned = self.sent[message.message_id]
+        publish = publish_time_us(message) // BUCKET_US
+        if not planned.is_timed:
+            return (publish, NO_EVENT) in self._cells
+        minimum = self._cells.get((publish, planned.event_us // BUCKET_US))
+        return minimum is not None and minimum <= planned.event_us
+
+    def appended(self, table: str, rows: Sequence[Row], known_at_pull: datetime | None) -> None:
+        """Rows have landed. `known_at_pull` is the newest watermark when they were pulled: what is below it is late,
+        and what is not below the newest one of now is not."""
+        for row in rows:
+            message_id = row["message_id"]
+            planned = self.sent[message_id]
+            sent = self.messages[message_id]
+            whole = (row["payload"], dict(row["attributes"])) == (sent.data, dict(sent.attributes))
+            if (planned.flaw is None) != (table == "heartbeats") or not whole:
+                self.fail(4, f"message {message_id} is {planned}, and landed in {table} as {row}")
+            if table != "heartbeats":
+                self.quarantined.add(message_id)
+                continue
+            if row["event_time"] != planned.event_us or row["publish_time"] != planned.publish_us:
+                self.fail(4, f"message {message_id} is {planned}, and landed as {row}")
+            event = from_us(planned.event_us)
+            if row["late"] and not _is_below(event, self.watermark):
+                self.fail(0, f"message {message_id} is called late at {iso(event)}, the watermark is {self.watermark}")
+            if not row["late"] and _is_below(event, known_at_pull):
+                self.fail(0, f"message {message_id} is late at {iso(event)}, the watermark was {known_at_pull}")
+            self.late_rows += row["late"]
+            if message_id not in self.landed and _is_below(event, self.watermark):
+                self._late(message_id, planned)
+            self.landed.add(message_id)
+
+    def _late(self, message_id: str, planned: Planned) -> None:
+        self.late.add(message_id)
+        if self.plan.is_kept:
+            self.fail(1, f"message {message_id}, {planned}, landed below the watermark, {self.watermark}")
+
+    def check_missed(self, heartbeats: Table, diffs: Diffs) -> set[Key]:
+        """What the micro-batch counts as missed is what landed and is in no row of its computed window."""
+        counted = {key for keys in missed(heartbeats, diffs).values() for key in keys}
+        there = {diff.key for computed in diffs.windows.values() for diff in computed.rows}
+        truly = {key for key in self.heartbeats() if self._window_is_computed(key, diffs)} - there
+        if counted != truly:
+            self.fail(0, f"counted as missed: {sorted(counted)}; missed: {sorted(truly)}")
+        if truly and self.plan.is_kept:
+            self.fail(1, f"missed: {sorted(truly)}")
+        return truly
+
+    def check_rows(self, diffs: Diffs, now: datetime) -> None:
+        """Every valid message whose window has closed is in exactly one row, and no window that has not is computed;
+        every other one is in quarantine."""
+        ahead = [str(window) for window in diffs.windows if not window.is_closed_at(self.watermark)]
+        if ahead:
+            self.fail(1, f"computed above the watermark, {self.watermark}: {ahead}")
+        rows = [diff.key for computed in diffs.windows.values() for diff in computed.rows]
+        if len(rows) != len(set(rows)):
+            self.fail(4, f"in more than one row: {sorted(key for key in set(rows) if rows.count(key) > 1)}")
+        closed = min(self.watermark or now, now)
+        due = {key for key in self.heartbeats() if WINDOWING.containing(from_us(key[1])).is_closed_at(closed)}
+        absent = due - set(rows)
+        if absent:
+            self.fail(4, f"in no row although all is quiet: {sorted(absent)}")
+        unknown = set(rows) - set(self.heartbeats())
+        if unknown:
+            self.fail(4, f"rows of what was never published: {sorted(unknown)}")
+        flawed = {message_id for message_id, planned in self.sent.items() if planned.flaw is not None}
+        if self.quarantined != flawed:
+            self.fail(4, f"in quarantine: {sorted(self.quarantined)}, rejected: {sorted(flawed)}")
+
+    def check_again(self, heartbeats: Table, diffs: Diffs, shuffled: Callable[[list[Row]], list[Row]]) -> None:
+        """Computing a window again from what it was computed from gives the same rows."""
+        for window, computed in diffs.windows.items():
+            again = rows_of(window, shuffled(heartbeats.rows(computed.version)))
+            if again != computed.rows:
+                self.fail(6, f"{window} was {computed.rows}, and computed again {again}")
+
+    def heartbeats(self) -> Iterable[Key]:
+        """Every valid heartbeat that was published, copies once."""
+        return {
+            (one.stream, one.event_us, f"m{message_id}" if one.publisher_id is None else f"p{one.publisher_id}")
+            for message_id, one in self.sent.items()
+            if one.flaw is None
+        }
+
+    def _window_is_computed(self, key: Key, diffs: Diffs) -> bool:
+        return WINDOWING.containing(from_us(key[1])) in diffs.windows
+
+    def reasons(self) -> Mapping[Reason, int]:
+        """How often each reason was given."""
+        return {reason: sum(one.reason is reason for one in self.decisions) for reason in Reason}
+
+
+def _is_below(event: datetime, watermark: datetime | None) -> bool:
+    return watermark is not None and event < watermark
+
+
+def _without_counts(decision: Decision) -> Decision:
+    """Counts are upper bounds: a redelivery is not counted again in what was pruned."""
+    pin = None if decision.pin is None else replace(decision.pin, count=0)
+    return replace(decision, pin=pin, messages_in_band=0)

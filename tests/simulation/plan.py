@@ -1,0 +1,211 @@
+"""What one seed means: the sources, the policy, who runs, and what goes wrong how often."""
+
+import random
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Literal
+
+from pipeline.clock import MICROSECOND
+from pipeline.heartbeat import MessageContract
+from pipeline.local_pubsub.faults import Faults
+from pipeline.ticks.budget import Budget
+from pipeline.watermark.policy import Policy
+from pipeline.windows import Windowing
+from tests.simulation.traffic import SECOND, Planned, any_lag, arriving, beyond, disorder_of, steady_lag, with_names
+from tests.ticks.fakes import CONTRACT as FAKES_CONTRACT
+from tests.watermark.builders import START, START_US
+
+CONTRACT: MessageContract = replace(FAKES_CONTRACT, fields={}, max_future_skew=timedelta(hours=12))
+"""Clocks that run fast are let through: what they do to the watermark is the point."""
+
+WINDOWING = Windowing(length=timedelta(minutes=1), first=START)
+LOOKBACK = timedelta(minutes=2)
+
+Kind = Literal["any lag", "steady lag", "beyond the band"]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """What somebody does to a subscription at a moment: seek it back by so much, at most to what it still holds."""
+
+    at_us: int
+    subscription: str
+    back_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is drawn before the run begins. Chances are of a step, unless said otherwise.
+
+    `tracking_at_us` is when the tracking subscription is created, just before a second begins, so that no message has
+    the publish time of one from before; base is there from the start. `outages` are spans
+    in which workers of a kind do not tick. `scale_us` is the mean time between a worker's ticks.
+    """
+
+    seed: int
+    kind: Kind
+    policy: Policy
+    messages: tuple[Planned, ...]
+    faults: Faults
+    budget: Budget
+    ack_deadline: timedelta
+    trackers: int
+    landers: int
+    runners: int
+    tracking_at_us: int
+    ends_us: int
+    scale_us: int
+    outages: tuple[tuple[str, int, int], ...]
+    incidents: tuple[Incident, ...]
+    crash: float
+    lake_fails: float
+    slow: float
+    keeps_leases: bool
+    real_codec: bool
+    checkpoint_every: int
+    calm_tick_us: int
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the sources keep what the policy assumes: then nothing may be late or missed."""
+        return self.kind != "beyond the band"
+
+    @property
+    def slack_us(self) -> int:
+        """How long after its publish time a message becomes visible, at most."""
+        return self.policy.base_slack // MICROSECOND
+
+    @property
+    def calm_ticks(self) -> int:
+        """Within so many ticks after the last fault, with traffic that goes on, the watermark is near real time.
+
+        What a worker that crashed had leased comes again after an ack deadline; a step that began before may take
+        two more; then what was published until now must leave the band. Two ticks for it to be seen, one for a
+        seek that is found only now.
+        """
+        span = 4 * (self.ack_deadline // MICROSECOND) + self.policy.band // MICROSECOND + 2 * self.slack_us + 5 * SECOND
+        return -(-span // self.calm_tick_us) + 3
+
+    @property
+    def near_us(self) -> int:
+        """How old, in publish time, what holds the watermark may be then: the band, or a tick that base is behind,
+        the slack, and four seconds for the buckets and for the gaps between messages."""
+        behind = max(self.policy.band // MICROSECOND, 2 * self.calm_tick_us)
+        return behind + self.slack_us + 4 * SECOND
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a seed: always the same."""
+    rng = random.Random(seed)
+    whole = rng.random() < 0.35
+    delayed = whole and rng.random() < 0.3
+    band_s = rng.choice([1, 2, 5, 10, 10, 20] if whole else [0, 1, 2.5, 5, 10, 10, 20])
+    band_us = round(band_s * SECOND)
+    kind: Kind = rng.choice(["any lag", "any lag", "any lag", "steady lag", "beyond the band"])
+    planned = {"any lag": any_lag, "steady lag": steady_lag, "beyond the band": beyond}[kind](rng, band_us, whole)
+    named = with_names(rng, planned, copies_within_us=200 * SECOND if kind == "beyond the band" else None)
+    messages = arriving(rng, named, whole=whole, delayed=delayed)
+    if kind != "beyond the band":
+        assert disorder_of(messages) <= band_us, f"seed {seed}: the sources break their own assumption"
+    visible_after = timedelta(seconds=rng.choice([0, 0, 0.7, 2]))
+    slack = visible_after + timedelta(seconds=1 if delayed else 0)
+    first, last = messages[0].arrives_us, messages[-1].arrives_us
+    span = last - first + 10 * SECOND
+    troubled = rng.random() < 0.85
+    deadline = timedelta(seconds=rng.choice([10, 10, 30]))
+    return Plan(
+        seed=seed,
+        kind=kind,
+        policy=_policy(rng, kind, timedelta(seconds=band_s), slack, deadline),
+        messages=tuple(messages),
+        faults=_faults(rng, whole, visible_after)
+        if troubled
+        else Faults(whole_seconds=whole, visible_after=visible_after),
+        budget=_budget(rng),
+        ack_deadline=deadline,
+        trackers=rng.choice([1, 1, 2]),
+        landers=rng.choice([1, 2, 3]),
+        runners=rng.choice([1, 1, 2]),
+        tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
+        ends_us=last + rng.choice([0, 5, 60]) * SECOND,
+        scale_us=max(SECOND // 2, span // rng.choice([4, 10, 20])),
+        outages=_outages(rng, first, span),
+        incidents=_incidents(rng, first, span) if troubled else (),
+        crash=rng.choice([0, 0.01, 0.04]) if troubled else 0.0,
+        lake_fails=rng.choice([0, 0.02, 0.08]) if troubled else 0.0,
+        slow=rng.choice([0, 0.02, 0.1]) if troubled else 0.0,
+        keeps_leases=rng.random() < 0.6,
+        real_codec=rng.random() < 0.05,
+        checkpoint_every=rng.choice([3, 10, 1000]),
+        calm_tick_us=round(max(2, band_s / 2) * SECOND),
+    )
+
+
+def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta, deadline: timedelta) -> Policy:
+    return Policy(
+        rule=rng.choice(["band", "frontier"]),
+        band=band,
+        near_real_time=timedelta(seconds=rng.choice([1, 10])) + slack,
+        idle_timeout=timedelta(seconds=rng.choice([15, 40])),
+        idle="advance" if kind == "steady lag" or (kind == "beyond the band" and rng.random() < 0.3) else "hold",
+        max_reading_age=timedelta(seconds=rng.choice([30, 300])),
+        seek_tolerance=timedelta(seconds=rng.choice([5, 30])),
+        quantile=_quantile(rng, kind, [0, 0, 0.05]),
+        frontier_quantile=_quantile(rng, kind, [0, 0.3]),
+        reading_slack=slack,
+        base_slack=slack,
+    )
+
+
+def _quantile(rng: random.Random, kind: Kind, of: list[float]) -> float:
+    """A quantile lets go of messages knowingly: for sources outside of the band alone."""
+    return rng.choice(of) if kind == "beyond the band" else 0.0
+
+
+def _faults(rng: random.Random, whole: bool, visible_after: timedelta) -> Faults:
+    def chance(*of: float) -> float:
+        return rng.choice([0.0, *of])
+
+    return Faults(
+        shuffled=rng.random() < 0.7,
+        redelivered=chance(0.1, 0.3),
+        acknowledgement_lost=chance(0.05, 0.2),
+        late_acknowledgement_lost=chance(0.5, 1.0),
+        acknowledgement_answer_lost=chance(0.1),
+        duplicate_delivery=chance(0.1, 0.3),
+        visible_after=visible_after,
+        whole_seconds=whole,
+        stale_reading=chance(0.1, 0.3),
+        reading_unavailable=chance(0.1, 0.3),
+        unavailable=chance(0.02),
+        answer_lost=chance(0.02),
+        deadline_exceeded=chance(0.02),
+        throttled=chance(0.01),
+    )
+
+
+def _budget(rng: random.Random) -> Budget:
+    batch = rng.choice([1, 3, 10, 100])
+    return Budget(
+        max_messages=rng.choice([batch, 3 * batch, 1000]),
+        max_bytes=rng.choice([200, 1 << 20]),
+        max_time=timedelta(seconds=rng.choice([2, 20])),
+        batch_messages=batch,
+    )
+
+
+def _outages(rng: random.Random, first_us: int, span_us: int) -> tuple[tuple[str, int, int], ...]:
+    outages = []
+    for kind in ("tracker", "lander", "runner"):
+        while rng.random() < 0.35:
+            begins = first_us + rng.randrange(span_us)
+            outages.append((kind, begins, begins + rng.randrange(span_us)))
+    return tuple(outages)
+
+
+def _incidents(rng: random.Random, first_us: int, span_us: int) -> tuple[Incident, ...]:
+    incidents = []
+    while rng.random() < 0.25:
+        back = rng.choice([2, 20, 60, 200]) * SECOND
+        incidents.append(Incident(first_us + rng.randrange(span_us), rng.choice(["base", "tracking"]), back))
+    return tuple(incidents)

@@ -1,0 +1,323 @@
+"""One run: everything follows from the seed. `Simulation(seed).run()` plays it, and plays it again."""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+from pipeline.clock import ManualClock, from_us, iso
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.local_pubsub.faults import Faults
+from pipeline.local_pubsub.model import PubSubModel
+from pipeline.ticks.budget import Budget
+from pipeline.watermark.decision import Reason
+from tests.simulation.faults import AS_IT_IS, Planted
+from tests.simulation.lake import Codec, Objects, Row, Table
+from tests.simulation.micro_batch import Diffs, missed, stale
+from tests.simulation.oracle import Oracle
+from tests.simulation.plan import CONTRACT, WINDOWING, Incident, Plan, plan_of
+from tests.simulation.schedule import Schedule
+from tests.simulation.traffic import SECOND, Planned
+from tests.simulation.worker import Lander, Runner, Tracker, Worker
+from tests.ticks.fakes import AMPLE
+from tests.watermark.builders import START, START_US
+
+TOPIC = "heartbeats"
+LAST_STEPS = 25
+"""How many steps a failure tells."""
+
+STEPS_AT_MOST = 60_000
+"""A run that takes more does not end."""
+
+INVARIANTS = {
+    0: "the code says of itself what is so",
+    1: "sources inside their band lose nothing",
+    2: "the watermark never goes back",
+    3: "acknowledged is durable",
+    4: "every message ends in one place",
+    5: "the watermark is near real time again",
+    6: "the same input gives the same rows",
+}
+
+
+class Broken(AssertionError):
+    """An invariant does not hold. `number` is its number, and `seed` plays it again."""
+
+    def __init__(self, seed: int, number: int, what: str, last_steps: str) -> None:
+        super().__init__(
+            f"seed {seed}: invariant {number} ({INVARIANTS[number]}): {what}\n{last_steps}\n"
+            f".venv/bin/python -m tests.simulation --seed {seed} --trace"
+        )
+        self.seed = seed
+        self.number = number
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to, to see that things were put to the test."""
+
+    kind: str
+    rule: str
+    messages: int
+    steps: int
+    crashes: int
+    failed_ticks: int
+    late: int
+    missed: int
+    windows: int
+    reasons: dict[Reason, int]
+    ticks_until_near: int
+    ticks_allowed: int
+
+
+class Simulation:
+    """A topic, its two subscriptions, a lake, and the workers that tick; `planted` is what is broken on purpose."""
+
+    def __init__(self, seed: int, *, planted: Planted = AS_IT_IS, trace: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.planted = planted
+        self.plan: Plan = plan_of(seed)
+        self.policy = planted.policy(self.plan.policy)
+        self.rng = random.Random(f"{seed} runs")
+        self.clock = ManualClock(START - timedelta(seconds=1))
+        self.schedule = Schedule(self.clock, self.rng)
+        self.model = PubSubModel(rng=random.Random(f"{seed} of Pub/Sub"), faults=self.plan.faults)
+        self.codec = Codec(real=self.plan.real_codec)
+        self.objects = Objects(self._on_create)
+        self.heartbeats = Table("heartbeats", self._on_append)
+        self.quarantine = Table("quarantine", self._on_append)
+        self.diffs = Diffs()
+        self.reader = HeartbeatReader(CONTRACT)
+        self.oracle = Oracle(self.plan, self._fail)
+        self.is_calm = False
+        self.is_over = False
+        self.steps = self.crashes = self.failed_ticks = 0
+        self.workers: list[Worker] = []
+        self.at_work: Worker | None = None
+        self._trace = trace
+        self._last: deque[tuple[int, str, str]] = deque(maxlen=LAST_STEPS)
+
+    # What workers use
+
+    def note(self, who: str, what: str) -> None:
+        """Something happened. Raises Broken if too much has."""
+        self.steps += 1
+        self._last.append((self.schedule.now_us, who, what))
+        if self._trace is not None:
+            self._trace(_told(self._last[-1]))
+        if self.steps > STEPS_AT_MOST:
+            self._fail(5, f"{STEPS_AT_MOST} steps, and no end")
+
+    def _fail(self, number: int, what: str) -> NoReturn:
+        raise Broken(self.seed, number, what, "\n".join(map(_told, self._last)))
+
+    def _on_create(self, name: str, content: bytes) -> None:
+        self.oracle.logged(self.codec.decode(content, name))
+
+    def _on_append(self, table: str, rows: list[Row]) -> None:
+        known = None if self.at_work is None else self.at_work.watermark_at_pull
+        self.oracle.appended(table, rows, known)
+
+    @property
+    def budget(self) -> Budget:
+        """How much a tick may take: once it is calm, enough for all there is."""
+        return AMPLE if self.is_calm else self.plan.budget
+
+    # The run
+
+    def run(self) -> Outcome:
+        """Trouble, then calm, then the end. Raises Broken."""
+        with self._codec_in_place(), self.planted.in_place():
+            self._set_up()
+            self.schedule.run(self.plan.ends_us)
+            ticks = self._calm()
+            self._end()
+        return Outcome(
+            kind=self.plan.kind,
+            rule=self.policy.rule,
+            messages=len(self.oracle.sent),
+            steps=self.steps,
+            crashes=self.crashes,
+            failed_ticks=self.failed_ticks,
+            late=len(self.oracle.late),
+            missed=self.missed,
+            windows=len(self.diffs.windows),
+            reasons=dict(self.oracle.reasons()),
+            ticks_until_near=ticks,
+            ticks_allowed=self.plan.calm_ticks,
+        )
+
+    @contextmanager
+    def _codec_in_place(self) -> Iterator[None]:
+        module = "pipeline.lake.tracking_log"
+        with ExitStack() as stack:
+            stack.enter_context(patch(f"{module}.encode", self.codec.encode))
+            stack.enter_context(patch(f"{module}.decode", self.codec.decode))
+            yield
+
+    def _set_up(self) -> None:
+        plan = self.plan
+        with self.faultless():
+            self.model.create_topic(TOPIC)
+            self._subscribe("base")
+        self.schedule.at(plan.tracking_at_us, lambda: self._subscribe("tracking"))
+        for planned in plan.messages:
+            self.schedule.at(planned.arrives_us, lambda planned=planned: self.publish(planned))  # type: ignore[misc]
+        for incident in plan.incidents:
+            self.schedule.at(incident.at_us, lambda incident=incident: self._seek(incident))  # type: ignore[misc]
+        self.workers = [
+            *(Tracker(self, f"tracker {number}") for number in range(plan.trackers)),
+            *(Lander(self, f"lander {number}") for number in range(plan.landers)),
+            *(Runner(self, f"runner {number}") for number in range(plan.runners)),
+        ]
+        for worker in self.workers:
+            self.schedule.start(worker.body)
+
+    @contextmanager
+    def faultless(self) -> Iterator[None]:
+        """The model does as it is told: for those who are not put to the test."""
+        faults, self.model.faults = (
+            self.model.faults,
+            Faults(whole_seconds=self.plan.faults.whole_seconds, visible_after=self.plan.faults.visible_after),
+        )
+        try:
+            yield
+        finally:
+            self.model.faults = faults
+
+    def _subscribe(self, name: str) -> None:
+        with self.faultless():
+            self.model.create_subscription(
+                name, TOPIC, ack_deadline=self.plan.ack_deadline, retain_acked_messages=True, at=self.clock.now()
+            )
+        self.note("somebody", f"created {name}")
+
+    def publish(self, planned: Planned) -> None:
+        """A source publishes."""
+        message: Any = planned.as_message()
+        with self.faultless():
+            self.model.publish(TOPIC, [message], self.clock.now())
+        self.oracle.published(message, planned)
+        self.note("a source", f"published message {message.message_id}, {planned}")
+
+    def _seek(self, incident: Incident) -> None:
+        """Back by so much, and at most to what is still outstanding: a seek beyond that loses messages."""
+        name = incident.subscription
+        if name == "tracking" and self.schedule.now_us < self.plan.tracking_at_us:
+            return
+        with self.faultless():
+            outstanding = [self.oracle.sent[one.message_id].publish_us for one in self.model.unacknowledged(name)]
+            to_time_us = min([self.schedule.now_us - incident.back_us, *outstanding])
+            self.model.seek(name, from_us(to_time_us), self.clock.now())
+        self.note("somebody", f"sought {name} back to {iso(from_us(to_time_us))}")
+
+    # Once it is calm
+
+    def _calm(self) -> int:
+        """Faults stop, and traffic goes on: how many ticks it takes until the watermark is near real time."""
+        self.is_calm = True
+        self.model.faults = Faults(
+            whole_seconds=self.plan.faults.whole_seconds, visible_after=self.plan.faults.visible_after
+        )
+        self.note("somebody", "all is calm")
+        tick_us = self.plan.calm_tick_us
+        starts_us = math.ceil(self.schedule.now_us / SECOND) * SECOND
+        self.calm_event_us = self._first_calm_event(starts_us) - starts_us
+        next_us = starts_us
+        for tick in range(1, self.plan.calm_ticks + 1):
+            until_us = starts_us + tick * tick_us
+            while next_us <= until_us:
+                self._publish_calmly_at(next_us)
+                next_us += SECOND
+            self.schedule.run(until_us)
+            near = from_us(self.schedule.now_us - self.plan.near_us + self.calm_event_us)
+            if self.oracle.watermark is not None and self.oracle.watermark >= near:
+                return tick
+        decision = self.oracle.decisions[-1].sentence() if self.oracle.decisions else "none"
+        self._fail(5, f"{self.plan.calm_ticks} ticks of calm, and it should be at {iso(near)}: {decision}")
+
+    def _first_calm_event(self, publish_us: int) -> int:
+        """An event time that adds no disorder: above all before, and after a silence about as far behind."""
+        timed = [one for one in self.oracle.sent.values() if one.is_timed]
+        above = max((one.event_us for one in timed), default=START_US) + 1000
+        if self.plan.kind == "steady lag" and timed:
+            above = max(above, publish_us - max(one.publish_us - one.event_us for one in timed))
+        return -(-above // 1000) * 1000
+
+    def _publish_calmly_at(self, moment_us: int) -> None:
+        event_us = moment_us + self.calm_event_us
+        planned = Planned(
+            moment_us, event_us, event_us, stream="calm", publisher_id=str(moment_us), arrives_us=moment_us
+        )
+        self.schedule.at(moment_us, lambda: self.publish(planned))
+
+    # Once it is over
+
+    def _end(self) -> None:
+        """Let the workers end, close every window, and check what must be true once all is quiet."""
+        self.is_over = True
+        self.schedule.run()
+        last_us = max(one.event_us for one in self.oracle.sent.values() if one.flaw is None)
+        ahead = 2 * WINDOWING.length
+        behind_us = self.schedule.now_us - last_us
+        if behind_us < 0:  # the sources' clocks run ahead of ours: no window is computed before its end
+            self.schedule.pause(-behind_us)
+        band = self.policy.band + timedelta(seconds=3) + self.policy.reading_slack + self.policy.base_slack
+        for number in (1, 2):
+            moment_us = -(-self.schedule.now_us // SECOND) * SECOND
+            self.schedule.pause(moment_us - self.schedule.now_us)
+            event_us = last_us + int(ahead / timedelta(microseconds=1)) * number
+            self.publish(
+                Planned(
+                    moment_us, event_us, event_us, stream="last", publisher_id=f"last {number}", arrives_us=moment_us
+                )
+            )
+            self._wait_and_tick(band)
+        self._wait_and_tick(timedelta(minutes=5))
+        self._check_the_end()
+
+    def _wait_and_tick(self, wait: timedelta) -> None:
+        self.schedule.pause(wait // timedelta(microseconds=1))
+        for worker in self.workers:
+            worker.attempt()
+
+    def _check_the_end(self) -> None:
+        for name in ("base", "tracking"):
+            outstanding = [one.message_id for one in self.model.unacknowledged(name)]
+            if outstanding:
+                self._fail(4, f"all is quiet, and {name} still holds {outstanding}")
+        runner = next(worker for worker in self.workers if isinstance(worker, Runner))
+        while runner.compute():
+            self.schedule.pause(SECOND)
+        self.missed = len(self.oracle.check_missed(self.heartbeats, self.diffs))
+        self._check_again()
+        for window in stale(self.diffs.windows, missed(self.heartbeats, self.diffs)):
+            runner.batch.compute([window])
+        self._check_again()
+        self._check_restart()
+        self.oracle.check_rows(self.diffs, self.clock.now())
+
+    def _check_again(self) -> None:
+        def shuffled(rows: list[Row]) -> list[Row]:
+            return self.rng.sample(rows, len(rows))
+
+        self.oracle.check_again(self.heartbeats, self.diffs, shuffled)
+
+    def _check_restart(self) -> None:
+        """Whoever restores the log from nothing stands where those stand that have followed it."""
+        standings = [TrackingLog(worker.objects, checkpoint_every=10).catch_up() for worker in self.workers[:1]]
+        for worker in self.workers:
+            if worker.log.catch_up() != standings[0]:
+                self._fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {standings[0]}")
+
+
+def _told(step: tuple[int, str, str]) -> str:
+    moment_us, who, what = step
+    return f"{(moment_us - START_US) / SECOND:12.6f} {who:10} {what}"

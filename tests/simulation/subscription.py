@@ -1,0 +1,131 @@
+"""The model's subscriptions as the ticks know them, with the errors that the real client makes of its answers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from pipeline.clock import ManualClock
+from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
+from pipeline.local_pubsub.errors import DeadlineExceeded, NotFound, Refused, Transient
+from pipeline.local_pubsub.faults import Faults
+from pipeline.local_pubsub.model import PubSubModel
+from pipeline.pubsub.backlog import A_MESSAGE, LIFETIME
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from pipeline.watermark.readings import Reading
+
+SNAPSHOT = "reading"
+
+
+class Outside(Protocol):
+    """What a subscription needs of the worker that uses it."""
+
+    clock: ManualClock
+
+    def step(self, what: str) -> None:
+        """A moment at which others run, time passes, or the worker dies."""
+        ...
+
+    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
+        """Have leases extended now and then until the returned function is called, if this worker does so."""
+        ...
+
+    def pulled(self) -> None:
+        """Messages were delivered to this worker."""
+        ...
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """These are about to be acknowledged."""
+        ...
+
+    def refuses_untruly(self) -> bool:
+        """Whether a reading that the faults spoil looks like one that was refused for its age."""
+        ...
+
+
+class WorkersSubscription:
+    """A subscription as one worker reaches it."""
+
+    def __init__(self, model: PubSubModel, name: str, outside: Outside) -> None:
+        self._model = model
+        self._name = name
+        self._outside = outside
+
+    @property
+    def path(self) -> str:
+        return f"projects/p/subscriptions/{self._name}"
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+        assert seconds > 0
+        self._outside.step(f"pull {self._name}")
+        try:
+            delivered = self._model.pull(self._name, max_messages, self._outside.clock.now(), max_bytes=max_bytes)
+        except DeadlineExceeded:
+            delivered = []
+        except NotFound as error:
+            raise SubscriptionMissing(str(error)) from error
+        except Transient as error:
+            raise PubSubUnreachable(str(error)) from error
+        messages = [each.message for each in delivered]
+        self._outside.pulled()
+        self._outside.step(f"pulled {len(delivered)} from {self._name}")
+        return PulledBatch(
+            messages, [each.ack_id for each in delivered], sum(message.ByteSize() for message in messages)
+        )
+
+    @contextmanager
+    def leased(self, batch: PulledBatch) -> Iterator[None]:
+        def extend() -> None:
+            seconds = int(self._model.get_subscription(self._name).ack_deadline.total_seconds())
+            self._model.modify_ack_deadline(self._name, batch.ack_ids, seconds, self._outside.clock.now())
+
+        stop = self._outside.keep(extend)
+        try:
+            yield
+        finally:
+            stop()
+
+    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+        self._outside.step(f"acknowledge {len(batch)} on {self._name}")
+        self._outside.acknowledging(self._name, batch.messages)
+        try:
+            self._model.acknowledge(self._name, batch.ack_ids, self._outside.clock.now())
+            outcome = Acknowledged(count=len(batch))
+        except Transient as error:
+            outcome = Acknowledged(failed=len(batch), problems=(str(error),))
+        self._outside.step(f"acknowledged on {self._name}")
+        return outcome
+
+
+class WorkersBacklog:
+    """The oldest unacknowledged publish time, by a snapshot's expiry, as `SnapshotBacklog` reads it."""
+
+    def __init__(self, model: PubSubModel, name: str, outside: Outside) -> None:
+        self._model = model
+        self._name = name
+        self._outside = outside
+
+    def read(self) -> Reading:
+        observed_at = self._outside.clock.now()
+        self._outside.step(f"take a snapshot of {self._name}")
+        try:
+            snapshot = self._model.create_snapshot(SNAPSHOT, self._name, self._outside.clock.now())
+        except Refused as error:
+            if self._outside.refuses_untruly():
+                raise SnapshotRefused(str(error)) from error
+            raise ReadingUnavailable(str(error)) from error
+        except NotFound as error:
+            raise SubscriptionMissing(str(error)) from error
+        except Transient as error:
+            raise PubSubUnreachable(str(error)) from error
+        finally:
+            self._delete()
+        self._outside.step(f"took a snapshot of {self._name}")
+        oldest = snapshot.expire_time - LIFETIME
+        return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
+
+    def _delete(self) -> None:
+        """At once, and also where the answer was lost, so that one name is enough."""
+        faults, self._model.faults = self._model.faults, Faults()
+        with suppress(NotFound):
+            self._model.delete_snapshot(SNAPSHOT, self._outside.clock.now())
+        self._model.faults = faults

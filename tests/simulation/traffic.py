@@ -1,0 +1,152 @@
+"""What sources publish: messages whose disorder is at most the band by construction, and others."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from google.pubsub_v1 import PubsubMessage
+
+from tests.watermark.builders import START_US, disorder
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+MOST = 30
+"""Messages of one run, before copies: few, so that many runs are tried, and each thing that goes wrong matters."""
+
+UNTIMED = ("no event time", "unreadable event time", "no stream", "before the first window", "in the future")
+"""What is wrong with messages that have no part in the disorder; those with a payload that is no JSON have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A message that will be published. Times in microseconds; `key` is between its publish time and a band later,
+    and event times follow the order of the keys. `arrives_us` is when it is published, of which `publish_us` is the
+    whole second where Pub/Sub rounds."""
+
+    publish_us: int
+    event_us: int
+    key_us: int
+    stream: str = "a"
+    publisher_id: str | None = None
+    flaw: str | None = None
+    arrives_us: int = 0
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether tracking sees an event time."""
+        return self.flaw in (None, "payload")
+
+    @property
+    def heartbeat(self) -> tuple[str, int, str | None]:
+        """What makes two messages copies of one heartbeat; without a publisher's id there are no copies."""
+        return self.stream, self.event_us, self.publisher_id
+
+    def as_message(self) -> PubsubMessage:
+        """The message as it is published, a plain protobuf."""
+        event_ms = self.event_us // 1000
+        attributes = {"event_time": str(event_ms), "stream_id": self.stream}
+        if self.publisher_id is not None:
+            attributes["heartbeat_id"] = self.publisher_id
+        match self.flaw:
+            case "no event time":
+                del attributes["event_time"]
+            case "unreadable event time":
+                attributes["event_time"] = "yesterday"
+            case "no stream":
+                attributes["stream_id"] = ""
+            case "before the first window":
+                attributes["event_time"] = "0"
+            case "in the future":
+                attributes["event_time"] = str(event_ms + 10**9)
+        return PubsubMessage(data=b"{}" if self.flaw != "payload" else b"{", attributes=attributes)._pb
+
+
+def any_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
+    """Bursts and gaps, any distance between event and publish time, and disorder at most the band.
+
+    `et_a < et_b` implies `pt_a <= key_a <= key_b <= pt_b + band`.
+    """
+    publish, times = START_US + rng.randrange(SECOND), []
+    gaps = rng.choice([(0, 1), (0, 1, 3, 12), (0.2, 0.2, 0.2, 30), (1, 1, 5)])
+    for _ in range(rng.randint(4, MOST)):
+        if rng.random() < 0.25:
+            publish += round(rng.choice([1, 2, 6]) * band_us * rng.random())
+        else:
+            publish += round(rng.choice(gaps) * SECOND * rng.random())
+        times.append(_rounded(publish, whole))
+    keyed = sorted((time + _within(rng, band_us), rng.random(), time) for time in times)
+    event, planned = times[0] - rng.randrange(100 * SECOND), []
+    steps = rng.choice([(0, 0.2, 2, 2, 30), (0, 1, 1), (0.1, 0.1, 0.1, 60)])
+    for key, _, time in keyed:
+        event += round(rng.choice(steps) * rng.random() * SECOND)
+        planned.append(Planned(time, event // 1000 * 1000, key))
+    return planned
+
+
+def steady_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
+    """Bursts between long silences; event times a lag before the keys, so that `pt - et <= recent lag + band`."""
+    publish, planned = START_US + rng.randrange(SECOND), []
+    lag = rng.randint(-60, 280) * SECOND
+    for _ in range(rng.randint(3, MOST // 2)):
+        publish += round(rng.choice([0.5, 3, 3, 100, 300]) * rng.random() * SECOND)
+        time = _rounded(publish, whole)
+        event = (time + _within(rng, band_us) - lag) // 1000 * 1000
+        planned.append(Planned(time, event, max(event + lag, time)))
+    return planned
+
+
+def beyond(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
+    """Sources outside of the band: more disorder, clocks that run fast or slow, stragglers."""
+    planned = any_lag(rng, round(rng.choice([1.5, 4]) * band_us) + 5 * SECOND, whole)
+    off = rng.choice([0.0, 0.1, 0.3])
+    return [
+        replace(one, event_us=one.event_us + rng.randint(-300, 300) * SECOND) if rng.random() < off else one
+        for one in planned
+    ]
+
+
+def with_names(rng: random.Random, planned: Iterable[Planned], *, copies_within_us: int | None) -> list[Planned]:
+    """Streams and publishers' ids; some are flawed, and some published again later with the same id.
+
+    `copies_within_us` is how long after the first publication; None: as far as the band allows.
+    """
+    streams = rng.randint(1, 3)
+    has_ids, copied = rng.random() < 0.7, rng.choice([0, 0.1, 0.4])
+    flawed, unreadable = rng.choice([0, 0, 0.2]), rng.choice([0, 0, 0.1])
+    named: list[Planned] = []
+    for number, plain in enumerate(planned):
+        one = replace(
+            plain,
+            stream=f"s{rng.randrange(streams)}",
+            publisher_id=f"p{number}" if has_ids else None,
+            flaw=rng.choice(UNTIMED) if rng.random() < flawed else "payload" if rng.random() < unreadable else None,
+        )
+        named.append(one)
+        if has_ids and rng.random() < copied:
+            latest = one.key_us if copies_within_us is None else one.publish_us + copies_within_us
+            named.append(replace(one, publish_us=rng.randint(one.publish_us, max(latest, one.publish_us))))
+    return named
+
+
+def arriving(rng: random.Random, planned: Iterable[Planned], *, whole: bool, delayed: bool) -> list[Planned]:
+    """In the order of arrival. Where Pub/Sub rounds publish times down to the second, a message may arrive later
+    within it (`delayed`), and is visible only then."""
+    arrived = []
+    for one in planned:
+        publish = _rounded(one.publish_us, whole)
+        later = rng.randrange(SECOND) if delayed else 0
+        arrived.append(replace(one, publish_us=publish, arrives_us=publish + later))
+    return sorted(arrived, key=lambda one: one.arrives_us)
+
+
+def disorder_of(planned: Iterable[Planned]) -> int:
+    """The disorder of all that have times, in microseconds."""
+    return disorder([(one.publish_us, one.event_us) for one in planned if one.is_timed])
+
+
+def _rounded(moment_us: int, whole: bool) -> int:
+    return moment_us - moment_us % SECOND if whole else moment_us
+
+
+def _within(rng: random.Random, band_us: int) -> int:
+    return round(rng.choice([0, 1, rng.random()]) * band_us)

@@ -1,0 +1,199 @@
+"""Workers: a process each, whose memory is lost when it crashes, and who tick over and over."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pipeline.errors import TidemarkError
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.local_pubsub.errors import ModelError
+from tests.simulation.lake import WorkersObjects, WorkersTable
+from tests.simulation.subscription import WorkersBacklog, WorkersSubscription
+from tests.simulation.traffic import SECOND
+from tests.ticks.fakes import Crash
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+
+class Worker:
+    """One process. Every call that it makes to the outside is a step: others run, time passes, or it dies."""
+
+    kind = "worker"
+
+    def __init__(self, world: "Simulation", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.clock = world.clock
+        self.watermark_at_pull: datetime | None = None
+        self.build()
+
+    def build(self) -> None:
+        """A new process: it knows what the lake holds, and nothing else."""
+        self.objects = WorkersObjects(self.world.objects, self)
+        self.log = TrackingLog(self.objects, checkpoint_every=self.world.plan.checkpoint_every)
+
+    def body(self) -> None:
+        """Tick until all is over."""
+        world = self.world
+        while not world.is_over:
+            world.schedule.pause(self.pause_us())
+            if not self.is_out():
+                self.attempt()
+
+    def pause_us(self) -> int:
+        """How long until the next tick."""
+        if self.world.is_calm:
+            return self.world.plan.calm_tick_us * 9 // 10
+        plan = self.world.plan
+        scale_us = plan.scale_us * (5 if self.world.rng.random() < 0.1 else 1)
+        at_most_us = max(plan.ends_us - self.world.schedule.now_us, 0) + self.world.rng.randrange(plan.calm_tick_us)
+        return min(self.world.rng.randrange(2 * scale_us), at_most_us)
+
+    def is_out(self) -> bool:
+        """Whether this kind of worker is away at this moment."""
+        now_us = self.world.schedule.now_us
+        return not self.world.is_calm and any(
+            kind == self.kind and begins <= now_us < ends for kind, begins, ends in self.world.plan.outages
+        )
+
+    def attempt(self) -> None:
+        """One tick, whatever becomes of it."""
+        try:
+            self.tick()
+        except Crash:
+            self.world.crashes += 1
+            self.world.note(self.name, "crashed")
+            self.build()
+        except TidemarkError as error:
+            self.world.failed_ticks += 1
+            self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
+            if self.world.is_over:
+                self.world._fail(5, f"{self.name} fails although nothing goes wrong: {error}")
+
+    def tick(self) -> None:
+        """One tick."""
+        raise NotImplementedError
+
+    # What the outside asks of it
+
+    def step(self, what: str) -> None:
+        """Others run and time passes, or this worker dies here."""
+        world = self.world
+        world.note(self.name, what)
+        if world.is_calm:
+            world.schedule.pause(world.rng.randrange(2000))
+        else:
+            plan, chance = world.plan, world.rng.random
+            if chance() < plan.crash:
+                raise Crash
+            if chance() < plan.slow:
+                longest = world.rng.choice([SECOND // 2, 3 * SECOND, int(plan.ack_deadline.total_seconds()) * SECOND])
+                world.schedule.pause(world.rng.randrange(2 * longest))
+            else:
+                world.schedule.pause(world.rng.choice([0, 1, 1000, 50_000]))
+        world.at_work = self
+
+    def lake_fails(self) -> bool:
+        """Whether the lake does not answer this time."""
+        return not self.world.is_calm and self.world.rng.random() < self.world.plan.lake_fails
+
+    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
+        """Leases are extended every third of the ack deadline, as long as the worker works on the batch."""
+        plan, schedule = self.world.plan, self.world.schedule
+        is_working = plan.keeps_leases
+        every_us = int(plan.ack_deadline.total_seconds() * SECOND / 3)
+
+        def again() -> None:
+            if is_working:
+                try:
+                    extend()
+                except ModelError as error:
+                    self.world.note(self.name, f"leases were not extended: {error}")
+                schedule.at(schedule.now_us + every_us, again)
+
+        def stop() -> None:
+            nonlocal is_working
+            is_working = False
+
+        if is_working:
+            schedule.at(schedule.now_us + every_us, again)
+        return stop
+
+    def pulled(self) -> None:
+        """What is below the watermark of this moment is late."""
+        self.watermark_at_pull = self.world.oracle.watermark
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """The oracle looks whether they may be."""
+        self.world.oracle.acknowledging(subscription, messages)
+
+    def refuses_untruly(self) -> bool:
+        """Not before the log has begun: then a refusal is taken to tell how old the backlog is."""
+        return bool(self.world.objects.contents) and self.world.rng.random() < 0.5
+
+
+class Tracker(Worker):
+    """Ticks the tracking subscription."""
+
+    kind = "tracker"
+
+    def build(self) -> None:
+        super().build()
+        self.subscription = WorkersSubscription(self.world.model, "tracking", self)
+        self.tracking_backlog = WorkersBacklog(self.world.model, "tracking", self)
+        self.base_backlog = WorkersBacklog(self.world.model, "base", self)
+
+    def tick(self) -> None:
+        tracked = self.world.planted.track(
+            self.subscription,
+            tracking_backlog=self.tracking_backlog,
+            base_backlog=self.base_backlog,
+            log=self.log,
+            reader=self.world.reader,
+            policy=self.world.policy,
+            budget=self.world.budget,
+            clock=self.clock,
+        )
+        self.world.note(self.name, tracked.decision.sentence())
+
+
+class Lander(Worker):
+    """Ticks the base subscription."""
+
+    kind = "lander"
+
+    def build(self) -> None:
+        super().build()
+        self.subscription = WorkersSubscription(self.world.model, "base", self)
+        self.heartbeats = WorkersTable(self.world.heartbeats, self)
+        self.quarantine = WorkersTable(self.world.quarantine, self)
+
+    def tick(self) -> None:
+        landed = self.world.planted.land(
+            self.subscription,
+            heartbeats=self.heartbeats,
+            quarantine=self.quarantine,
+            log=self.log,
+            reader=self.world.reader,
+            budget=self.world.budget,
+            clock=self.clock,
+        )
+        self.world.note(self.name, f"landed {landed.heartbeats}, {landed.late} of them late")
+
+
+class Runner(Worker):
+    """Computes the windows that have closed."""
+
+    kind = "runner"
+
+    def build(self) -> None:
+        super().build()
+        self.batch = self.world.planted.micro_batch(self.world.heartbeats, self.world.diffs, self.log, self)
+
+    def tick(self) -> None:
+        self.compute()
+
+    def compute(self) -> int:
+        """The first windows that are due; how many there were."""
+        return self.batch.run(self.clock.now())
