@@ -56,9 +56,9 @@ def estimate(
         complete_from=complete_from,
         histogram=histogram,
     )
-    if base is None or tracking is None or _is_stale(base, at, policy) or _is_stale(tracking, at, policy):
+    if base is None or tracking is None or is_stale(base, at, policy) or is_stale(tracking, at, policy):
         return held.because(Reason.HELD_STALE_READING)
-    if previous is not None and (_was_sought(base, previous.base) or _was_sought(tracking, previous.tracking)):
+    if previous is not None and (was_sought(base, previous.base) or was_sought(tracking, previous.tracking)):
         return held.because(Reason.HELD_SEEK)
 
     oldest_base = base.oldest_unacked - policy.base_slack
@@ -74,10 +74,10 @@ def estimate(
     if hole_ends is not None or oldest_base < complete_from:
         return held.because(Reason.HELD_INCOMPLETE)
     is_ahead = oldest_tracking - oldest_base >= policy.band
-    if not (is_ahead or _has_no_backlog(tracking, policy)):
+    if not (is_ahead or has_no_backlog(tracking, policy)):
         return held.because(Reason.HELD_TRACKING_BEHIND)
 
-    if _is_idle(histogram, base, tracking, policy) and policy.idle == "advance":
+    if is_idle(histogram, base, tracking, policy) and policy.idle == "advance":
         lag = recent_lag(histogram, policy.max_idle_lag)
         candidate = min(oldest_base, oldest_tracking) - policy.band - lag
         return replace(held.decided(candidate, Reason.IDLE_ADVANCED, Reason.UNCHANGED), recent_lag=lag)
@@ -86,7 +86,7 @@ def estimate(
     bounded = bound(histogram, oldest_base, oldest_tracking, policy, pruned_before, passed)
     if bounded is None:
         return held.because(Reason.HELD_NO_DATA)
-    if _is_idle(histogram, base, tracking, policy):
+    if is_idle(histogram, base, tracking, policy):
         unmoved = Reason.IDLE_HELD
     elif oldest_base < oldest_tracking - policy.band and bounded.pin.publish_bucket >= bucket_of(oldest_base):
         unmoved = Reason.PINNED_BY_BACKLOG
@@ -250,20 +250,22 @@ def _least(histogram: Histogram, start: datetime, high: int, policy: Policy) -> 
     return histogram.minimum_at(positions), histogram.messages_at(positions)
 
 
-def _is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
+def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
+    """Whether the newest observation is older than `max_reading_age`."""
     return at - reading.newest.observed_at > policy.max_reading_age
 
 
-def _was_sought(reading: EffectiveReading, before: EffectiveReading | None) -> bool:
+def was_sought(reading: EffectiveReading, before: EffectiveReading | None) -> bool:
+    """Whether the reading is of a later epoch than at the decision before."""
     return before is not None and reading.epoch > before.epoch
 
 
-def _has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
+def has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
     """Whether the reading is within `near_real_time` of the moment at which it was observed."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time
 
 
-def _is_idle(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> bool:
+def is_idle(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> bool:
     """Nothing valid was published for `idle_timeout`, and neither subscription has a backlog.
 
     Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else.
@@ -271,7 +273,7 @@ def _is_idle(histogram: Histogram, base: EffectiveReading, tracking: EffectiveRe
     if histogram.newest_publish_us is None:
         return False
     silence = tracking.observed_at - from_us(histogram.newest_publish_us)
-    return silence > policy.idle_timeout and _has_no_backlog(base, policy) and _has_no_backlog(tracking, policy)
+    return silence > policy.idle_timeout and has_no_backlog(base, policy) and has_no_backlog(tracking, policy)
 
 
 def _end_of_hole(
