@@ -33,6 +33,9 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 ack_deadline=format_duration(settings.pubsub.ack_deadline),
                 pull_wait=format_duration(settings.pubsub.pull_wait),
                 call_timeout=format_duration(settings.pubsub.call_timeout),
+                reading=settings.pubsub.reading,
+                snapshot_max_backlog=settings.pubsub.snapshot_max_backlog,
+                monitoring_endpoint=settings.pubsub.monitoring_endpoint,
             ),
             "lake": LakeResource(
                 uri=settings.lake.uri,

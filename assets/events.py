@@ -57,6 +57,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
         if reading is not None:
             metadata[f"{name}_backlog_age_seconds"] = reading.newest.age.total_seconds()
+            metadata[f"{name}_read_by"] = reading.newest.source
     if decision.pin is not None:
         metadata["pinned_by"] = (
             f"{decision.pin.count} messages published at {decision.pin.published_from.isoformat()}, "

@@ -33,8 +33,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
         ),
     )
     def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
-        pubsub.tracking_backlog().sweep()
-        pubsub.base_backlog().sweep()
+        pubsub.sweep()
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),

@@ -37,6 +37,11 @@ def _empty_is_none(value: Any) -> Any:
     return None if value == "" else value
 
 
+def _is_host_and_port(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdigit()
+
+
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
@@ -44,6 +49,7 @@ OptionalDuration = Annotated[NotNegative | None, BeforeValidator(_empty_is_none)
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
+ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Section(BaseModel):
@@ -66,15 +72,32 @@ class PubSubSettings(Section):
     pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
     call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
     metadata_only: bool = False
+    reading: ReadingKind = "auto"
+    snapshot_max_backlog: int = Field(10_000_000, ge=1)
+    monitoring_endpoint: OptionalText = None
 
     @field_validator("emulator_host")
     @classmethod
     def _host_and_port(cls, value: str | None) -> str | None:
-        if value is not None:
-            host, _, port = value.rpartition(":")
-            if not host or not port.isdigit():
-                raise ValueError("write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty")
+        if value is not None and not _is_host_and_port(value):
+            raise ValueError("write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty")
         return value
+
+    @field_validator("monitoring_endpoint")
+    @classmethod
+    def _host_and_port_of_monitoring(cls, value: str | None) -> str | None:
+        if value is not None and not _is_host_and_port(value):
+            raise ValueError("write the server's address as host:port, or leave it empty for Google's service")
+        return value
+
+    @model_validator(mode="after")
+    def _monitored_by_somebody(self) -> Self:
+        if self.reading == "monitoring" and self.emulator_host is not None and self.monitoring_endpoint is None:
+            raise ValueError(
+                'reading = "monitoring" has nobody to ask: the emulator has no metrics; say "snapshot" or "auto", or '
+                "name a server that has them in monitoring_endpoint"
+            )
+        return self
 
     @model_validator(mode="after")
     def _two_subscriptions(self) -> Self:

@@ -26,8 +26,10 @@ RUN_PERMISSIONS: Mapping[str, str] = {
     "pubsub.snapshots.create": "on the project: a reading is a snapshot's expiry",
     "pubsub.snapshots.delete": "on the project: the snapshot is deleted at once",
     "pubsub.snapshots.list": "on the project: to sweep what a crash left behind",
+    "monitoring.timeSeries.list": "on the project: for readings by monitoring, where they are used",
 }
-"""The least that running needs: each permission, where, and why."""
+"""The least that running needs: each permission, where, and why. With `reading = "snapshot"` the last is not needed, with
+`reading = "monitoring"` none on snapshots; with `reading = "auto"` its lack is told and only what it is for is missing."""
 
 PUBLISH_PERMISSIONS: Mapping[str, str] = {"pubsub.topics.publish": "on the topic: for `tidemark publish` only"}
 """The least that the synthetic source needs."""

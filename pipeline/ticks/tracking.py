@@ -81,10 +81,11 @@ def track(
 
 def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:
     """From which publish time on the histogram will hold everything, asked before anything is acknowledged: the
-    oldest message that tracking holds, or, where that cannot be read because it is too old, the age from which on
-    it could be."""
+    oldest message that tracking holds (where it is not known to the second: the latest that it can be), or, where that
+    cannot be read because it is too old, the age from which on it could be. Assumption: nobody acknowledged since the
+    moment that the reading is of."""
     try:
-        return tracking_backlog.read().oldest_unacked
+        return tracking_backlog.read().no_later_than
     except SnapshotRefused:
         return clock.now() - (LIFETIME - REFUSED_WITHIN)
 

@@ -1,0 +1,84 @@
+"""Which of the two readings is taken: a snapshot's where one is to be had, Cloud Monitoring's where not."""
+
+import logging
+
+from pipeline.clock import Clock
+from pipeline.errors import PubSubError, SnapshotRefused
+from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
+from pipeline.pubsub.monitoring import LOOK_BACK, SAMPLE_PERIOD, MonitoringBacklog, Undelivered
+from pipeline.watermark.readings import Reading
+
+logger = logging.getLogger(__name__)
+
+
+class AutoBacklog:
+    """Readings by snapshot, unless one is refused or the backlog is beyond `snapshot_max_backlog` messages (None: it
+    is not asked for). Keep it from tick to tick: it remembers a refusal and the size.
+
+    The sources may follow each other in any order: what is older changes nothing until it is larger, and is no seek.
+    A size that is not known does not stand in a snapshot's way, since that is dearer at worst, and never wrong.
+    """
+
+    def __init__(
+        self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock, snapshot_max_backlog: int | None
+    ) -> None:
+        self._snapshot = snapshot
+        self._monitoring = monitoring
+        self._clock = clock
+        self._max_backlog = snapshot_max_backlog
+        self._is_refused = False
+        self._size: Undelivered | None = None
+        self._size_asked_at = clock.now() - SAMPLE_PERIOD
+        self._problem = ""
+
+    def read(self) -> Reading:
+        """A reading, whose `source` says where it is from. Raises SnapshotRefused, with both reasons, where neither is
+        to be had; and what the one that is taken raises."""
+        if self._is_too_large():
+            return self._monitoring.read()
+        monitored = self._while_refused()
+        if monitored is not None:
+            return monitored
+        try:
+            reading = self._snapshot.read()
+        except SnapshotRefused as refusal:
+            self._is_refused = True
+            try:
+                return self._monitoring.read()
+            except PubSubError as error:
+                raise SnapshotRefused(f"{refusal}. Nor is there a reading by monitoring: {error}") from error
+        self._is_refused = False
+        return reading
+
+    def _while_refused(self) -> Reading | None:
+        """After a refusal: monitoring's reading, as long as it says that a snapshot would be refused again. None where
+        it does not, or says nothing: then a snapshot is tried."""
+        if not self._is_refused:
+            return None
+        try:
+            reading = self._monitoring.read()
+        except PubSubError:
+            return None
+        would_be_refused = reading.no_later_than < self._clock.now() - (LIFETIME - REFUSED_WITHIN)
+        return reading if would_be_refused else None
+
+    def _is_too_large(self) -> bool:
+        """By the newest size that is known, asked for once in a sample's period."""
+        if self._max_backlog is None:
+            return False
+        now = self._clock.now()
+        if now - self._size_asked_at >= SAMPLE_PERIOD:
+            self._size_asked_at = now
+            self._ask_size()
+        size = self._size
+        return size is not None and now - size.sampled_by < LOOK_BACK and size.messages > self._max_backlog
+
+    def _ask_size(self) -> None:
+        problem = ""
+        try:
+            self._size = self._monitoring.undelivered()
+        except PubSubError as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            logger.warning("snapshots are taken whatever the backlog: %s", problem)
+        self._problem = problem
