@@ -6,8 +6,6 @@ are zero and every reading is there, so that there is neither a stale reading no
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from pipeline.clock import us
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
