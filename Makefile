@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gcs check clean
+.PHONY: help setup demo up test test-gcs check pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,10 @@ check: setup ## format, lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+pictures: setup ## draw the pictures of docs/watermark.md again, from replays
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python tools/draw_watermark.py
 
 clean: ## remove what was built, .venv included
 	rm -rf $(VENV) build .tidemark .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
