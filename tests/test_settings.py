@@ -229,6 +229,11 @@ def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> Non
     assert refusal(written('[watermark]\nmax_reading_age = "0s"\n')).endswith("greater than 0s")
 
 
+@pytest.mark.parametrize("others", ["", "emulator_host = '127.0.0.1:8085'\nmonitoring_endpoint = '127.0.0.1:8086'"])
+def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(written: Written, others: str) -> None:
+    assert load_settings(written(f"[pubsub]\nreading = 'monitoring'\n{others}")).pubsub.reading == "monitoring"
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
@@ -240,6 +245,10 @@ def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> Non
         ("[pubsub]\nbase_subscription = 'same'\ntracking_subscription = 'same'", "two different subscriptions"),
         ("[pubsub]\nemulator_host = '8085'", "host:port"),
         ("[pubsub]\nemulator_host = 'localhost:http'", "host:port"),
+        ("[pubsub]\nmonitoring_endpoint = '8086'", "host:port"),
+        ("[pubsub]\nreading = 'metrics'", "'auto', 'snapshot' or 'monitoring'"),
+        ("[pubsub]\nsnapshot_max_backlog = 0", "greater than or equal to 1"),
+        ("[pubsub]\nreading = 'monitoring'\nemulator_host = '127.0.0.1:8085'", "the emulator has no metrics"),
         ("[pubsub]\ntopic = '1st'", "match pattern"),
         ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that is there already"),
         ("[message.fields]\n'a b' = 'text'", "'a b' cannot be a column"),

@@ -28,8 +28,9 @@ RUN_PERMISSIONS: Mapping[str, str] = {
     "pubsub.snapshots.list": "on the project: to sweep what a crash left behind",
     "monitoring.timeSeries.list": "on the project: for readings by monitoring, where they are used",
 }
-"""The least that running needs: each permission, where, and why. With `reading = "snapshot"` the last is not needed, with
-`reading = "monitoring"` none on snapshots; with `reading = "auto"` its lack is told and only what it is for is missing."""
+"""The least that running needs: each permission, where, and why. `reading = "snapshot"` does without the last one,
+`reading = "monitoring"` without those on snapshots; with `reading = "auto"` a lack of the last one is told, and the
+snapshots go on."""
 
 PUBLISH_PERMISSIONS: Mapping[str, str] = {"pubsub.topics.publish": "on the topic: for `tidemark publish` only"}
 """The least that the synthetic source needs."""

@@ -61,6 +61,7 @@ class FakeMonitoring:
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
+        self.project = PROJECT
         self.series: list[Series] = []
         self.errors: list[grpc.StatusCode] = []
         self.incomplete = ""
@@ -106,7 +107,7 @@ class FakeMonitoring:
         if "metric.type" not in asked or not request.HasField("interval"):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a metric type and an interval are required")
         since, until = _moment(request.interval.start_time), _moment(request.interval.end_time)
-        if since >= until or request.name != f"projects/{PROJECT}":
+        if since >= until or request.name != f"projects/{self.project}":
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "an empty interval, or another project")
         rows = [
             (series, point)

@@ -11,6 +11,7 @@ import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from pipeline.clock import ManualClock, to_us
 from pipeline.errors import ReadingUnavailable
@@ -27,6 +28,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 MINUTES = 15
 TIMEOUT = timedelta(seconds=5)
 ZERO = timedelta(0)
+TICK = timedelta(seconds=10)
 
 
 @dataclass(frozen=True)
@@ -224,7 +226,7 @@ def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_st
     reasons: set[Reason] = set()
     sampled, folded, now = START, START, START
     while now < published[-1]:
-        now = now + policy_tick
+        now += TICK
         service.clock.advance(now - service.clock.now())
         while sampled <= now:
             for name, messages in (("tracking", tracked), ("base", base)):
@@ -258,7 +260,10 @@ def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_st
     assert standing.decision.base.newest.source == "monitoring"
 
 
-policy_tick = timedelta(seconds=10)
+def test_a_reading_in_the_log_from_before_there_were_two_is_a_snapshots() -> None:
+    written = {"observed_at": "2026-11-21T05:00:10Z", "oldest_unacked": "2026-11-21T05:00:00Z", "names_a_message": True}
+    decoded = TypeAdapter(Reading).validate_python(written)
+    assert (decoded.source, decoded.uncertainty, decoded.no_later_than) == ("snapshot", ZERO, START)
 
 
 def read(service: Service, name: str) -> Reading | None:

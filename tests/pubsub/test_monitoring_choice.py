@@ -1,0 +1,281 @@
+"""Which reading is taken: a snapshot's, and Cloud Monitoring's where that is refused or too large."""
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from google.api_core import exceptions as api
+from google.cloud.monitoring_v3 import MetricServiceClient
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+import resources.pubsub
+from pipeline.clock import ManualClock, SystemClock
+from pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.disk import DiskObjects
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
+from pipeline.pubsub.choice import AutoBacklog
+from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, MonitoringBacklog, monitoring_client
+from pipeline.pubsub.provision import provision
+from pipeline.settings import PubSubSettings, Settings
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.tracking import track
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import Reading
+from resources.pubsub import PubSubResource
+from tests.pubsub.builders import Altered, raising, subscription_of
+from tests.pubsub.fake_monitoring import PROJECT, FakeMonitoring, served
+
+START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+PATH = f"projects/{PROJECT}/subscriptions/heartbeats-base"
+WEEK_SECONDS = 7 * 24 * 3600
+MINUTE = timedelta(minutes=1)
+
+
+class Snapshots:
+    """Readings by snapshot: refused within an hour of seven days, as the service refuses them."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.oldest = clock.now()
+        self.taken = 0
+        self.problem: Exception | None = None
+
+    def read(self) -> Reading:
+        self.taken += 1
+        if self.problem is not None:
+            raise self.problem
+        if self.clock.now() - self.oldest > LIFETIME - REFUSED_WITHIN:
+            raise SnapshotRefused("the oldest message is within an hour of 7 days")
+        return Reading(observed_at=self.clock.now(), oldest_unacked=self.oldest, names_a_message=True)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def snapshots(clock: ManualClock) -> Snapshots:
+    return Snapshots(clock)
+
+
+@pytest.fixture
+def fake(clock: ManualClock) -> FakeMonitoring:
+    return FakeMonitoring(clock.now)
+
+
+@pytest.fixture
+def monitoring(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
+    with served(fake) as address:
+        client = monitoring_client(address)
+        yield client
+        client.transport.close()
+
+
+def auto(
+    snapshots: Snapshots | SnapshotBacklog,
+    monitoring: MetricServiceClient,
+    clock: ManualClock,
+    snapshot_max_backlog: int | None = None,
+) -> AutoBacklog:
+    by_metrics = MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=5))
+    return AutoBacklog(snapshots, by_metrics, clock, snapshot_max_backlog)
+
+
+def test_a_snapshot_is_taken_and_monitoring_not_asked_where_nothing_speaks_against_it(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock)
+    assert [backlog.read().source for _ in range(3)] == ["snapshot"] * 3
+    assert fake.requests == []
+
+
+def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_until_it_can_succeed(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock)
+    snapshots.oldest = START - timedelta(days=6, hours=23, minutes=30)
+    fake.sampled("heartbeats-base", START - MINUTE, age=WEEK_SECONDS - 1800)
+    readings = [backlog.read() for _ in range(5)]
+    assert {reading.source for reading in readings} == {"monitoring"}
+    assert all(reading.oldest_unacked < snapshots.oldest for reading in readings)
+    assert snapshots.taken == 1
+
+    snapshots.oldest = START - timedelta(hours=1)  # it landed; monitoring shows it minutes later
+    clock.advance(MINUTE)
+    assert backlog.read().source == "monitoring"
+    fake.sampled("heartbeats-base", START + MINUTE, age=3660)
+    assert backlog.read() == Reading(clock.now(), snapshots.oldest, names_a_message=True)
+    asked = fake.asked_for(OLDEST_AGE)
+    assert backlog.read().source == "snapshot"
+    assert fake.asked_for(OLDEST_AGE) == asked
+
+
+def test_a_refusal_that_monitoring_cannot_make_good_says_both_and_the_snapshot_is_tried_again(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock)
+    snapshots.oldest = START - timedelta(days=6, hours=23, minutes=30)
+    with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*that is no empty backlog"):
+        backlog.read()
+    fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 2
+    with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*monitoring\.timeSeries\.list"):
+        backlog.read()
+    snapshots.oldest = START
+    assert backlog.read().source == "snapshot"
+
+
+def test_what_is_no_refusal_is_no_reason_for_monitoring(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    snapshots.problem = PubSubUnreachable("away")
+    with pytest.raises(PubSubUnreachable):
+        auto(snapshots, monitoring, clock).read()
+    assert fake.requests == []
+
+
+def test_beyond_snapshot_max_backlog_monitoring_is_read(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    fake.sampled("heartbeats-base", START - MINUTE, age=900, undelivered=1001)
+    assert backlog.read().source == "monitoring"
+    assert snapshots.taken == 0
+    fake.sampled("heartbeats-base", START, age=800, undelivered=1000)
+    assert backlog.read().source == "monitoring"  # the size is asked for once in a sample's period
+    clock.advance(MINUTE)
+    assert backlog.read().source == "snapshot"
+    assert fake.asked_for(UNDELIVERED) == 2
+
+
+def test_beyond_snapshot_max_backlog_a_gap_is_unknown_and_after_it_a_snapshot_is_taken(
+    snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+) -> None:
+    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    fake.sampled("heartbeats-base", START, undelivered=5000)
+    clock.advance(LOOK_BACK - MINUTE)
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
+    clock.advance(MINUTE)
+    assert backlog.read().source == "snapshot"
+
+
+def test_a_size_that_is_not_known_is_told_once_and_does_not_stand_in_the_way(
+    snapshots: Snapshots,
+    fake: FakeMonitoring,
+    monitoring: MetricServiceClient,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backlog = auto(snapshots, monitoring, clock, snapshot_max_backlog=1000)
+    fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 3
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            assert backlog.read().source == "snapshot"
+            clock.advance(MINUTE)
+    assert len(caplog.records) == 1
+    assert "monitoring.timeSeries.list" in caplog.text
+
+
+@pytest.fixture
+def provisioned(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
+) -> PubSubSettings:
+    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
+    return fresh_pubsub
+
+
+def resource_of(settings: PubSubSettings, **others: str | int) -> PubSubResource:
+    return PubSubResource(
+        base_subscription=settings.base_path,
+        tracking_subscription=settings.tracking_path,
+        emulator_host=settings.emulator_host,
+        **others,
+    )
+
+
+def test_on_the_emulator_auto_is_snapshots_alone(provisioned: PubSubSettings) -> None:
+    resource = resource_of(provisioned)
+    assert isinstance(resource.base_backlog(), SnapshotBacklog)
+    assert isinstance(resource.tracking_backlog(), SnapshotBacklog)
+    assert resource.base_backlog().read().source == "snapshot"
+    assert resource.sweep() == 0
+
+
+def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_tick(
+    provisioned: PubSubSettings, fake: FakeMonitoring
+) -> None:
+    with served(fake) as address:
+        first, second = (resource_of(provisioned, monitoring_endpoint=address) for _ in range(2))
+        assert isinstance(first.base_backlog(), AutoBacklog)
+        assert first.base_backlog() is second.base_backlog()
+        assert first.base_backlog() is not first.tracking_backlog()
+        assert first.tracking_backlog().read().source == "snapshot"
+        forget_resources()
+
+
+def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
+    subscriber: SubscriberClient, provisioned: PubSubSettings, tmp_path: Path
+) -> None:
+    clock = SystemClock()
+    now = clock.now()
+    fake = FakeMonitoring(clock.now)
+    fake_project(fake, provisioned, now)
+    with served(fake) as address:
+        resource = resource_of(provisioned, reading="monitoring", monitoring_endpoint=address)
+        tracked = track(
+            subscription_of(subscriber, provisioned, provisioned.tracking_path),
+            tracking_backlog=resource.tracking_backlog(),
+            base_backlog=resource.base_backlog(),
+            log=TrackingLog(DiskObjects(tmp_path), checkpoint_every=100),
+            reader=HeartbeatReader(Settings().contract),
+            policy=Policy(),
+            budget=Budget(1000, 1 << 20, timedelta(seconds=1), 1000),
+            clock=clock,
+        )
+        assert resource.sweep() == 0
+        forget_resources()
+    assert tracked.problems == ()
+    assert tracked.decision.base is not None
+    assert tracked.decision.base.newest.source == "monitoring"
+    # What tracking held was published at 90 s before now or a second later: from there on it knows.
+    assert tracked.standing.complete_from == now - timedelta(seconds=60) - timedelta(seconds=30) + timedelta(seconds=1)
+
+
+def test_a_missing_permission_ends_a_tick_on_monitoring_alone(
+    subscriber: SubscriberClient, provisioned: PubSubSettings, fake: FakeMonitoring
+) -> None:
+    fake.errors = [grpc.StatusCode.PERMISSION_DENIED]
+    with served(fake) as address:
+        resource = resource_of(provisioned, reading="monitoring", monitoring_endpoint=address)
+        with pytest.raises(PermissionMissing):
+            resource.tracking_backlog().read()
+        forget_resources()
+
+
+def test_a_refusal_by_the_real_client_falls_back_as_well(
+    subscriber: SubscriberClient, provisioned: PubSubSettings, fake: FakeMonitoring, monitoring: MetricServiceClient
+) -> None:
+    clock = ManualClock(START)
+    refusing = Altered(subscriber, create_snapshot=raising(api.FailedPrecondition("expires within the hour")))
+    snapshots = SnapshotBacklog(refusing, provisioned.base_path, clock, provisioned.call_timeout)  # type: ignore[arg-type]
+    fake.sampled("heartbeats-base", START - MINUTE, age=WEEK_SECONDS - 60)
+    assert auto(snapshots, monitoring, clock).read().source == "monitoring"
+
+
+def fake_project(fake: FakeMonitoring, settings: PubSubSettings, now: datetime) -> None:
+    """A sample of each subscription of the settings' project, a minute old."""
+    for name in (settings.base_subscription, settings.tracking_subscription):
+        fake.sampled(name, now - MINUTE, age=30, undelivered=1, project=settings.project)
+    fake.project = settings.project
+
+
+def forget_resources() -> None:
+    """The servers of a test end with it: let no client of theirs stay."""
+    resources.pubsub._auto.cache_clear()
+    resources.pubsub._monitoring_client.cache_clear()
