@@ -9,15 +9,30 @@ import pyarrow.compute as pc
 import typer
 from rich.table import Table
 
+from pipeline.cli.explained import explanation_facts, show_explanation
 from pipeline.cli.run import AsJson, wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.durations import format_duration
-from pipeline.errors import LakeError
+from pipeline.errors import CorruptObject, LakeError
 from pipeline.lake.diffs import PARTITION
+from pipeline.lake.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.layout import Lake
 from pipeline.lake.report import LakeReport, read_report
+from pipeline.lake.tracking_log import TrackingLog
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.explanation import explain as explain_decision
+from pipeline.watermark.standing import Decided, Standing
+
+
+def moment(text: str, otherwise: str = "not a time") -> datetime:
+    """A time on the command line; it must say its zone."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
+    if read.tzinfo is None:
+        raise typer.BadParameter(f"{text} has no time zone; write it as {text}Z")
+    return read.astimezone(UTC)
 
 
 def status(as_json: AsJson = False) -> None:
@@ -32,38 +47,46 @@ def status(as_json: AsJson = False) -> None:
     table.add_column(style="bold")
     table.add_column()
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), _words(value))
+        table.add_row(name.replace("_", " "), words(value))
     console = wide_console()
     console.print(f"[dim]{settings.lake.uri}[/]", highlight=False)
     console.print(table)
 
 
-def explain(as_json: AsJson = False) -> None:
-    """Why the watermark stands where it stands, in plain words."""
+def explain(
+    at: Annotated[
+        datetime | None,
+        typer.Option(parser=moment, help="Explain the decision that was in force at this time, with its zone."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Why the watermark stands where it stands, what would move it, and which setting would."""
     settings = load_settings()
-    decided = _lake(settings).tracking_log().newest_decision()
-    if decided is None:
-        raise LakeError(
-            f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark up`, and look "
-            "again after the first tick"
-        )
-    sentences = explain_decision(decided.decision, decided.policy)
+    log = _lake(settings).tracking_log()
+    number, decided = _decision(log, at, settings.lake.uri)
+    try:
+        standing: Standing | None = standing_before(log, number)
+        gap = None
+    except CorruptObject as error:
+        standing, gap = None, str(error)
+    explanation = explain_decision(decided, standing)
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "at": decided.decision.at,
-                    "watermark": decided.decision.watermark,
-                    "reason": decided.decision.reason,
-                    "explanation": sentences,
-                },
-                default=plain,
-            )
+        print(json.dumps({**explanation_facts(explanation), "log_entry": number, "problem": gap}, default=plain))
+    else:
+        show_explanation(explanation, number, gap, wide_console())
+
+
+def _decision(log: TrackingLog, at: datetime | None, uri: str) -> tuple[int, Decided]:
+    found = decision_in_force(log, at)
+    if found is not None:
+        return found
+    first = first_decision(log)
+    if at is None or first is None:
+        raise LakeError(
+            f"no decision has been made in {uri} yet; start the pipeline with `tidemark up`, and look again after the "
+            "first tick"
         )
-        return
-    console = wide_console()
-    for sentence in sentences:
-        console.print(f"• {sentence}", highlight=False)
+    raise LakeError(f"no decision was in force at {iso(at)}: the log's first is of {iso(first.decision.at)}")
 
 
 def diffs(
@@ -110,7 +133,7 @@ def _print_rows(rows: pa.Table, of: int) -> None:
     for name in shown:
         table.add_column(name, no_wrap=True)
     for row in rows.select(shown).to_pylist():
-        table.add_row(*("" if value is None else _words(value) for value in row.values()))
+        table.add_row(*("" if value is None else words(value) for value in row.values()))
     console.print(table)
     console.print(f"[dim]{rows.num_rows} of {of} rows; --json has every column[/]", highlight=False)
 
@@ -150,17 +173,6 @@ def _window_key(settings: Settings, text: str) -> str:
     return settings.windowing.containing(moment(text, "neither a window's key nor a time")).key
 
 
-def moment(text: str, otherwise: str = "not a time") -> datetime:
-    """A time on the command line; it must say its zone."""
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
-    if read.tzinfo is None:
-        raise typer.BadParameter(f"{text} has no time zone; write it as {text}Z")
-    return read.astimezone(UTC)
-
-
 def _lake(settings: Settings) -> Lake:
     return Lake(settings.lake, settings.message.fields, SystemClock())
 
@@ -176,7 +188,7 @@ def plain(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
 
-def _words(value: Any) -> str:
+def words(value: Any) -> str:
     match value:
         case None:
             return "—"
