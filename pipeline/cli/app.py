@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import local, look, release, run, windows
+from pipeline.cli import local, look, release, replay, run, windows
 from pipeline.errors import TidemarkError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ run.register(app)
 look.register(app)
 windows.register(app)
 release.register(app)
+replay.register(app)
 local.register(app)
 
 
