@@ -70,7 +70,8 @@ class ParquetTrace:
 
     def _open(self) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES)
+            # By default the library reads the wanted columns of the whole file ahead.
+            return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
         except FileNotFoundError as error:
             raise TraceUnusable(f"{self.path} is not there; name a Parquet file with one row a message") from error
         except (pa.ArrowException, OSError) as error:
