@@ -1,10 +1,11 @@
-"""Starting and stopping the official emulator for tests, on a free port of loopback."""
+"""Starting and stopping the official emulator and `tidemark pubsub` for tests, on a free port of loopback."""
 
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from google.api_core import exceptions as api
@@ -17,15 +18,26 @@ STOPPED_WITHIN_SECONDS = 10
 HOST = "127.0.0.1"
 
 
-@contextmanager
-def running_emulator(log: Path) -> Iterator[str]:
-    """An emulator's `host:port` for as long as the block runs; its output is in `log`."""
+def running_emulator(log: Path) -> AbstractContextManager[str]:
+    """The official emulator's `host:port` for as long as the block runs; its output is in `log`."""
     port = free_port()
+    return _running(emulator_command(HOST, port), f"{HOST}:{port}", log)
+
+
+def running_own_pubsub(log: Path, *options: str) -> AbstractContextManager[str]:
+    """The same of `tidemark pubsub`, with these options."""
+    port = free_port()
+    command = [sys.executable, "-m", "pipeline.cli", "pubsub", f"--host={HOST}", f"--port={port}", *options]
+    return _running(command, f"{HOST}:{port}", log)
+
+
+@contextmanager
+def _running(command: list[str], address: str, log: Path) -> Iterator[str]:
     with log.open("wb") as output:
-        process = subprocess.Popen(emulator_command(HOST, port), stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
-        wait_until_ready(process, f"{HOST}:{port}", log)
-        yield f"{HOST}:{port}"
+        wait_until_ready(process, address, log)
+        yield address
     finally:
         process.terminate()
         try:
@@ -36,7 +48,7 @@ def running_emulator(log: Path) -> Iterator[str]:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    """Return once the emulator answers. Raises AssertionError, with its output, where it does not."""
+    """Return once the server answers. Raises AssertionError, with its output, where it does not."""
     until = time.monotonic() + READY_WITHIN_SECONDS
     client = publisher_client(address)
     try:
@@ -48,7 +60,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) 
                 time.sleep(0.2)
     finally:
         client.transport.close()
-    raise AssertionError(f"the emulator at {address} did not become ready:\n{log.read_text(errors='replace')}")
+    raise AssertionError(f"the server at {address} did not become ready:\n{log.read_text(errors='replace')}")
 
 
 def free_port() -> int:

@@ -1,5 +1,10 @@
-"""Fixtures on the official emulator: one for the whole run, and a topic and subscriptions of their own per test."""
+"""Fixtures on a Pub/Sub server: one for the whole run, and a topic and subscriptions of their own per test.
 
+The server is the official emulator where it is found, else `tidemark pubsub`. To run on the latter all the same,
+set WITHOUT_OFFICIAL_EMULATOR=1.
+"""
+
+import os
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -7,16 +12,47 @@ from datetime import timedelta
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from pipeline.errors import ToolMissing
 from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.services.emulator import find_emulator_jar, find_java
 from pipeline.settings import PubSubSettings
-from tests.emulator import running_emulator
+from tests.emulator import running_emulator, running_own_pubsub
+
+
+def why_no_official_emulator() -> str | None:
+    """What is missing, or None where the official emulator can be started."""
+    if os.environ.get("WITHOUT_OFFICIAL_EMULATOR"):
+        return "WITHOUT_OFFICIAL_EMULATOR is set"
+    try:
+        find_emulator_jar()
+        find_java()
+    except ToolMissing as missing:
+        return str(missing)
+    return None
 
 
 @pytest.fixture(scope="session")
-def emulator_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an emulator that runs until the tests are over."""
+def official_emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the official emulator; a test of it is skipped where there is none."""
+    if reason := why_no_official_emulator():
+        pytest.skip(f"this test is about the official emulator: {reason}")
     with running_emulator(tmp_path_factory.mktemp("emulator") / "emulator.log") as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def own_pubsub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of `tidemark pubsub`."""
+    with running_own_pubsub(tmp_path_factory.mktemp("pubsub") / "pubsub.log") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def emulator_host(request: pytest.FixtureRequest) -> str:
+    """The address of a server that runs until the tests are over."""
+    name = "own_pubsub" if why_no_official_emulator() else "official_emulator"
+    address: str = request.getfixturevalue(name)
+    return address
 
 
 @pytest.fixture(scope="session")
@@ -36,13 +72,18 @@ def publisher(emulator_host: str) -> Iterator[PublisherClient]:
 @pytest.fixture
 def fresh_pubsub(emulator_host: str) -> PubSubSettings:
     """Settings with a project, a topic and subscriptions that nobody else uses; nothing of it exists yet."""
+    return unique_pubsub(emulator_host)
+
+
+def unique_pubsub(address: str) -> PubSubSettings:
+    """Settings of names that nobody else uses, on the server at the address."""
     unique = uuid.uuid4().hex[:12]
     return PubSubSettings(
         project=f"project-{unique}",
         topic=f"topic-{unique}",
         base_subscription=f"base-{unique}",
         tracking_subscription=f"tracking-{unique}",
-        emulator_host=emulator_host,
+        emulator_host=address,
         ack_deadline=timedelta(seconds=10),
         pull_wait=timedelta(seconds=1),
     )

@@ -1,4 +1,4 @@
-"""Pulling and acknowledging, on the official emulator."""
+"""Pulling and acknowledging, on the official emulator or on `tidemark pubsub`."""
 
 import logging
 from datetime import timedelta
@@ -19,7 +19,7 @@ from tests.pubsub.builders import Altered, raising, send, subscription_of
 
 MUCH = 1 << 30
 PULL = 100
-"""The most messages that the emulator answers with."""
+"""The most messages that a pull asks for in some of these tests: the emulator never answers with more."""
 
 
 @pytest.fixture
@@ -57,8 +57,12 @@ def test_a_pull_stays_within_its_number_of_messages(
 
 
 def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+    subscriber: SubscriberClient,
+    publisher: PublisherClient,
+    settings: PubSubSettings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(module, "PULL_AT_MOST", PULL)
     send(publisher, settings, 1_000, size=1_000)
     batch = subscription_of(subscriber, settings).pull(1_000, 250_000, 5)
     assert 250_000 <= batch.size_bytes < 250_000 + PULL * 1_500
@@ -77,8 +81,12 @@ class TickingClock(SystemClock):
 
 
 def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is(
-    subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
+    subscriber: SubscriberClient,
+    publisher: PublisherClient,
+    settings: PubSubSettings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(module, "PULL_AT_MOST", PULL)
     send(publisher, settings, 1_000)
     short = subscription_of(subscriber, settings, clock=TickingClock()).pull(1_000, MUCH, 2.5)
     assert len(short) <= 2 * PULL
