@@ -152,6 +152,7 @@ def test_the_watermark_carries_its_evidence_and_numbers_that_the_ui_plots(
         assert isinstance(evidence[name], dg.TimestampMetadataValue), name
     assert evidence["watermark"].value == evidence["watermark_epoch_seconds"].value == watermark.timestamp()
     assert evidence["reason"].value == "IDLE_ADVANCED"
+    assert evidence["base_read_by"].value == evidence["tracking_read_by"].value == "snapshot"
     assert str(evidence["decision"].value).startswith(f"IDLE_ADVANCED: watermark {iso(watermark)}")
 
 
