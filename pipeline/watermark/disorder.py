@@ -52,7 +52,11 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """What two passes tell: the whole topic, and its worst streams (none where the trace has no streams)."""
+    """What two passes tell: the whole topic, and its worst streams (none where the trace has no streams).
+
+    `beyond_band` counts the messages with a disorder above the band, `slow_beyond_band` and `fast_beyond_band` those
+    that are to blame for more than the band themselves; `slow_streams` and `fast_streams` the streams that have such.
+    """
 
     messages: int
     rejected: int
@@ -65,6 +69,8 @@ class Disorder:
     slow_beyond_band: int
     fast_beyond_band: int
     streams: int
+    slow_streams: int
+    fast_streams: int
     slowest: tuple[StreamDisorder, ...]
     fastest: tuple[StreamDisorder, ...]
 
@@ -84,6 +90,7 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
         fast_beyond += int(np.count_nonzero(-measured.blame * STEP_US > us(band)))
         streams.add(batch, measured)
     slowest, fastest = streams.worst(worst)
+    slow_streams, fast_streams = streams.beyond_band()
     return Disorder(
         messages=order.messages,
         rejected=order.rejected,
@@ -96,6 +103,8 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
         slow_beyond_band=slow_beyond,
         fast_beyond_band=fast_beyond,
         streams=len(streams.names),
+        slow_streams=slow_streams,
+        fast_streams=fast_streams,
         slowest=slowest,
         fastest=fastest,
     )

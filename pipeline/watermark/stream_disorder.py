@@ -86,6 +86,10 @@ class StreamTable:
         for most, of in ((self._most, disorder), (self._slowest, blame), (self._fastest, -blame)):
             np.maximum.at(most, codes, of)
 
+    def beyond_band(self) -> tuple[int, int]:
+        """How many streams have a message that is to blame for more than the band: slow ones, and fast ones."""
+        return int(np.count_nonzero(self._slow_beyond)), int(np.count_nonzero(self._fast_beyond))
+
     def worst(self, count: int) -> tuple[tuple[StreamDisorder, ...], tuple[StreamDisorder, ...]]:
         """The slowest and the fastest streams: by how many messages are to blame for more than the band, then by the
         most that one is to blame for. A stream that is to blame for nothing is not among them."""

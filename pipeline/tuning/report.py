@@ -1,0 +1,291 @@
+"""The report: what every band would cost and give, on one source, with what follows from it in words."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from pipeline.clock import from_us, iso
+from pipeline.durations import format_duration
+from pipeline.watermark.disorder import Disorder, Distribution
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.stream_disorder import StreamDisorder
+from pipeline.watermark.tuning import BANDS, TARGETS, Material, Outcome, PolicyOf, Recommendation, Tuning, Variant, tune
+
+SHOWN_QUANTILE = 0.05
+"""What the effect of `quantile` and of `frontier_quantile` is shown with, where they are not set."""
+
+AS_FRESH_SECONDS = 0.2
+"""A difference in the median lag that nobody would notice."""
+
+FEW_STREAMS = 0.1
+"""The share of all streams up to which those that are slow or fast can be called the ones to blame."""
+
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class TuningReport:
+    """`source` is what was looked at, as a person names it; `present` and `band` are the settings' own; `target` is
+    the late share that they aim at."""
+
+    source: str
+    made_at: datetime
+    present: Variant
+    band: timedelta
+    target: float
+    tuning: Tuning
+    disorder: Disorder
+
+    @property
+    def now(self) -> Outcome:
+        """What the present settings give."""
+        return self.tuning.at(self.present, self.band)
+
+    @property
+    def rules(self) -> tuple[Variant, Variant]:
+        """The two rules with the present quantiles."""
+        return self.tuning.variants[0], self.tuning.variants[1]
+
+    def recommended(self, variant: Variant, target: float | None = None) -> Recommendation:
+        """The band that is enough for a target, the settings' own unless it is named."""
+        return self.tuning.recommended(variant, self.target if target is None else target)
+
+
+def make_report(
+    material: Material,
+    disorder: Disorder,
+    *,
+    source: str,
+    made_at: datetime,
+    present: Policy,
+    policy_of: PolicyOf,
+    target: float,
+    bands: Iterable[timedelta] = BANDS,
+    targets: Iterable[float] = TARGETS,
+) -> TuningReport:
+    """Compare both rules, and each with a quantile besides, on the same ticks."""
+    variants = variants_of(present)
+    tuning = tune(
+        material,
+        variants,
+        policy_of,
+        bands={*bands, present.band},
+        targets={*targets, target},
+    )
+    mine = variants[1 if present.rule == "frontier" else 0]
+    return TuningReport(source, made_at, mine, present.band, target, tuning, disorder)
+
+
+def variants_of(present: Policy) -> list[Variant]:
+    """The rule `band`, the rule `frontier`, then each with the quantile shown that is its own, where none is set."""
+    band = Variant("band", present.quantile)
+    frontier = Variant("frontier", present.quantile, present.frontier_quantile)
+    variants = [band, frontier]
+    if not present.quantile:
+        variants.append(replace(band, quantile=SHOWN_QUANTILE))
+    if not present.frontier_quantile:
+        variants.append(replace(frontier, frontier_quantile=SHOWN_QUANTILE))
+    return variants
+
+
+def sentences(report: TuningReport) -> list[str]:
+    """What the report says, the most important first."""
+    now, disorder = report.now, report.disorder
+    said = [
+        f"With the present band of {format_duration(report.band)} and the rule {report.present.name}, "
+        f"{percent(now.late_share)} of {now.landed:,} messages are late; the watermark is {behind(now)}."
+    ]
+    said.append(recommendation_sentence(report))
+    said += _comparison(report)
+    half, most, worst = (disorder.disorder.quantile(share) for share in (0.5, 0.99, 1.0))
+    said.append(
+        f"Half of the messages are out of order by at most {words(half)}, 99 % by at most {words(most)}, the worst by "
+        f"{words(worst)}; {percent(disorder.beyond_band / disorder.messages)} by more than the band."
+    )
+    said += [sentence for sentence in (slow_sentence(disorder), fast_sentence(disorder)) if sentence]
+    return said
+
+
+def recommendation_sentence(report: TuningReport, target: float | None = None) -> str:
+    """`For at most 0.01 % late: 14s under band (the watermark 18.2s behind), 12s under frontier (…).`"""
+    target = report.target if target is None else target
+    parts = []
+    for variant in report.rules:
+        found = report.recommended(variant, target)
+        if found.outcome is None:
+            parts.append(f"not even {format_duration(found.largest)} under {variant.name}")
+        else:
+            lag = found.outcome.lag_p50
+            free = _as_fresh(report.tuning, found.outcome)
+            besides = "" if free == found.outcome.band else f", no staler up to {format_duration(free)}"
+            stands = "" if lag is None else f" (the watermark {words(lag)} behind{besides})"
+            parts.append(f"{format_duration(found.outcome.band)} under {variant.name}{stands}")
+    return f"For {at_most(target)}: {', '.join(parts)}."
+
+
+def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
+    """The widest band that costs no freshness against this one: what else holds the watermark is further back."""
+    widest = outcome.band
+    for other in tuning.of(outcome.variant):
+        if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
+            if other.lag_p50 > outcome.lag_p50 + AS_FRESH_SECONDS:
+                break
+            widest = other.band
+    return widest
+
+
+def slow_sentence(disorder: Disorder) -> str | None:
+    """Who is slow, in words; None where the source names no streams."""
+    return _blame(
+        disorder.slowest, disorder, disorder.slow_beyond_band, disorder.slow_streams, "slow", "behind the typical one"
+    )
+
+
+def fast_sentence(disorder: Disorder) -> str | None:
+    """Whose clocks run fast, in words; None where the source names no streams."""
+    return _blame(
+        disorder.fastest, disorder, disorder.fast_beyond_band, disorder.fast_streams, "fast", "ahead of the typical one"
+    )
+
+
+def _blame(
+    worst: Sequence[StreamDisorder], disorder: Disorder, messages: int, streams: int, which: str, where: str
+) -> str | None:
+    if not disorder.streams:
+        return None
+    band = format_duration(disorder.band)
+    if not messages:
+        return f"No stream is {which}: no message is to blame for more than the band of {band} by being {where}."
+    most = worst[0].slow_max if which == "slow" else worst[0].fast_max
+    head = (
+        f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {which} by more than the band: "
+        f"{percent(messages / disorder.messages)} of the messages, up to {words(most)} {where}"
+    )
+    if streams <= len(worst):
+        names = [each.stream for each in worst[:streams]]
+        return f"{head}. {'It is' if streams == 1 else 'They are'} {_listed(names)}."
+    if streams > disorder.streams * FEW_STREAMS:
+        return f"{head}; that is spread over too many streams for a few to be to blame."
+    return f"{head}; the worst are {_listed([each.stream for each in worst[:3]])}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _comparison(report: TuningReport) -> list[str]:
+    """What the tighter rule gives, at the same band and at the same late share."""
+    band, frontier = report.rules
+    here, there = report.tuning.at(band, report.band), report.tuning.at(frontier, report.band)
+    said = []
+    if here.lag_p50 is not None and there.lag_p50 is not None:
+        gained = here.lag_p50 - there.lag_p50
+        more = there.late_share - here.late_share
+        price = f"{percent(abs(more))} {'more' if more > 0 else 'less'} late" if more else "as many messages late"
+        said.append(
+            f"At the same band of {format_duration(report.band)} the rule frontier is "
+            f"{words(abs(gained))} {'fresher' if gained >= 0 else 'staler'} at the median, with {price}."
+        )
+    ours, theirs = report.recommended(band).outcome, report.recommended(frontier).outcome
+    if ours and theirs and ours.lag_p50 is not None and theirs.lag_p50 is not None:
+        gained = ours.lag_p50 - theirs.lag_p50
+        said.append(
+            f"Each with the band that it needs for {at_most(report.target)}, the rule frontier is "
+            f"{words(abs(gained))} {'fresher' if gained >= 0 else 'staler'}."
+        )
+    return said
+
+
+def facts_of(report: TuningReport) -> dict[str, Any]:
+    """The whole report as plain values, for JSON: durations in seconds, shares of one, moments as text."""
+    disorder = report.disorder
+    return {
+        "source": report.source,
+        "made_at": iso(report.made_at),
+        "published_from": iso(from_us(disorder.first_publish_us)),
+        "published_until": iso(from_us(disorder.last_publish_us)),
+        "messages": disorder.messages,
+        "rejected": disorder.rejected,
+        "streams": disorder.streams,
+        "ticks": report.tuning.ticks,
+        "says": sentences(report),
+        "present": _outcome(report.now),
+        "target_late_share": report.target,
+        "recommended": [_recommendation(each) for each in report.tuning.recommendations],
+        "outcomes": [_outcome(each) for each in report.tuning.outcomes],
+        "publish_less_event_seconds": {"min": disorder.lag.seconds[0], **quantiles_of(disorder.lag)},
+        "disorder_seconds": quantiles_of(disorder.disorder),
+        "disorder_beyond_band": disorder.beyond_band,
+        "slow_beyond_band": disorder.slow_beyond_band,
+        "fast_beyond_band": disorder.fast_beyond_band,
+        "slow_streams": disorder.slow_streams,
+        "fast_streams": disorder.fast_streams,
+        "slowest": [_stream(each) for each in disorder.slowest],
+        "fastest": [_stream(each) for each in disorder.fastest],
+    }
+
+
+def quantiles_of(distribution: Distribution) -> dict[str, float]:
+    """The usual quantiles, in seconds, by name."""
+    return {name: distribution.quantile(share) for name, share in QUANTILES}
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    return {
+        "rule": variant.rule,
+        "quantile": variant.quantile,
+        "frontier_quantile": variant.frontier_quantile,
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        **_variant(outcome.variant),
+        "band_seconds": outcome.band.total_seconds(),
+        "landed": outcome.landed,
+        "late": outcome.late,
+        "late_share": outcome.late_share,
+        "lag_p50_seconds": outcome.lag_p50,
+        "lag_p99_seconds": outcome.lag_p99,
+    }
+
+
+def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
+    found = recommendation.outcome
+    return {
+        **_variant(recommendation.variant),
+        "target_late_share": recommendation.target,
+        "band_seconds": None if found is None else found.band.total_seconds(),
+        "late_share": None if found is None else found.late_share,
+        "lag_p50_seconds": None if found is None else found.lag_p50,
+        "largest_band_tried_seconds": recommendation.largest.total_seconds(),
+    }
+
+
+def _stream(stream: StreamDisorder) -> dict[str, Any]:
+    return {name: getattr(stream, name) for name in stream.__dataclass_fields__}
+
+
+def percent(share: float) -> str:
+    """`0.52 %`, three digits at most; `none` for nothing, and never `0 %` for something."""
+    if not share:
+        return "none"
+    return f"{float(f'{share * 100:.3g}'):f}".rstrip("0").rstrip(".") + " %"
+
+
+def at_most(target: float) -> str:
+    """A target as a person says it."""
+    return f"at most {percent(target)} late" if target else "nothing late"
+
+
+def words(seconds: float) -> str:
+    """Seconds to a tenth: `14.2s`, `1m8s`."""
+    return format_duration(timedelta(seconds=round(seconds, 1)))
+
+
+def behind(outcome: Outcome) -> str:
+    """How far the watermark is behind."""
+    if outcome.lag_p50 is None or outcome.lag_p99 is None:
+        return "nowhere yet"
+    return f"{words(outcome.lag_p50)} behind at the median, {words(outcome.lag_p99)} at the 99th percentile"
