@@ -189,6 +189,7 @@ def plain(value: Any) -> Any:
 
 
 def words(value: Any) -> str:
+    """A value as people read it."""
     match value:
         case None:
             return "—"

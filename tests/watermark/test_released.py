@@ -3,54 +3,18 @@
 One message is published every second and happens a second before; base holds the one of second 50 and no other.
 """
 
-from datetime import datetime
-
 import pytest
 
-from pipeline.lake.log_codec import decode, encode
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.standing import Beginning, Compacted, Entry, Lost, Released, Snapshot, Standing
+from pipeline.watermark.standing import Compacted, Lost, Released, Snapshot, Standing
 from tests.watermark.builders import at, published, reading, seconds
+from tests.watermark.fold import Log, outcome
 
 STRAGGLER = 50.25
 """When the message that base holds was published; it happened at 49.25."""
 
 EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(200))
-
-
-class Log:
-    """The fold of a log, written to by hand."""
-
-    def __init__(self, policy: Policy | None = None, known_from: float = -60) -> None:
-        self.policy = Policy() if policy is None else policy
-        self.standing = Standing()
-        self.write(Beginning(at(known_from)))
-
-    def write(self, entry: Entry) -> None:
-        """Append an entry, as it comes back from the lake."""
-        entry = decode(encode(entry, "writer"), "entry")
-        self.standing = self.standing.after(self.standing.number + 1, entry)
-
-    def publish(self, histogram: Histogram) -> None:
-        """Tracking saw these."""
-        self.write(Snapshot(histogram))
-
-    def release(self, before: float, now: float = 0) -> None:
-        """An operator's word."""
-        self.write(Released(before=at(before), at=at(now), by="an-operator@here"))
-
-    def tick(self, now: float, base: float | None = None, tracking: float | None = None) -> Decision:
-        """A decision; readings are the publish time of the oldest message, or None where nothing is outstanding."""
-        return self.read(now, reading(now, base), reading(now, tracking))
-
-    def read(self, now: float, base: Reading | None, tracking: Reading | None) -> Decision:
-        """A decision with these readings."""
-        self.write(self.standing.decide(base, tracking, self.policy, at(now)))
-        assert self.standing.decision is not None
-        return self.standing.decision
 
 
 @pytest.fixture
@@ -60,10 +24,6 @@ def pinned() -> Log:
     log.publish(EVERY_SECOND)
     assert log.tick(100, base=STRAGGLER).watermark == at(49.25)
     return log
-
-
-def outcome(decision: Decision) -> tuple[Reason, datetime | None]:
-    return decision.reason, decision.watermark
 
 
 def test_a_release_lets_the_watermark_pass_what_base_holds(pinned: Log) -> None:

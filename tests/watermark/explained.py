@@ -1,0 +1,153 @@
+"""Logs for every way in which a watermark can stand, small enough to be explained by hand.
+
+A message is published each second and happens a second before, unless a log says otherwise; the band is 10 s.
+"""
+
+from pipeline.watermark.policy import Policy
+from tests.watermark.builders import published, reading, seconds
+from tests.watermark.fold import Log
+
+EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(100))
+
+
+def steady() -> Log:
+    """Both subscriptions near now, ticks every ten seconds."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(90, base=88.25, tracking=89.25)
+    log.tick(100, base=98.25, tracking=99.25)
+    return log
+
+
+def straggler(policy: Policy | None = None) -> Log:
+    """Base does not land what was published at second 50."""
+    log = Log(policy)
+    log.publish(EVERY_SECOND)
+    log.tick(90, base=50.25)
+    log.tick(100, base=50.25)
+    return log
+
+
+def tracking_behind() -> Log:
+    """Tracking has read half a minute less than there is, and base nearly as much."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(80, base=78.25, tracking=79.25)
+    log.tick(130, base=85.25, tracking=90.25)
+    return log
+
+
+def idle(policy: Policy | None = None) -> Log:
+    """Nothing has been published for three minutes."""
+    log = Log(policy)
+    log.publish(EVERY_SECOND)
+    log.tick(110)
+    log.tick(290)
+    return log
+
+
+def incomplete() -> Log:
+    """Base holds two minutes that are older than tracking."""
+    log = Log(known_from=70)
+    log.publish(EVERY_SECOND)
+    log.tick(100, base=50.25)
+    return log
+
+
+def hole() -> Log:
+    """Base names a message that tracking has acknowledged and never counted."""
+    log = Log()
+    log.publish(published((second, second - 1) for second in range(100) if not 50 <= second < 53))
+    log.tick(80, base=49)
+    log.tick(100, base=50.5)
+    return log
+
+
+def no_data() -> Log:
+    """The very beginning."""
+    log = Log()
+    log.publish(published((second + 0.25, second - 0.75) for second in range(5)))
+    log.tick(6, base=4.25)
+    return log
+
+
+def stale() -> Log:
+    """Base could not be read for seven minutes."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(100, base=95.25)
+    log.read(520, None, reading(520))
+    return log
+
+
+def never_read() -> Log:
+    """No reading was ever to be had of base."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.read(100, None, reading(100))
+    return log
+
+
+def sought() -> Log:
+    """Somebody sought base back by more than a minute."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(100, base=95.25)
+    log.tick(110, base=20.25)
+    return log
+
+
+def released() -> Log:
+    """The straggler was let go."""
+    log = straggler()
+    log.release(80, now=101)
+    log.tick(110, base=50.25)
+    return log
+
+
+def pinned_after_a_release() -> Log:
+    """A tick later, and the straggler is there still."""
+    log = released()
+    log.tick(120, base=50.25)
+    return log
+
+
+def frontier(policy: Policy | None = None) -> Log:
+    """The tighter rule, with one stream that is half a minute late and one that is on time."""
+    log = Log(Policy(rule="frontier") if policy is None else policy)
+    log.publish(EVERY_SECOND + published((second + 0.5, second - 30) for second in range(0, 100, 5)))
+    log.tick(90, base=88.25)
+    log.tick(100, base=98.25)
+    return log
+
+
+def unchanged() -> Log:
+    """A late stream is in the band, and the watermark came further before."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    log.publish(published([(101, 60)]))
+    log.tick(105)
+    return log
+
+
+def idle_and_unchanged() -> Log:
+    """Silence after messages that were minutes ahead of their publish time."""
+    log = Log()
+    log.publish(published((second, second + 200) for second in range(100)))
+    log.tick(110)
+    log.tick(230)
+    return log
+
+
+def on_the_service() -> Log:
+    """Slacks are taken off, as on Google's service."""
+    return straggler(Policy(reading_slack=seconds(1), base_slack=seconds(10)))
+
+
+SITUATIONS = {
+    name: build
+    for name, build in list(globals().items())
+    if callable(build) and getattr(build, "__module__", None) == __name__
+}
+"""Every one of them by its name."""

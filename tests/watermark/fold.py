@@ -1,0 +1,54 @@
+"""A tracking log by hand: entries are folded as they come back from the lake, and decisions follow from readings."""
+
+from datetime import datetime
+
+from pipeline.lake.log_codec import decode, encode
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.explanation import Explanation, explain
+from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import Reading
+from pipeline.watermark.standing import Beginning, Entry, Released, Snapshot, Standing
+from tests.watermark.builders import at, reading
+
+
+class Log:
+    """The fold of a log, written to by hand."""
+
+    def __init__(self, policy: Policy | None = None, known_from: float = -60) -> None:
+        self.policy = Policy() if policy is None else policy
+        self.standing = self.before = Standing()
+        self.write(Beginning(at(known_from)))
+
+    def write(self, entry: Entry) -> None:
+        """Append an entry, as it comes back from the lake."""
+        entry = decode(encode(entry, "writer"), "entry")
+        self.standing = self.standing.after(self.standing.number + 1, entry)
+
+    def publish(self, histogram: Histogram) -> None:
+        """Tracking saw these."""
+        self.write(Snapshot(histogram))
+
+    def release(self, before: float, now: float = 0) -> None:
+        """An operator's word."""
+        self.write(Released(before=at(before), at=at(now), by="an-operator@here"))
+
+    def tick(self, now: float, base: float | None = None, tracking: float | None = None) -> Decision:
+        """A decision; readings are the publish time of the oldest message, or None where nothing is outstanding."""
+        return self.read(now, reading(now, base), reading(now, tracking))
+
+    def read(self, now: float, base: Reading | None, tracking: Reading | None) -> Decision:
+        """A decision with these readings."""
+        self.before = self.standing
+        self.write(self.standing.decide(base, tracking, self.policy, at(now)))
+        assert self.standing.decision is not None
+        return self.standing.decision
+
+    def explain(self) -> Explanation:
+        """The newest decision, explained."""
+        assert self.standing.decided is not None
+        return explain(self.standing.decided, self.before)
+
+
+def outcome(decision: Decision) -> tuple[Reason, datetime | None]:
+    return decision.reason, decision.watermark
