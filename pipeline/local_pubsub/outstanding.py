@@ -116,27 +116,27 @@ class Outstanding:
         self, at_most: int, max_bytes: int | None, until_us: int, shuffled: bool, duplicates: float
     ) -> list[Delivered]:
         """Deliver and lease what is next: at most so many, and no more once they have `max_bytes` together."""
-        taken: list[int] = []
+        taken: dict[int, None] = {}  # in order; a number may wait twice
         size = 0
         messages, leases = self.messages, self._leases
         while len(taken) < at_most and (max_bytes is None or size < max_bytes):
             number = self._next(shuffled)
             if number is None:
                 break
-            if number not in messages:
+            if number not in messages or number in taken:
                 continue
             if number in leases:
                 if number not in self._duplicates:
                     continue
                 self._duplicates.discard(number)
                 self._attempts[number] = self._attempts.get(number, 1) + 1
-            taken.append(number)
+            taken[number] = None
             if max_bytes is not None:
                 size += messages[number].ByteSize()
         if not taken:
             return []
         self._deliveries += 1
-        self._lease(taken, Lease(self._deliveries, until_us))
+        self._lease(list(taken), Lease(self._deliveries, until_us))
         prefix = f"{self._tag}.{self._deliveries}."
         attempts = self._attempts
         delivered = [Delivered(f"{prefix}{number}", messages[number], attempts.get(number, 1)) for number in taken]

@@ -279,3 +279,12 @@ def test_publish_times_never_go_back_and_ids_are_never_used_twice() -> None:
     first, second = pull(model, 20)
     assert first.message.publish_time == second.message.publish_time
     assert len({*ids}) == 2
+
+
+def test_a_message_that_a_seek_took_and_another_brought_back_comes_once() -> None:
+    model = a_model()
+    ids = publish(model, 2)
+    snapshot = model.create_snapshot("then", BASE, START)
+    model.seek(BASE, after(1), START)
+    model.seek(BASE, snapshot, START)
+    assert ids_of(pull(model)) == ids
