@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pipeline.clock import iso, to_us
 from pipeline.durations import format_duration
 from pipeline.watermark.alternatives import Alternative, alternatives
-from pipeline.watermark.conditions import Condition, Outcome, conditions, messages, when
+from pipeline.watermark.conditions import Condition, Outcome, conditions, when
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import AFTER_ALL
 from pipeline.watermark.histogram import BUCKET_US, bucket_of, bucket_start
@@ -102,10 +102,8 @@ def _pin(decision: Decision, policy: Policy) -> str | None:
 def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
     if since_base is None or decision.base is None:
         return None
-    text = (
-        f"Of what tracking has read, at most {messages(since_base)} published since {iso(decision.base.oldest_unacked)}"
-    )
-    text += " (base's oldest)"
+    since = f"{iso(decision.base.oldest_unacked)} (base's oldest)"
+    text = f"Of what tracking has read, at most {since_base:,} were published since {since}"
     return f"{text}, and at most {since_pin:,} from the pin's second on." if since_pin is not None else f"{text}."
 
 

@@ -1,0 +1,166 @@
+"""Decisions of the past, found in a real log by halves, and refolded from what stands before them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import CorruptObject
+from pipeline.lake.disk import DiskObjects
+from pipeline.lake.history import decision_in_force, first_decision, standing_before
+from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Compacted, Entry, Snapshot
+from tests.watermark.builders import LONG_AGO, at, published, reading
+
+
+class CountingObjects(DiskObjects):
+    """Objects on disk, which count what is read."""
+
+    reads = 0
+
+    def read(self, name: str) -> bytes:
+        self.reads += 1
+        return super().read(name)
+
+
+def log_in(folder: Path, *, checkpoint_every: int = 1_000) -> tuple[TrackingLog, CountingObjects]:
+    objects = CountingObjects(folder)
+    return TrackingLog(objects, checkpoint_every=checkpoint_every), objects
+
+
+def decide(log: TrackingLog, second: float) -> None:
+    """A tick that saw one more message, at a time."""
+    log.append(Snapshot(published([(second - 1, second - 2)])))
+    log.decide(lambda standing: standing.decide(reading(second), reading(second), Policy(), at(second)))
+    log.compact_if_due()
+
+
+def ticked(folder: Path, ticks: int, *, checkpoint_every: int = 1_000) -> tuple[TrackingLog, CountingObjects]:
+    """A log with a decision each ten seconds from ten on."""
+    log, objects = log_in(folder, checkpoint_every=checkpoint_every)
+    log.begin(Beginning(LONG_AGO))
+    for tick in range(1, ticks + 1):
+        decide(log, 10 * tick)
+    return log, objects
+
+
+def second_of(found: tuple[int, object] | None, log: TrackingLog) -> float | None:
+    """When the decision was made, which must be the one at its number."""
+    if found is None:
+        return None
+    number, decided = found
+    assert log.entry(number) == decided
+    return (decided.decision.at - at(0)).total_seconds()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_an_empty_log_has_no_decision(tmp_path: Path) -> None:
+    log, _ = log_in(tmp_path)
+    assert decision_in_force(log) is None
+    assert decision_in_force(log, at(5)) is None
+    assert first_decision(log) is None
+    log.begin(Beginning(LONG_AGO))
+    assert decision_in_force(log, at(5)) is None
+
+
+@pytest.mark.parametrize(
+    ("moment", "wanted"), [(9.99, None), (10, 10), (19.99, 10), (20, 20), (55, 50), (100, 100), (9_999, 100)]
+)
+def test_the_decision_in_force_is_the_newest_at_or_before_the_moment(
+    tmp_path: Path, moment: float, wanted: float | None
+) -> None:
+    log, _ = ticked(tmp_path, 10, checkpoint_every=5)
+    assert second_of(decision_in_force(log, at(moment)), log) == wanted
+
+
+def test_without_a_moment_it_is_the_newest_although_a_compacted_entry_stands_after_it(tmp_path: Path) -> None:
+    log, _ = ticked(tmp_path, 10, checkpoint_every=2)
+    assert isinstance(log.entry(log.numbers()[-1]), Compacted)
+    assert second_of(decision_in_force(log), log) == 100
+    assert first_decision(log) == log.entry(2)
+
+
+def test_of_a_long_log_few_entries_are_read(tmp_path: Path) -> None:
+    log, objects = ticked(tmp_path, 150)
+    before = objects.reads
+    decision_in_force(log, at(701))
+    assert objects.reads - before < 40
+
+
+def test_many_batches_between_two_decisions_are_passed_over(tmp_path: Path) -> None:
+    log, _ = ticked(tmp_path, 3)
+    for _ in range(40):
+        log.append(Snapshot(published([(31, 30)])))
+    decide(log, 40)
+    for moment, wanted in ((25, 20), (35, 30), (45, 40)):
+        assert second_of(decision_in_force(log, at(moment)), log) == wanted
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from(["decide", "snapshot", "compact", "lose"]), max_size=25), st.integers(0, 260))
+def test_the_search_finds_what_reading_everything_finds(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str], moment: int
+) -> None:
+    log, objects = log_in(tmp_path_factory.mktemp("log"))
+    log.begin(Beginning(LONG_AGO))
+    lost, made = [], {}
+    for tick, step in enumerate(steps, start=1):
+        match step:
+            case "decide":
+                decide(log, 10 * tick)
+                made[log.numbers()[-1]] = 10 * tick
+            case "compact":
+                log.append(Compacted(log.catch_up()))
+            case _:
+                log.append(Snapshot(published([(10 * tick, 0)])))
+                if step == "lose":
+                    lost.append(log.numbers()[-1])
+    for number in lost:
+        objects.delete(entry_name(number))
+    wanted = max((second for second in made.values() if second <= moment), default=None)
+    assert second_of(decision_in_force(log, at(moment)), log) == wanted
+
+
+def test_what_stands_before_a_decision_gives_it_again(tmp_path: Path) -> None:
+    log, _ = ticked(tmp_path, 12, checkpoint_every=5)
+    for moment in (10, 60, 120):
+        found = decision_in_force(log, at(moment))
+        assert found is not None
+        number, decided = found
+        standing = standing_before(log, number)
+        assert standing.number == number - 1
+        assert standing.decide(decided.base, decided.tracking, decided.policy, decided.decision.at) == decided
+
+
+def test_what_stands_before_is_read_back_to_the_last_compacted_entry_and_no_further(tmp_path: Path) -> None:
+    log, objects = ticked(tmp_path, 30, checkpoint_every=6)
+    number = decision_in_force(log, at(290))
+    assert number is not None
+    before = objects.reads
+    standing_before(log, number[0])
+    assert objects.reads - before <= 8
+    for old in range(10):
+        objects.delete(entry_name(old))
+    assert standing_before(log, number[0]).complete_from == LONG_AGO
+
+
+def test_an_entry_that_is_gone_is_named(tmp_path: Path) -> None:
+    log, objects = ticked(tmp_path, 4)
+    objects.delete(entry_name(3))
+    assert second_of(decision_in_force(log, at(35)), log) == 30
+    with pytest.raises(CorruptObject, match=entry_name(3)):
+        standing_before(log, log.numbers()[-1])
+
+
+def test_a_log_whose_older_entries_were_removed_is_searched_as_far_as_it_goes(tmp_path: Path) -> None:
+    log, objects = ticked(tmp_path, 12, checkpoint_every=5)
+    kinds: dict[int, Entry] = {number: log.entry(number) for number in log.numbers()}
+    first = next(number for number, entry in kinds.items() if isinstance(entry, Compacted))
+    for number in range(first):
+        objects.delete(entry_name(number))
+    assert decision_in_force(log, at(5)) is None
+    assert second_of(decision_in_force(log, at(60)), log) == 60
+    oldest = first_decision(log)
+    assert oldest is not None
+    assert standing_before(log, log.numbers()[1]).number == first
