@@ -120,12 +120,12 @@ def test_what_lands_below_the_watermark_is_late(tmp_path: Path) -> None:
         world.topic.publish(second)
     world.land()  # there is no watermark yet: nothing is late
     watermark = world.track().decision.watermark
-    assert watermark == at(48)
-    world.topic.publish(47.999)
-    world.topic.publish(48)
+    assert watermark == at(49)
+    world.topic.publish(48.999)
+    world.topic.publish(49)
     landed = world.land()
     assert (landed.heartbeats, landed.late) == (2, 1)
-    assert [row["event_time"] for row in world.rows("heartbeats") if row["late"]] == [at(47.999)]
+    assert [row["event_time"] for row in world.rows("heartbeats") if row["late"]] == [at(48.999)]
 
 
 def test_a_watermark_that_moves_between_two_batches_is_that_of_the_second(tmp_path: Path) -> None:
