@@ -30,6 +30,7 @@ from pipeline.settings_sections import (
     PubSubSettings,
     SparkSettings,
     TrackBudget,
+    TuneSettings,
     WatermarkSettings,
     WindowSettings,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Settings",
     "SparkSettings",
     "TrackBudget",
+    "TuneSettings",
     "WatermarkSettings",
     "WindowSettings",
     "load_settings",
@@ -71,6 +73,7 @@ class Settings(BaseSettings):
     watermark: WatermarkSettings = WatermarkSettings()
     track: TrackBudget = TrackBudget()
     land: LandBudget = LandBudget()
+    tune: TuneSettings = TuneSettings()
     lake: LakeSettings = LakeSettings()
     spark: SparkSettings = SparkSettings()
     dagster: DagsterSettings = DagsterSettings()

@@ -199,6 +199,14 @@ class BudgetSettings(Section):
     batch_messages: int = Field(ge=1)
 
 
+class TuneSettings(Section):
+    """What the tuning report looks at and aims at."""
+
+    since: Positive = timedelta(hours=24)
+    target_late_share: float = Field(0.0001, ge=0, lt=1)
+    keep_reports: int = Field(30, ge=1)
+
+
 class LakeSettings(Section):
     """Where everything that is durable lives."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import local, look, release, replay, run, windows
+from pipeline.cli import local, look, release, replay, run, tune, windows
 from pipeline.errors import TidemarkError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ look.register(app)
 windows.register(app)
 release.register(app)
 replay.register(app)
+tune.register(app)
 local.register(app)
 
 

@@ -92,8 +92,8 @@ def counts(most: float, title: str) -> Axis:
 
 def line_chart(x: Axis, y: Axis, lines: Sequence[Line], marks: Sequence[Mark] = (), label: str = "") -> str:
     """Curves over axes, with lines across for what is set or aimed at."""
-    parts = [_frame(x, y), *(_mark(x, y, mark) for mark in marks)]
-    parts += [_curve(x, y, line) for line in lines]
+    parts = [_frame(x, y), *(_across(x, y, mark) for mark in marks), *(_curve(x, y, line) for line in lines)]
+    parts += [_word(x, y, mark, row) for row, mark in enumerate(marks)]
     return _svg(parts, label)
 
 
@@ -109,7 +109,7 @@ def bar_chart(
             f'<rect class="bar" x="{left:.1f}" y="{top:.1f}" width="{max(right - left - 0.6, 0.8):.1f}" '
             f'height="{max(HEIGHT - BOTTOM - top, 0):.1f}"><title>{escape(said)}</title></rect>'
         )
-    parts += [_mark(x, y, mark) for mark in marks]
+    parts += [_across(x, y, mark) + _word(x, y, mark, row) for row, mark in enumerate(marks)]
     return _svg(parts, label)
 
 
@@ -126,21 +126,24 @@ def _curve(x: Axis, y: Axis, line: Line) -> str:
     return "".join(drawn)
 
 
-def _mark(x: Axis, y: Axis, mark: Mark) -> str:
+def _across(x: Axis, y: Axis, mark: Mark) -> str:
+    left, right, top, bottom = float(LEFT), float(WIDTH - RIGHT), float(TOP), float(HEIGHT - BOTTOM)
     if mark.x is not None:
-        left = _x(x, mark.x)
-        near_end = left > WIDTH - RIGHT - 130
-        anchor, shift = ("end", -6) if near_end else ("start", 6)
-        return (
-            f'<line class="mark {mark.style}" x1="{left:.1f}" x2="{left:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-            f'<text class="marked" x="{left + shift:.1f}" y="{TOP + 11}" text-anchor="{anchor}">'
-            f"{escape(mark.text)}</text>"
-        )
-    top = _y(y, mark.y or 0.0)
-    return (
-        f'<line class="mark {mark.style}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{top:.1f}" y2="{top:.1f}"/>'
-        f'<text class="marked" x="{WIDTH - RIGHT - 4}" y="{top - 5:.1f}" text-anchor="end">{escape(mark.text)}</text>'
-    )
+        left = right = _x(x, mark.x)
+    else:
+        top = bottom = _y(y, mark.y or 0.0)
+    return f'<line class="mark {mark.style}" x1="{left:.1f}" x2="{right:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'
+
+
+def _word(x: Axis, y: Axis, mark: Mark, row: int) -> str:
+    """A mark's text: beside the line, in a row of its own; or above it, at its end."""
+    if mark.x is None:
+        left, top, anchor = WIDTH - RIGHT - 4.0, _y(y, mark.y or 0.0) - 5, "end"
+    else:
+        left, top, anchor = _x(x, mark.x) + 6, TOP + 11.0 + 15 * row, "start"
+        if left > WIDTH - RIGHT - 130:
+            left, anchor = left - 12, "end"
+    return f'<text class="marked" x="{left:.1f}" y="{top:.1f}" text-anchor="{anchor}">{escape(mark.text)}</text>'
 
 
 def _frame(x: Axis, y: Axis) -> str:

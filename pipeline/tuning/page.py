@@ -66,7 +66,7 @@ def _cards(report: TuningReport) -> str:
     now, disorder = report.now, report.disorder
     cards = [
         (
-            percent(now.late_share),
+            percent(now.late_share).capitalize(),
             f"late with the present band of {format_duration(report.band)}, rule {report.present.name}",
             f"{now.late:,} of {now.landed:,}",
         )
@@ -155,7 +155,7 @@ def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -
         )
     table = _table(head, rows, is_markup=True) if rows else ""
     if table and not any(_beyond(stream, side) for stream in worst):
-        table = f"<details><summary>Those that are it the most</summary>{table}</details>"
+        table = f"<details><summary>The worst of them all the same</summary>{table}</details>"
     return f'<section class="streams"><h2>{escape(sentence)}</h2>{table}</section>'
 
 

@@ -53,12 +53,10 @@ def lag_by_band(report: TuningReport) -> Picture:
     y = stretched(min(0.0, *lags), max(lags), "watermark behind now", _clock)
     drawn = line_chart(_band_axis(report), y, lines, [_present(report)], "the watermark's lag against the band")
     standing = [
-        f"{words(each.lag_p50)} under {variant.rule}"
-        for variant in report.rules
-        if (each := report.tuning.at(variant, report.band)).lag_p50 is not None
+        f"{_stands(report.tuning.at(variant, report.band).lag_p50)} under {variant.rule}" for variant in report.rules
     ]
     return (
-        f"With the present band the watermark is {' and '.join(standing) or 'nowhere yet'} behind",
+        f"With the present band the watermark is {', '.join(standing)}",
         legend,
         drawn,
         "At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
@@ -176,6 +174,12 @@ def _legend(report: TuningReport) -> list[tuple[str, str]]:
 def _said(outcome: Outcome) -> str:
     lag = "no watermark" if outcome.lag_p50 is None else f"{words(outcome.lag_p50)} behind at the median"
     return f"{outcome.variant.name}, band {format_duration(outcome.band)}: {percent(outcome.late_share)} late, {lag}"
+
+
+def _stands(lag: float | None) -> str:
+    if lag is None:
+        return "nowhere yet"
+    return f"{words(lag)} behind" if lag >= 0 else f"{words(-lag)} ahead of now"
 
 
 def _present(report: TuningReport) -> Mark:

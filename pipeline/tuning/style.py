@@ -15,8 +15,8 @@ h2 { margin: 0 0 8px; font-size: 16px; line-height: 1.35; font-weight: 620; }
 .source { margin: 0; color: var(--soft); font-size: 13px; }
 code { font: 12.5px ui-monospace, SFMono-Regular, Menlo, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); gap: 16px; margin: 26px 0 20px; }
-.cards div, figure, section.streams, section.said, body > details { background: var(--paper); border: 1px solid var(--rule);
-  border-radius: 10px; padding: 18px 20px; }
+.cards div, figure, section.streams, section.said, body > details {
+  background: var(--paper); border: 1px solid var(--rule); border-radius: 10px; padding: 18px 20px; }
 .cards strong { display: block; font-size: 29px; line-height: 1.15; font-weight: 640; letter-spacing: -.02em; }
 .cards span { display: block; margin-top: 4px; }
 .cards small { color: var(--soft); font-size: 12.5px; }

@@ -1,0 +1,197 @@
+"""`tidemark tune`: what every band would cost and give, on a trace or on the lake's own recent data."""
+
+import json
+from datetime import timedelta
+from math import isfinite
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pipeline.cli.run import AsJson, config_file, duration, wide_console
+from pipeline.clock import SystemClock
+from pipeline.durations import format_duration
+from pipeline.lake.layout import Lake
+from pipeline.settings import Settings, load_settings
+from pipeline.tuning.page import page_of
+from pipeline.tuning.report import TuningReport, at_most, facts_of, percent, sentences, words
+from pipeline.tuning.source import report_on_lake, report_on_trace
+from pipeline.watermark.stream_disorder import StreamDisorder
+from pipeline.watermark.tuning import BANDS, Outcome, Recommendation
+
+NAMED = 5
+"""Streams on either side that are printed; the page and the JSON have more."""
+
+
+def share(text: str) -> float:
+    """A share of one: `0.0001`, or `0.01%`."""
+    try:
+        read = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is no share; write it as 0.01% or 0.0001") from error
+    if not (isfinite(read) and 0 <= read < 1):
+        raise typer.BadParameter(f"{text} is not from 0 up to, but not including, 100%")
+    return read
+
+
+def durations(text: str) -> tuple[timedelta, ...]:
+    """Durations between commas: `0,1s,5s,1m`."""
+    return tuple(duration(part.strip()) for part in text.split(","))
+
+
+def tune(
+    trace: Annotated[
+        Path | None,
+        typer.Argument(help="A Parquet file with one row a message; else the configured lake.", show_default=False),
+    ] = None,
+    since: Annotated[
+        timedelta | None,
+        typer.Option(parser=duration, help="Of the lake, look at so long before now.", show_default="tune.since"),
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            parser=share, help="The late share to aim at, such as 0.01%.", show_default="tune.target_late_share"
+        ),
+    ] = None,
+    bands: Annotated[
+        tuple[timedelta, ...] | None,
+        typer.Option(
+            parser=durations,
+            metavar="BANDS",
+            help="The bands to try, such as 0,1s,5s,1m; whole seconds around the one that is enough come besides.",
+            show_default="0 to 5m",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the report as one page here; it needs no network.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """What every band costs and gives, under both rules: late messages, freshness, and which band is enough.
+
+    On a trace of messages, or on what the configured lake has recorded and landed of late; a trace takes the policy
+    of the settings as well, where there are any, without slack.
+    """
+    if trace is not None and since is not None:
+        raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
+    settings = load_settings() if trace is None or _has_settings() else Settings()
+    report = _report(settings, trace, since, target, bands)
+    if html is not None:
+        html.write_text(page_of(report), encoding="utf-8")
+    if as_json:
+        print(json.dumps(facts_of(report)))
+        return
+    console = wide_console()
+    for sentence in sentences(report):
+        console.print(f"• {escape(sentence)}", highlight=False)
+    _print_bands(console, report)
+    _print_targets(console, report)
+    for title, streams, is_slow in (
+        ("slow", report.disorder.slowest, True),
+        ("fast", report.disorder.fastest, False),
+    ):
+        if any(stream.slow_beyond_band if is_slow else stream.fast_beyond_band for stream in streams):
+            _print_streams(console, title, streams[:NAMED], is_slow=is_slow)
+    if html is not None:
+        console.print(f"\nThe report with its pictures: {escape(str(html))}", highlight=False)
+
+
+def _has_settings() -> bool:
+    """Whether a settings file was named, or is here."""
+    return config_file().exists() or config_file().name != "tidemark.toml"
+
+
+def _report(
+    settings: Settings,
+    trace: Path | None,
+    since: timedelta | None,
+    target: float | None,
+    bands: tuple[timedelta, ...] | None,
+) -> TuningReport:
+    now = SystemClock().now()
+    target = settings.tune.target_late_share if target is None else target
+    bands = BANDS if bands is None else bands
+    if trace is not None:
+        return report_on_trace(trace, settings, now, target=target, bands=bands)
+    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    return report_on_lake(
+        lake, settings, now, settings.tune.since if since is None else since, target=target, bands=bands
+    )
+
+
+def _print_bands(console: Console, report: TuningReport) -> None:
+    """The bands that were asked for and those that are enough, with what each would have done under each rule."""
+    enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
+    asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
+    table = Table(box=None, header_style="bold", padding=(0, 1), title="\nlate, and how far the watermark is behind")
+    table.add_column("band", justify="right")
+    for variant in report.tuning.variants:
+        table.add_column(variant.name, justify="right")
+        table.add_column("median", justify="right")
+        table.add_column("99 %", justify="right")
+    for band in sorted(asked | {each for each in enough if any(_outcome(report, n, each) for n in (0, 1))}):
+        cells = []
+        for number in range(len(report.tuning.variants)):
+            outcome = _outcome(report, number, band)
+            cells += ["·"] * 3 if outcome is None else [percent(outcome.late_share), *_lags(outcome)]
+        style = "bold" if band == report.band else ""
+        table.add_row(format_duration(band), *cells, style=style)
+    console.print(table)
+
+
+def _outcome(report: TuningReport, variant: int, band: timedelta) -> Outcome | None:
+    try:
+        return report.tuning.at(report.tuning.variants[variant], band)
+    except KeyError:
+        return None
+
+
+def _lags(outcome: Outcome) -> list[str]:
+    return ["—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99)]
+
+
+def _print_targets(console: Console, report: TuningReport) -> None:
+    table = Table(box=None, header_style="bold", padding=(0, 2), title="\nthe smallest band that is enough")
+    table.add_column("for")
+    for variant in report.tuning.variants:
+        table.add_column(variant.name)
+    for target in sorted({each.target for each in report.tuning.recommendations}, reverse=True):
+        found = (report.tuning.recommended(variant, target) for variant in report.tuning.variants)
+        table.add_row(at_most(target), *(_enough(each) for each in found))
+    console.print(table)
+
+
+def _enough(recommendation: Recommendation) -> str:
+    if recommendation.outcome is None:
+        return f"not even {format_duration(recommendation.largest)}"
+    return format_duration(recommendation.outcome.band)
+
+
+def _print_streams(console: Console, title: str, streams: tuple[StreamDisorder, ...], *, is_slow: bool) -> None:
+    table = Table(box=None, header_style="bold", padding=(0, 2), title=f"\nthe worst of the {title} streams")
+    for name in ("stream", "messages", "beyond the band", f"{title} by, 99 %", "most", "offset"):
+        table.add_column(name, justify="left" if name == "stream" else "right")
+    for stream in streams:
+        beyond, high, most = (
+            (stream.slow_beyond_band, stream.slow_p99, stream.slow_max)
+            if is_slow
+            else (stream.fast_beyond_band, stream.fast_p99, stream.fast_max)
+        )
+        table.add_row(
+            escape(stream.stream),
+            f"{stream.messages:,}",
+            f"{beyond:,}",
+            words(high),
+            words(most),
+            f"{stream.offset:+.0f}s",
+        )
+    console.print(table)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command()(tune)
