@@ -1,0 +1,141 @@
+"""`tidemark explain` on logs in a folder: what it prints, of now and of any time, and where it cannot tell all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipeline.cli.app import app
+from pipeline.clock import iso
+from pipeline.errors import LakeError
+from pipeline.lake.disk import DiskObjects
+from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Released, Snapshot
+from tests.watermark.builders import at, published, reading
+
+STRAGGLER = 50.25
+
+
+class Log:
+    """A tracking log in a folder: a message each second from 0 on; base holds the one of second 50 from then on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects = DiskObjects(folder / "lake")
+        self.log = TrackingLog(self.objects, checkpoint_every=1_000)
+        self.log.begin(Beginning(at(-60)))
+        self.published = 0
+
+    def tick(self, second: int) -> None:
+        """What was published by then is tracked, then decided."""
+        beats = range(self.published, second)
+        self.log.append(Snapshot(published((beat + 0.25, beat - 0.75) for beat in beats)))
+        self.published = second
+        base = reading(second, STRAGGLER if second > STRAGGLER else second - 1)
+        self.log.decide(lambda standing: standing.decide(base, reading(second), Policy(), at(second)))
+
+    @property
+    def last(self) -> int:
+        return self.log.numbers()[-1]
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
+    """Ticks from second 20 to second 100."""
+    (tmp_path / "tidemark.toml").write_text(f'[lake]\nuri = "file:{tmp_path}/lake"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+    found = Log(tmp_path)
+    for second in range(20, 101, 10):
+        found.tick(second)
+    return found
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["explain", *arguments])
+
+
+def facts(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.output)
+    return found
+
+
+def said(result: Result) -> str:
+    return " ".join(f"{result.output} {result.exception or ''}".replace("│", " ").split())
+
+
+def test_the_newest_decision_is_explained_with_its_numbers(log: Log) -> None:
+    found = facts()
+    assert (found["reason"], found["at"], found["log_entry"]) == ("PINNED_BY_BACKLOG", iso(at(100)), log.last)
+    assert found["watermark"] == iso(at(49.25))
+    assert {rule["rule"]: rule["outcome"] for rule in found["conditions"]}["candidate"] == "held"
+    assert (found["pin"]["published_from"], found["pin"]["event_time"]) == (iso(at(50)), iso(at(49.25)))
+    assert (found["messages_since_base"], found["messages_since_pin"]) == (50, 50)
+    assert (found["alternatives"], found["problem"]) == ([], None)
+
+
+def test_people_read_the_same(log: Log) -> None:
+    found, shown = facts(), run()
+    assert shown.exit_code == 0
+    for sentence in found["explanation"]:
+        assert sentence in said(shown)
+    for heading in ("The rules, in their order", "What would move it", "Which setting would have changed"):
+        assert heading in shown.output
+    assert "None of those that were tried" in said(shown)
+
+
+def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
+    found = facts("--at", iso(at(47)))
+    assert (found["at"], found["reason"]) == (iso(at(40)), "ADVANCED")
+    assert found["alternatives"][0]["setting"] == "band"
+    assert found["alternatives"][0]["further_seconds"] == 5.0
+    shown = said(run("--at", iso(at(47))))
+    assert "band = 5s 5s further" in shown
+    assert "tolerates less disorder" in shown
+    assert facts("--at", iso(at(100_000))) == facts()
+
+
+def test_an_alternative_without_a_watermark_to_compare_with_says_what_there_would_be(tmp_path: Path, log: Log) -> None:
+    Log(tmp_path / "young").tick(6)
+    result = CliRunner().invoke(app, ["explain"], env={"TIDEMARK_LAKE__URI": f"file:{tmp_path}/young/lake"})
+    assert "HELD_NO_DATA" in said(result)
+    assert f"band = 5s a watermark, {iso(at(-0.75))} (ADVANCED)" in said(result)
+
+
+def test_a_time_before_the_first_decision_is_refused_with_the_first(log: Log) -> None:
+    result = run("--at", iso(at(19)))
+    assert isinstance(result.exception, LakeError)
+    assert f"no decision was in force at {iso(at(19))}: the log's first is of {iso(at(20))}" in said(result)
+
+
+@pytest.mark.parametrize(("time", "why"), [("noon", "noon is not a time"), ("2026-11-21T05:20:00", "has no time zone")])
+def test_a_time_that_cannot_be_read_is_refused(log: Log, time: str, why: str) -> None:
+    result = run("--at", time)
+    assert result.exit_code == 2
+    assert why in said(result)
+
+
+def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_named(log: Log) -> None:
+    log.objects.delete(entry_name(3))
+    found = facts()
+    assert (found["reason"], found["alternatives"], found["messages_since_base"]) == ("PINNED_BY_BACKLOG", None, None)
+    assert entry_name(3) in found["problem"]
+    assert f"That cannot be told: {entry_name(3)} is missing" in said(run())
+
+
+def test_a_release_is_told(log: Log) -> None:
+    log.log.append(Released(at(80), at(101), "an-operator@here"))
+    log.tick(110)
+    found = facts()
+    assert (found["reason"], found["released_before"]) == ("RELEASED", iso(at(80)))
+    assert "an operator let go what was published before" in said(run())
+
+
+def test_a_lake_without_a_decision_says_so(tmp_path: Path, log: Log) -> None:
+    result = CliRunner().invoke(app, ["explain"], env={"TIDEMARK_LAKE__URI": f"file:{tmp_path}/elsewhere"})
+    assert isinstance(result.exception, LakeError)
+    assert "no decision has been made" in said(result)
