@@ -266,14 +266,18 @@ def has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
 
 
 def is_idle(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> bool:
-    """Nothing valid was published for `idle_timeout`, and neither subscription has a backlog.
+    """Nothing valid was published for `idle_timeout`, all that was has landed, and neither subscription has a backlog.
 
-    Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else.
+    Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else. That base had
+    no backlog when it was read is not enough: it may have held the last messages, for as long as nothing newer is
+    read, and these may lag further behind than the very last one.
     """
     if histogram.newest_publish_us is None:
         return False
-    silence = tracking.observed_at - from_us(histogram.newest_publish_us)
-    return silence > policy.idle_timeout and has_no_backlog(base, policy) and has_no_backlog(tracking, policy)
+    newest = from_us(histogram.newest_publish_us)
+    if base.oldest_unacked - policy.base_slack <= newest or tracking.observed_at - newest <= policy.idle_timeout:
+        return False
+    return has_no_backlog(base, policy) and has_no_backlog(tracking, policy)
 
 
 def _end_of_hole(

@@ -365,6 +365,16 @@ def test_silence_is_idle_only_beyond_the_timeout() -> None:
     assert idle_at(99 + 120.001).reason is Reason.IDLE_ADVANCED
 
 
+def test_silence_is_not_idle_while_base_may_hold_what_was_published_before_it() -> None:
+    # A source catches up in a burst: 40 s behind at 100, 1 s behind at 101. Base holds the first of it ever since.
+    caught_up = published([(80, 40), (100, 60), (101, 100)])
+    base = effective(100, observed=101, newest=300, names=True)  # no backlog when it was read first
+    decision = decide(caught_up, base=base, tracking=effective(300))
+    assert (decision.watermark, decision.reason) == (at(60), Reason.ADVANCED)
+    landed = decide(caught_up, base=effective(300), tracking=effective(300))
+    assert (landed.watermark, landed.reason) == (at(300 - 10 - 1), Reason.IDLE_ADVANCED)
+
+
 def test_the_idle_rule_never_moves_the_watermark_back() -> None:
     decision = idle_at(300, previous=standing_at(299))
     assert (decision.reason, decision.watermark, decision.candidate) == (Reason.UNCHANGED, at(299), at(289))

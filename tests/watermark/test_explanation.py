@@ -284,7 +284,7 @@ def test_a_wait_that_was_too_short_is_offered_just_long_enough() -> None:
     assert changes(explained.tracking_behind().explain())["near_real_time = 40s"] == 11
     stale = explained.stale()
     (other,) = stale.explain().alternatives or []
-    assert (other.setting, other.value, other.reason) == ("max_reading_age", "7m", Reason.UNCHANGED)
+    assert (other.setting, other.value, other.reason) == ("max_reading_age", "7m", Reason.ADVANCED)
     assert changes(explained.sought().explain())["seek_tolerance = 1m15s"] == 6
 
 
