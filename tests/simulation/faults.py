@@ -1,19 +1,40 @@
-"""Faults planted on purpose."""
+"""Faults planted on purpose, each a few lines: what the simulation must find, or it proves nothing.
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+`found_within` is a bound on the seeds that it takes, from 0 on: at least three times what it took when it was
+measured. `tests/simulation/test_planted_faults.py` holds it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+from pipeline.errors import ObjectExists, ReadingUnavailable
+from pipeline.lake.log_codec import encode
+from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
+from pipeline.watermark import estimator, readings
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.histogram import Cell, Histogram
 from pipeline.watermark.policy import Policy
-from tests.simulation.micro_batch import MicroBatch
+from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.standing import Compacted, Decided, Standing
+from pipeline.windows import Window
+from tests.simulation.lake import Row
+from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
+from tests.simulation.plan import WINDOWING
+from tests.watermark.builders import LONG_AGO
 
 
 @dataclass(frozen=True)
 class Planted:
+    """What is put in place of what, and within how many seeds it must be found."""
+
     name: str
     found_within: int = 0
     policy: Callable[[Policy], Policy] = lambda policy: policy
@@ -24,6 +45,7 @@ class Planted:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
+        """The patches, for as long as the block runs."""
         with ExitStack() as stack:
             for target, replacement in self.patches:
                 stack.enter_context(patch(target, replacement))
@@ -31,4 +53,325 @@ class Planted:
 
 
 AS_IT_IS = Planted("as it is")
-PLANTED = {}
+
+
+# The order of a tick
+
+
+class Early:
+    """A subscription whose batches are acknowledged before anything is done with them."""
+
+    def __init__(self, subscription: Any) -> None:
+        self._subscription = subscription
+        self.path, self.pull = subscription.path, subscription.pull
+
+    @contextmanager
+    def leased(self, batch: PulledBatch) -> Iterator[None]:
+        self._subscription.acknowledge(batch)
+        yield
+
+    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+        return Acknowledged()
+
+
+class Late:
+    """A subscription whose batches are acknowledged when the tick has read T."""
+
+    def __init__(self, subscription: Any, backlog: Any) -> None:
+        self._subscription, self._backlog = subscription, backlog
+        self.path, self.pull, self.leased = subscription.path, subscription.pull, subscription.leased
+        self._pulled: list[PulledBatch] = []
+
+    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+        self._pulled.append(batch)
+        return Acknowledged()
+
+    def read(self) -> Reading:
+        try:
+            return self._backlog.read()  # type: ignore[no-any-return]
+        finally:
+            for batch in self._pulled:
+                self._subscription.acknowledge(batch)
+
+
+class Remembered:
+    """A backlog that was read when this was made."""
+
+    def __init__(self, backlog: Any) -> None:
+        self._problem: ReadingUnavailable | None = None
+        try:
+            self._reading = backlog.read()
+        except ReadingUnavailable as problem:
+            self._problem = problem
+
+    def read(self) -> Reading:
+        if self._problem is not None:
+            raise self._problem
+        return self._reading  # type: ignore[no-any-return]
+
+
+def track_acknowledging_first(subscription: Any, **others: Any) -> Any:
+    return track(Early(subscription), **others)  # type: ignore[arg-type]
+
+
+def land_acknowledging_first(subscription: Any, **others: Any) -> Any:
+    return land(Early(subscription), **others)  # type: ignore[arg-type]
+
+
+def track_reading_before_acknowledging(subscription: Any, *, tracking_backlog: Any, **others: Any) -> Any:
+    late = Late(subscription, tracking_backlog)
+    return track(late, tracking_backlog=late, **others)
+
+
+def track_reading_before_pulling(subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any) -> Any:
+    tracking, base = Remembered(tracking_backlog), Remembered(base_backlog)
+    return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
+
+
+def decide_on_what_is_known(log: TrackingLog, decide: Callable[[Standing], Decided]) -> Standing:
+    return log.append(decide(log._standing or log.catch_up()))
+
+
+class NoMoreThanBefore:
+    """A log that a landing tick looks at once."""
+
+    def __init__(self, log: TrackingLog) -> None:
+        self._standing = log.catch_up()
+
+    def catch_up(self) -> Standing:
+        return self._standing
+
+
+def land_judging_by_before(subscription: Any, *, log: Any, **others: Any) -> Any:
+    return land(subscription, log=NoMoreThanBefore(log), **others)  # type: ignore[arg-type]
+
+
+class Forgetful:
+    """A table that says that it has everything, and keeps nothing."""
+
+    def append(self, columns: Any) -> None: ...
+
+
+def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any) -> Any:
+    return land(subscription, quarantine=Forgetful(), **others)  # type: ignore[arg-type]
+
+
+# The log
+
+
+def append_once(log: TrackingLog, build: Callable[[Standing], Any]) -> Standing:
+    """Who loses a number gives up, and says nothing."""
+    standing = log.catch_up()
+    entry = build(standing)
+    if entry is not None:
+        with suppress(ObjectExists):
+            encoded = getattr(__import__("pipeline.lake.tracking_log", fromlist=["encode"]), "encode", encode)
+            log._objects.create(entry_name(standing.number + 1), encoded(entry, log._writer))
+    return log.catch_up()
+
+
+def restored_from_the_newest_decision(log: TrackingLog) -> Standing:
+    whole = original_restored(log)
+    return replace(whole, histogram=Histogram.empty())
+
+
+def compact_without_the_frontier(log: TrackingLog) -> Standing:
+    standing = log.catch_up()
+    is_due = standing.number - standing.checkpoint >= log._checkpoint_every
+    return log.append(Compacted(replace(standing, passed=None))) if is_due else standing
+
+
+original_restored = TrackingLog._restored
+
+
+# The estimator
+
+original_follow = readings.follow
+original_estimate = estimator.estimate
+original_band, original_frontier = estimator._band, estimator._frontier
+original_frontier_before, original_valid_before = Histogram.frontier_before, Histogram.newest_valid_before
+
+
+def follow_the_newest(
+    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
+) -> EffectiveReading | None:
+    followed = original_follow(previous, reading, tolerance)
+    if followed is None or reading is None or followed.newest is not reading:
+        return followed
+    return replace(
+        followed,
+        oldest_unacked=reading.oldest_unacked,
+        names_a_message=reading.names_a_message,
+        observed_at=reading.observed_at,
+    )
+
+
+def follow_without_seeks(
+    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
+) -> EffectiveReading | None:
+    return original_follow(previous, reading, timedelta(days=10_000))
+
+
+def estimate_as_if_complete(histogram: Histogram, *, complete_from: datetime, **others: Any) -> Decision:
+    return replace(original_estimate(histogram, complete_from=LONG_AGO, **others), complete_from=complete_from)
+
+
+def band_without_need_of_an_anchor(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> Any:
+    bound = original_band(histogram, base, tracking, policy, *more)
+    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False), *more)
+
+
+def frontier_without_need_of_one(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> Any:
+    bound = original_frontier(histogram, base, tracking, policy, *more)
+    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False), *more)
+
+
+def frontier_alone(histogram: Histogram, base: datetime, tracking: Any, policy: Policy, *more: Any) -> Any:
+    return original_frontier(histogram, base.replace(year=2200), tracking, policy, *more)
+
+
+def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
+    return original_frontier_before(histogram, limit_us + 1, not_before, quantile)
+
+
+def anchor_with_ties(histogram: Histogram, limit_us: int) -> int | None:
+    return original_valid_before(histogram, limit_us + 1)
+
+
+def quantile_of_the_whole_band(histogram: Histogram, low: int, high: int, quantile: float) -> Cell | None:
+    start, end = histogram._span(low, high)
+    cells = sorted(
+        (histogram.min_event_us[position], position)
+        for position in range(start, end)
+        if histogram._cell(position) is not None
+    )
+    skipped = math.floor(quantile * sum(int(histogram.count[position]) for _, position in cells))
+    for _, position in cells:
+        skipped -= int(histogram.count[position])
+        if skipped < 0:
+            return histogram._cell(position)
+    return None
+
+
+def decided_wherever_it_is(held: Any, candidate: datetime, moved: Reason, unmoved: Reason) -> Decision:
+    return replace(held.because(unmoved), watermark=candidate, reason=moved, candidate=candidate)
+
+
+def idle_whatever_base_holds(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> bool:
+    return original_idle(histogram, tracking, tracking, policy, *more)
+
+
+original_idle = estimator.is_idle
+
+
+def reading_of_nothing(backlog: Any) -> tuple[Reading | None, str | None]:
+    """What cannot be known is taken for an empty backlog."""
+    try:
+        return backlog.read(), None
+    except ReadingUnavailable:
+        now = backlog._outside.clock.now()
+        return Reading(observed_at=now, oldest_unacked=now, names_a_message=False), None
+
+
+# The micro-batch
+
+
+class CopiesKept(MicroBatch):
+    def rows_of(self, window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
+        own = [{**row, "publisher_id": None, "message_id": f"{row['message_id']}/{n}"} for n, row in enumerate(rows)]
+        return rows_of(window, own)
+
+
+class CopiesByMessage(MicroBatch):
+    def rows_of(self, window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
+        return rows_of(window, [{**row, "publisher_id": None} for row in rows])
+
+
+class AnyCopy(MicroBatch):
+    """Of copies, the one that comes first stays."""
+
+    def rows_of(self, window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
+        first: dict[Any, Row] = {}
+        for row in rows:
+            first.setdefault((row["stream_id"], row["event_time"], row["publisher_id"] or row["message_id"]), row)
+        return rows_of(window, first.values())
+
+
+class Ahead(MicroBatch):
+    def wanted(self, watermark: datetime | None, now: datetime) -> Sequence[Window]:
+        return super().wanted(None if watermark is None else watermark + WINDOWING.length, now)
+
+
+class NotLoadedAgain(MicroBatch):
+    """The table's version is that of the run before."""
+
+    seen = 0
+
+    def listed(self) -> int:
+        seen, self.seen = self.seen, self.heartbeats.version
+        return seen
+
+
+class Unfenced(MicroBatch):
+    """Who commits adds to what is there by now, as two first computations do where commits are retried blindly."""
+
+    def replace(self, fence: dict[Window, Computed | None], computed: dict[Window, Computed]) -> list[Window]:
+        for window, ours in computed.items():
+            there = self.diffs.windows.get(window)
+            rows = ours.rows if there is None or there is fence[window] else there.rows + ours.rows
+            self.diffs.windows[window] = replace(ours, rows=rows)
+        return []
+
+
+ESTIMATOR = "pipeline.watermark.estimator"
+STANDING = "pipeline.watermark.standing"
+HISTOGRAM = "pipeline.watermark.histogram.Histogram"
+LOG = "pipeline.lake.tracking_log"
+
+_ALL = (
+    Planted("tracking is acknowledged before it is persisted", 0, track=track_acknowledging_first),
+    Planted("base is acknowledged before it has landed", 0, land=land_acknowledging_first),
+    Planted("what is rejected is not kept", 0, land=land_without_quarantine),
+    Planted("T is read before what was persisted is acknowledged", 0, track=track_reading_before_acknowledging),
+    Planted("T and B are read before anything is pulled", 0, track=track_reading_before_pulling),
+    Planted("the log is not listed again", 0, patches=((f"{LOG}.TrackingLog.decide", decide_on_what_is_known),)),
+    Planted("late is judged by the watermark of the tick's beginning", 0, land=land_judging_by_before),
+    Planted("who loses a number loses its entry", 0, patches=((f"{LOG}.TrackingLog._append", append_once),)),
+    Planted(
+        "a restart knows the decision and not the histogram",
+        0,
+        patches=((f"{LOG}.TrackingLog._restored", restored_from_the_newest_decision),),
+    ),
+    Planted(
+        "a checkpoint forgets the frontier",
+        0,
+        patches=((f"{LOG}.TrackingLog.compact_if_due", compact_without_the_frontier),),
+    ),
+    Planted("no anchor", 0, policy=lambda policy: replace(policy, anchor=False)),
+    Planted("decided without an anchor", 0, patches=((f"{ESTIMATOR}._band", band_without_need_of_an_anchor),)),
+    Planted("decided without a frontier", 0, patches=((f"{ESTIMATOR}._frontier", frontier_without_need_of_one),)),
+    Planted("the frontier alone", 0, patches=((f"{ESTIMATOR}._frontier", frontier_alone),)),
+    Planted("the newest reading, not the largest", 0, patches=((f"{STANDING}.follow", follow_the_newest),)),
+    Planted("a seek is a reading like any other", 0, patches=((f"{STANDING}.follow", follow_without_seeks),)),
+    Planted("<= for < in the frontier", 0, patches=((f"{HISTOGRAM}.frontier_before", frontier_with_ties),)),
+    Planted("<= for < in the anchor", 0, patches=((f"{HISTOGRAM}.newest_valid_before", anchor_with_ties),)),
+    Planted("the running frontier is forgotten", 0, patches=((f"{STANDING}.frontier_of", lambda *_: None),)),
+    Planted("a quantile of the whole band", 0, patches=((f"{HISTOGRAM}.quantile_between", quantile_of_the_whole_band),)),
+    Planted("complete_from is ignored", 0, patches=((f"{STANDING}.estimate", estimate_as_if_complete),)),
+    Planted("no look for holes", 0, patches=((f"{ESTIMATOR}._end_of_hole", lambda *_: None),)),
+    Planted("unknown is nothing outstanding", 0, patches=(("pipeline.ticks.tracking._reading", reading_of_nothing),)),
+    Planted("the watermark follows the candidate back", 0, patches=((f"{ESTIMATOR}._Held.decided", decided_wherever_it_is),)),
+    Planted("no slack", 0, policy=lambda policy: replace(policy, base_slack=timedelta(0), reading_slack=timedelta(0))),
+    Planted("no slack for base", 0, policy=lambda policy: replace(policy, base_slack=timedelta(0))),
+    Planted("no slack for tracking", 0, policy=lambda policy: replace(policy, reading_slack=timedelta(0))),
+    Planted("idle whatever base holds", 0, patches=((f"{ESTIMATOR}.is_idle", idle_whatever_base_holds),)),
+    Planted("copies are kept", 0, micro_batch=CopiesKept),
+    Planted("copies of one publisher are kept", 0, micro_batch=CopiesByMessage),
+    Planted("of copies the one that landed first", 0, micro_batch=AnyCopy),
+    Planted("windows above the watermark", 0, micro_batch=Ahead),
+    Planted("a run reads the version that it knew", 0, micro_batch=NotLoadedAgain),
+    Planted("no fence", 0, micro_batch=Unfenced),
+    Planted("missed messages are not counted", 0, patches=(("tests.simulation.oracle.missed", lambda *_: {}),)),
+)  # fmt: skip
+
+PLANTED = {planted.name: planted for planted in _ALL}

@@ -20,6 +20,10 @@ class Outside(Protocol):
         """The worker is about to do this, or has done it. Raises Crash."""
         ...
 
+    def works(self) -> None:
+        """The worker computes for a while."""
+        ...
+
     def lake_fails(self) -> bool:
         """Whether the lake does not answer this time."""
         ...

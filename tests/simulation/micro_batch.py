@@ -97,14 +97,19 @@ class MicroBatch:
         run = self.diffs.runs
         fence = self.fence(windows)
         self.outside.step(f"run {run} lists its input for {len(windows)} windows from {windows[0]}")
-        version = self.heartbeats.version
+        version = self.listed()
         rows = self.heartbeats.rows(version)
         self.outside.step(f"run {run} has listed version {version}")
         computed = {window: Computed(run, version, self.rows_of(window, rows)) for window in windows}
+        self.outside.works()
         superseded = self.commit(run, fence, computed)
         older = [window for window in superseded if self.diffs.windows[window].version < version]
         for stretch in runs_of_neighbours(older):
             self.compute(stretch)
+
+    def listed(self) -> int:
+        """The version of `heartbeats` that is read."""
+        return self.heartbeats.version
 
     def fence(self, windows: Iterable[Window]) -> dict[Window, Computed | None]:
         """What the windows have now."""
@@ -118,11 +123,13 @@ class MicroBatch:
         """Replace the windows; where the answer is lost, look again."""
         self.outside.step(f"run {run} commits")
         fail_if(self.outside, f"run {run} may not be committed")
-        superseded = self.diffs.replace(fence, computed)
+        superseded = self.replace(fence, computed)
         self.outside.step(f"run {run} has committed")
-        if self.outside.lake_fails():
-            superseded = self.diffs.replace(fence, computed)
-        return superseded
+        return self.replace(fence, computed) if self.outside.lake_fails() else superseded
+
+    def replace(self, fence: dict[Window, Computed | None], computed: dict[Window, Computed]) -> list[Window]:
+        """One transaction; the windows that somebody else had computed since the fence was taken."""
+        return self.diffs.replace(fence, computed)
 
 
 def rows_of(window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:

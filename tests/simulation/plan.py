@@ -1,6 +1,7 @@
 """What one seed means: the sources, the policy, who runs, and what goes wrong how often."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
@@ -11,7 +12,7 @@ from pipeline.local_pubsub.faults import Faults
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
-from tests.simulation.traffic import SECOND, Planned, any_lag, arriving, beyond, disorder_of, steady_lag, with_names
+from tests.simulation.traffic import SECOND, Planned, any_lag, arriving, beyond, disorder_of, shrinking_lag, with_names
 from tests.ticks.fakes import CONTRACT as FAKES_CONTRACT
 from tests.watermark.builders import START, START_US
 
@@ -21,7 +22,7 @@ CONTRACT: MessageContract = replace(FAKES_CONTRACT, fields={}, max_future_skew=t
 WINDOWING = Windowing(length=timedelta(minutes=1), first=START)
 LOOKBACK = timedelta(minutes=2)
 
-Kind = Literal["any lag", "steady lag", "beyond the band"]
+Kind = Literal["any lag", "shrinking lag", "beyond the band"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Plan:
 
     `tracking_at_us` is when the tracking subscription is created, just before a second begins, so that no message has
     the publish time of one from before; base is there from the start. `outages` are spans
-    in which workers of a kind do not tick. `scale_us` is the mean time between a worker's ticks.
+    in which workers of a kind do not tick. `scales_us` is the mean time between their ticks, `step_us` how long a step
+    takes. Some `starts_at_once`: their first ticks are close together.
     """
 
     seed: int
@@ -47,14 +49,16 @@ class Plan:
     policy: Policy
     messages: tuple[Planned, ...]
     faults: Faults
-    budget: Budget
+    budgets: Mapping[str, Budget]
     ack_deadline: timedelta
     trackers: int
     landers: int
     runners: int
     tracking_at_us: int
     ends_us: int
-    scale_us: int
+    scales_us: Mapping[str, int]
+    starts_at_once: bool
+    step_us: tuple[int, ...]
     outages: tuple[tuple[str, int, int], ...]
     incidents: tuple[Incident, ...]
     crash: float
@@ -101,13 +105,13 @@ def plan_of(seed: int) -> Plan:
     delayed = whole and rng.random() < 0.3
     band_s = rng.choice([1, 2, 5, 10, 10, 20] if whole else [0, 1, 2.5, 5, 10, 10, 20])
     band_us = round(band_s * SECOND)
-    kind: Kind = rng.choice(["any lag", "any lag", "any lag", "steady lag", "beyond the band"])
-    planned = {"any lag": any_lag, "steady lag": steady_lag, "beyond the band": beyond}[kind](rng, band_us, whole)
+    kind: Kind = rng.choice(["any lag", "any lag", "any lag", "shrinking lag", "beyond the band", "beyond the band"])
+    planned = {"any lag": any_lag, "shrinking lag": shrinking_lag, "beyond the band": beyond}[kind](rng, band_us, whole)
     named = with_names(rng, planned, copies_within_us=200 * SECOND if kind == "beyond the band" else None)
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
         assert disorder_of(messages) <= band_us, f"seed {seed}: the sources break their own assumption"
-    visible_after = timedelta(seconds=rng.choice([0, 0, 0.7, 2]))
+    visible_after = timedelta(seconds=rng.choice([0, 0, 0.7, 2, 5]))
     slack = visible_after + timedelta(seconds=1 if delayed else 0)
     first, last = messages[0].arrives_us, messages[-1].arrives_us
     span = last - first + 10 * SECOND
@@ -121,14 +125,16 @@ def plan_of(seed: int) -> Plan:
         faults=_faults(rng, whole, visible_after)
         if troubled
         else Faults(whole_seconds=whole, visible_after=visible_after),
-        budget=_budget(rng),
+        budgets={"tracker": _budget(rng), "lander": _budget(rng)},
         ack_deadline=deadline,
-        trackers=rng.choice([1, 1, 2]),
+        trackers=rng.choice([1, 2]),
         landers=rng.choice([1, 2, 3]),
-        runners=rng.choice([1, 1, 2]),
+        runners=rng.choice([1, 2]),
         tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
         ends_us=last + rng.choice([0, 5, 60]) * SECOND,
-        scale_us=max(SECOND // 2, span // rng.choice([4, 10, 20])),
+        scales_us={kind: max(SECOND // 2, span // rng.choice([4, 10, 20])) for kind in ("tracker", "lander", "runner")},
+        starts_at_once=rng.random() < 0.5,
+        step_us=rng.choice([(0, 1, 1000, 50_000), (0, 50_000, 300_000, SECOND)]),
         outages=_outages(rng, first, span),
         incidents=_incidents(rng, first, span) if troubled else (),
         crash=rng.choice([0, 0.01, 0.04]) if troubled else 0.0,
@@ -147,19 +153,15 @@ def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta, d
         band=band,
         near_real_time=timedelta(seconds=rng.choice([1, 10])) + slack,
         idle_timeout=timedelta(seconds=rng.choice([15, 40])),
-        idle="advance" if kind == "steady lag" or (kind == "beyond the band" and rng.random() < 0.3) else "hold",
+        idle="advance" if kind == "shrinking lag" or (kind == "beyond the band" and rng.random() < 0.3) else "hold",
         max_reading_age=timedelta(seconds=rng.choice([30, 300])),
         seek_tolerance=timedelta(seconds=rng.choice([5, 30])),
-        quantile=_quantile(rng, kind, [0, 0, 0.05]),
-        frontier_quantile=_quantile(rng, kind, [0, 0.3]),
+        # Within the band a quantile lets go of nothing, unless a second holds 1/quantile messages.
+        quantile=rng.choice([0.0, 0.1]) if rng.random() < 0.3 else 0.0,
+        frontier_quantile=rng.choice([0.0, 0.3]) if kind == "beyond the band" else 0.0,
         reading_slack=slack,
         base_slack=slack,
     )
-
-
-def _quantile(rng: random.Random, kind: Kind, of: list[float]) -> float:
-    """A quantile lets go of messages knowingly: for sources outside of the band alone."""
-    return rng.choice(of) if kind == "beyond the band" else 0.0
 
 
 def _faults(rng: random.Random, whole: bool, visible_after: timedelta) -> Faults:

@@ -125,10 +125,9 @@ class Simulation:
         known = None if self.at_work is None else self.at_work.watermark_at_pull
         self.oracle.appended(table, rows, known)
 
-    @property
-    def budget(self) -> Budget:
+    def budget(self, kind: str) -> Budget:
         """How much a tick may take: once it is calm, enough for all there is."""
-        return AMPLE if self.is_calm else self.plan.budget
+        return AMPLE if self.is_calm else self.plan.budgets[kind]
 
     # The run
 
@@ -247,8 +246,8 @@ class Simulation:
         """An event time that adds no disorder: above all before, and after a silence about as far behind."""
         timed = [one for one in self.oracle.sent.values() if one.is_timed]
         above = max((one.event_us for one in timed), default=START_US) + 1000
-        if self.plan.kind == "steady lag" and timed:
-            above = max(above, publish_us - max(one.publish_us - one.event_us for one in timed))
+        if self.plan.kind == "shrinking lag" and timed:
+            above = max(above, publish_us - min(one.publish_us - one.event_us for one in timed))
         return -(-above // 1000) * 1000
 
     def _publish_calmly_at(self, moment_us: int) -> None:

@@ -66,6 +66,17 @@ def any_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
 
     `et_a < et_b` implies `pt_a <= key_a <= key_b <= pt_b + band`.
     """
+    times = rng.choice([_bursts, _bursts, _grid])(rng, band_us, whole)
+    keyed = sorted((time + _within(rng, band_us), rng.random(), time) for time in times)
+    event, planned = times[0] - rng.randrange(100 * SECOND), []
+    steps = rng.choice([(0, 0.2, 2, 2, 30), (0, 1, 1), (0.1, 0.1, 0.1, 60), (10, 20)])
+    for key, _, time in keyed:
+        event += round(rng.choice(steps) * rng.random() * SECOND)
+        planned.append(Planned(time, event // 1000 * 1000, key))
+    return planned
+
+
+def _bursts(rng: random.Random, band_us: int, whole: bool) -> list[int]:
     publish, times = START_US + rng.randrange(SECOND), []
     gaps = rng.choice([(0, 1), (0, 1, 3, 12), (0.2, 0.2, 0.2, 30), (1, 1, 5)])
     for _ in range(rng.randint(4, MOST)):
@@ -74,24 +85,31 @@ def any_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
         else:
             publish += round(rng.choice(gaps) * SECOND * rng.random())
         times.append(_rounded(publish, whole))
-    keyed = sorted((time + _within(rng, band_us), rng.random(), time) for time in times)
-    event, planned = times[0] - rng.randrange(100 * SECOND), []
-    steps = rng.choice([(0, 0.2, 2, 2, 30), (0, 1, 1), (0.1, 0.1, 0.1, 60)])
-    for key, _, time in keyed:
-        event += round(rng.choice(steps) * rng.random() * SECOND)
-        planned.append(Planned(time, event // 1000 * 1000, key))
-    return planned
+    return times
 
 
-def steady_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
-    """Bursts between long silences; event times a lag before the keys, so that `pt - et <= recent lag + band`."""
-    publish, planned = START_US + rng.randrange(SECOND), []
-    lag = rng.randint(-60, 280) * SECOND
+def _grid(rng: random.Random, band_us: int, whole: bool) -> list[int]:
+    """Publish times that are exactly a band apart, and between."""
+    publish, times = _rounded(START_US + rng.randrange(SECOND), whole), []
+    for _ in range(rng.randint(4, MOST)):
+        publish += rng.choice([0, 1, 1, 1, 2]) * max(_rounded(band_us // rng.choice([1, 2]), whole), SECOND)
+        times.append(publish)
+    return times
+
+
+def shrinking_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
+    """Bursts between long silences; the lag between event and publish time never grows by more than the band, and
+    falls where a source catches up: after a silence, `pt - et <= recent lag + band`."""
+    publish, times = START_US + rng.randrange(SECOND), []
     for _ in range(rng.randint(3, MOST // 2)):
-        publish += round(rng.choice([0.5, 3, 3, 100, 300]) * rng.random() * SECOND)
-        time = _rounded(publish, whole)
-        event = (time + _within(rng, band_us) - lag) // 1000 * 1000
-        planned.append(Planned(time, event, max(event + lag, time)))
+        publish += round(rng.choice([0.5, 3, 3, 60, 200]) * rng.random() * SECOND)
+        times.append(_rounded(publish, whole))
+    lag, planned = rng.randint(-60, 280) * SECOND, []
+    catches_up = rng.choice([0, 0, 0.3])
+    for key, _, time in sorted((time + _within(rng, band_us), rng.random(), time) for time in times):
+        if rng.random() < catches_up:
+            lag -= rng.randrange(100 * SECOND)
+        planned.append(Planned(time, (key - lag) // 1000 * 1000, key))
     return planned
 
 

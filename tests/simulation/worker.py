@@ -26,6 +26,7 @@ class Worker:
         self.name = name
         self.clock = world.clock
         self.watermark_at_pull: datetime | None = None
+        self.ticks = 0
         self.build()
 
     def build(self) -> None:
@@ -46,7 +47,9 @@ class Worker:
         if self.world.is_calm:
             return self.world.plan.calm_tick_us * 9 // 10
         plan = self.world.plan
-        scale_us = plan.scale_us * (5 if self.world.rng.random() < 0.1 else 1)
+        scale_us = plan.scales_us[self.kind] * (5 if self.world.rng.random() < 0.1 else 1)
+        if plan.starts_at_once and self.ticks < 4:
+            scale_us = SECOND
         at_most_us = max(plan.ends_us - self.world.schedule.now_us, 0) + self.world.rng.randrange(plan.calm_tick_us)
         return min(self.world.rng.randrange(2 * scale_us), at_most_us)
 
@@ -59,6 +62,7 @@ class Worker:
 
     def attempt(self) -> None:
         """One tick, whatever becomes of it."""
+        self.ticks += 1
         try:
             self.tick()
         except Crash:
@@ -91,8 +95,12 @@ class Worker:
                 longest = world.rng.choice([SECOND // 2, 3 * SECOND, int(plan.ack_deadline.total_seconds()) * SECOND])
                 world.schedule.pause(world.rng.randrange(2 * longest))
             else:
-                world.schedule.pause(world.rng.choice([0, 1, 1000, 50_000]))
+                world.schedule.pause(world.rng.choice(plan.step_us))
         world.at_work = self
+
+    def works(self) -> None:
+        """Something takes long."""
+        self.world.schedule.pause(self.world.rng.randrange(2000 if self.world.is_calm else 10 * SECOND))
 
     def lake_fails(self) -> bool:
         """Whether the lake does not answer this time."""
@@ -152,7 +160,7 @@ class Tracker(Worker):
             log=self.log,
             reader=self.world.reader,
             policy=self.world.policy,
-            budget=self.world.budget,
+            budget=self.world.budget(self.kind),
             clock=self.clock,
         )
         self.world.note(self.name, tracked.decision.sentence())
@@ -176,7 +184,7 @@ class Lander(Worker):
             quarantine=self.quarantine,
             log=self.log,
             reader=self.world.reader,
-            budget=self.world.budget,
+            budget=self.world.budget(self.kind),
             clock=self.clock,
         )
         self.world.note(self.name, f"landed {landed.heartbeats}, {landed.late} of them late")
