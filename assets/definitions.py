@@ -5,6 +5,7 @@ import dagster as dg
 from assets.diffs import heartbeat_diffs_asset
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.sensors import landing_sensor, tracking_sensor
+from assets.tuning import tuning_asset, tuning_schedule
 from pipeline.durations import format_duration
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings, load_settings
@@ -22,9 +23,10 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         description="Heartbeat diffs of a range of closed windows, in one run.",
     )
     return dg.Definitions(
-        assets=[*observed_assets(settings), heartbeat_diffs_asset(settings)],
+        assets=[*observed_assets(settings), heartbeat_diffs_asset(settings), tuning_asset(settings)],
         jobs=[job],
         sensors=[tracking_sensor(settings, COMPUTE_WINDOWS), landing_sensor(settings)],
+        schedules=[tuning_schedule()],
         resources={
             "pubsub": PubSubResource(
                 base_subscription=settings.pubsub.base_path,

@@ -7,6 +7,8 @@ __all__ = [
     "LakeFull",
     "LakeUnreachable",
     "LakeUnwritable",
+    "LandingOver",
+    "NothingToTune",
     "ObjectExists",
     "ObjectMissing",
     "PermissionMissing",
@@ -82,6 +84,10 @@ class CorruptObject(LakeError):
     """An object is there but cannot be read as what it should be."""
 
 
+class NothingToTune(LakeError):
+    """Nothing has landed in the time that a tuning report is about."""
+
+
 class LakeUnwritable(LakeError):
     """The lake refuses writes."""
 
@@ -92,6 +98,10 @@ class LakeFull(LakeError):
 
 class LakeUnreachable(LakeError):
     """No answer from the object store."""
+
+
+class LandingOver(LakeError):
+    """A name to land under that nobody will ask for any more. Nothing was acknowledged for it now."""
 
 
 class TableConflict(LakeError):

@@ -23,6 +23,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     checkpoint_every: int = 200
     fields: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
 
+    def whole(self) -> Lake:
+        """The lake as one thing, for who asks for it rarely and keeps nothing of it."""
+        return _lake(self._key())
+
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""
         return _tracking_log(self._key(), user)

@@ -20,7 +20,7 @@ from pipeline.tuning.page import page_of
 from pipeline.tuning.report import TuningReport, at_most, facts_of, percent, sentences, words
 from pipeline.tuning.source import report_on_lake, report_on_trace
 from pipeline.watermark.stream_disorder import StreamDisorder
-from pipeline.watermark.tuning import BANDS, Outcome, Recommendation
+from pipeline.watermark.tuning import BANDS, Outcome, Recommendation, Variant
 
 NAMED = 5
 """Streams on either side that are printed; the page and the JSON have more."""
@@ -129,29 +129,31 @@ def _print_bands(console: Console, report: TuningReport) -> None:
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     table = Table(box=None, header_style="bold", padding=(0, 1), title="\nlate, and how far the watermark is behind")
     table.add_column("band", justify="right")
-    for variant in report.tuning.variants:
-        table.add_column(variant.name, justify="right")
-        table.add_column("median", justify="right")
-        table.add_column("99 %", justify="right")
-    for band in sorted(asked | {each for each in enough if any(_outcome(report, n, each) for n in (0, 1))}):
-        cells = []
-        for number in range(len(report.tuning.variants)):
-            outcome = _outcome(report, number, band)
-            cells += ["·"] * 3 if outcome is None else [percent(outcome.late_share), *_lags(outcome)]
-        style = "bold" if band == report.band else ""
-        table.add_row(format_duration(band), *cells, style=style)
+    for variant in report.rules:
+        for name in (f"rule {variant.rule}", "median", "99 %"):
+            table.add_column(name, justify="right")
+    for band in sorted(asked | enough):
+        outcomes = [_outcome(report, variant, band) for variant in report.rules]
+        if any(outcomes):
+            cells = [cell for outcome in outcomes for cell in _cells(outcome)]
+            table.add_row(format_duration(band), *cells, style="bold" if band == report.band else "")
     console.print(table)
 
 
-def _outcome(report: TuningReport, variant: int, band: timedelta) -> Outcome | None:
+def _cells(outcome: Outcome | None) -> list[str]:
+    if outcome is None:
+        return ["·"] * 3
+    return [
+        percent(outcome.late_share),
+        *("—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99)),
+    ]
+
+
+def _outcome(report: TuningReport, variant: Variant, band: timedelta) -> Outcome | None:
     try:
-        return report.tuning.at(report.tuning.variants[variant], band)
+        return report.tuning.at(variant, band)
     except KeyError:
         return None
-
-
-def _lags(outcome: Outcome) -> list[str]:
-    return ["—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99)]
 
 
 def _print_targets(console: Console, report: TuningReport) -> None:

@@ -8,6 +8,7 @@ from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.tuning_reports import TuningReports
 from pipeline.settings import LakeSettings
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
@@ -42,6 +43,10 @@ class Lake:
             self._fields,
             self._clock,
         )
+
+    def tuning_reports(self) -> TuningReports:
+        """The tuning reports that are kept."""
+        return TuningReports(open_objects(self._settings))
 
     def _table(self, name: str, partition_column: str) -> LakeTable:
         return LakeTable(table_uri(self._settings, name), storage_options(self._settings), partition_column)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.clock import iso, to_us
 from pipeline.durations import format_duration
-from pipeline.errors import LakeError, TraceUnusable
+from pipeline.errors import NothingToTune, TraceUnusable
 from pipeline.lake.layout import Lake
 from pipeline.lake.log_ticks import LakeLandings, recorded_ticks
 from pipeline.lake.traces import ParquetTrace
@@ -69,8 +69,8 @@ def report_on_lake(
 ) -> TuningReport:
     """Tune on what a lake has recorded and landed since so long ago: its real readings at its real ticks.
 
-    The ticks before that, as many as the widest band needs, are decided as well and not counted. Raises LakeError
-    where nothing has landed since then.
+    The ticks before that, as many as the widest band needs, are decided as well and not counted. Raises
+    NothingToTune where nothing has landed since then.
     """
     bands = list(bands)
     begins = made_at - since
@@ -80,7 +80,7 @@ def report_on_lake(
     landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
-        raise LakeError(
+        raise NothingToTune(
             f"nothing has landed in {settings.lake.uri} since {iso(begins)}; name a longer time with --since, now "
             f"{format_duration(since)}, or start the pipeline with `tidemark up`"
         )

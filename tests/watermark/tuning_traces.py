@@ -76,6 +76,11 @@ class MemoryTrace:
         """The streams' names, by their numbers."""
         return tuple(f"stream-{number:04d}" for number in range(self.streams))
 
+    def shifted(self, by_us: int) -> "MemoryTrace":
+        """The same at another time."""
+        times = (self.publish_us, self.event_us, self.tracked_us, self.landed_us)
+        return MemoryTrace(*(column + by_us for column in times), self.stream, self.streams)
+
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
         for low in range(0, len(self.publish_us), 3_000):
             part = slice(low, low + 3_000)

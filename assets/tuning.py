@@ -1,0 +1,130 @@
+"""The asset that says how the watermark is tuned and how it could be, once a day, from what the lake has recorded."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from assets.observed import HEARTBEATS, WATERMARK, spec
+from pipeline.clock import SystemClock
+from pipeline.durations import format_duration
+from pipeline.errors import NothingToTune, TidemarkError
+from pipeline.settings import Settings
+from pipeline.tuning.page import page_of
+from pipeline.tuning.report import TuningReport, facts_of, sentences
+from pipeline.tuning.source import report_on_lake
+from pipeline.watermark.stream_disorder import StreamDisorder
+from resources.lake import LakeResource
+
+WATERMARK_TUNING = dg.AssetKey("watermark_tuning")
+TUNE_WATERMARK = "tune_watermark"
+"""The job that makes the report."""
+
+EVERY_DAY = "15 4 * * *"
+
+
+def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
+    """The asset for these settings."""
+    described = spec(
+        settings,
+        WATERMARK_TUNING,
+        f"What every band would have cost and given in the last {format_duration(settings.tune.since)}, under both "
+        "rules: the late share, the watermark's lag, the band that is enough for the late share that is aimed at, and "
+        "which streams are out of order. The page with its pictures is in the lake.",
+        kinds={"python"},
+        deps=[WATERMARK, HEARTBEATS],
+    )
+
+    @dg.multi_asset(name=WATERMARK_TUNING.to_python_identifier(), specs=[described.replace_attributes(skippable=True)])
+    def watermark_tuning(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
+        made_at = SystemClock().now()
+        try:
+            report = report_on_lake(
+                lake.whole(), settings, made_at, settings.tune.since, target=settings.tune.target_late_share
+            )
+            page = (
+                lake.whole()
+                .tuning_reports()
+                .write(made_at, page_of(report), facts_of(report), keep=settings.tune.keep_reports)
+            )
+        except NothingToTune as nothing:
+            context.log.info(str(nothing))
+            return
+        except TidemarkError as error:
+            raise dg.Failure(description=str(error)) from error
+        for sentence in sentences(report):
+            context.log.info(sentence)
+        yield dg.MaterializeResult(asset_key=WATERMARK_TUNING, metadata=tuning_metadata(report, page))
+
+    return watermark_tuning
+
+
+def tuning_schedule() -> dg.ScheduleDefinition:
+    """Every day, from the start."""
+    job = dg.define_asset_job(
+        TUNE_WATERMARK, selection=[WATERMARK_TUNING], description="What every band would have cost and given of late."
+    )
+    return dg.ScheduleDefinition(
+        name="daily_tuning",
+        job=job,
+        cron_schedule=EVERY_DAY,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Reports each day how the watermark is tuned, and how it could be.",
+    )
+
+
+def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
+    """The headline figures as numbers to plot, what they say as text, and where the page is."""
+    disorder = report.disorder
+    metadata: dict[str, Any] = {
+        "says": dg.MetadataValue.md("\n".join(f"- {_plain(sentence)}" for sentence in sentences(report))),
+        "report": dg.MetadataValue.path(page),
+        "messages": disorder.messages,
+        "late_share": report.now.late_share,
+        "late_messages": report.now.late,
+        "band_seconds": report.band.total_seconds(),
+        "disorder_p99_seconds": disorder.disorder.quantile(0.99),
+        "disorder_max_seconds": disorder.disorder.quantile(1.0),
+        "disorder_beyond_band_share": disorder.beyond_band / disorder.messages,
+        "slow_streams": disorder.slow_streams,
+        "fast_streams": disorder.fast_streams,
+    }
+    for variant in report.rules:
+        here = report.tuning.at(variant, report.band)
+        metadata[f"{variant.rule}/late_share"] = here.late_share
+        for name, lag in (("p50", here.lag_p50), ("p99", here.lag_p99)):
+            if lag is not None:
+                metadata[f"{variant.rule}/lag_{name}_seconds"] = lag
+    for each in report.tuning.recommendations:
+        if each.variant in report.rules and each.outcome is not None:
+            name = f"{each.variant.rule}/band_seconds_for_late_{each.target:g}"
+            metadata[name] = each.outcome.band.total_seconds()
+    for name, streams in (("slowest", disorder.slowest), ("fastest", disorder.fastest)):
+        if streams:
+            metadata[name] = _table(streams)
+    return metadata
+
+
+def _plain(text: str) -> str:
+    """Text from data, as Markdown that shows it and does nothing else."""
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~" else sign for sign in text)
+
+
+def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
+    columns = {
+        "stream": "string",
+        "messages": "int",
+        "offset": "float",
+        "beyond_band": "int",
+        "slow_beyond_band": "int",
+        "slow_max": "float",
+        "fast_beyond_band": "int",
+        "fast_max": "float",
+        "disorder_p99": "float",
+        "disorder_max": "float",
+    }
+    return dg.TableMetadataValue(
+        records=[dg.TableRecord({name: getattr(stream, name) for name in columns}) for stream in streams],
+        schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]),
+    )

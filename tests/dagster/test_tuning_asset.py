@@ -1,0 +1,133 @@
+"""The tuning report as an asset: materialized by Dagster over a lake that a run has left, and scheduled every day."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.definitions import build_definitions
+from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from pipeline.clock import SystemClock, to_us
+from pipeline.lake.layout import Lake
+from pipeline.settings import LakeSettings, PubSubSettings, Settings, TuneSettings, WatermarkSettings
+from tests.tuning_lake import ending_before, record
+from tests.watermark.tuning_traces import Source
+
+SLOW = Source(seconds=600, rate=20, streams=200, slow=1, slow_by=45, left=0)
+
+
+def settings_in(folder: Path, *, keep_reports: int = 2, since: timedelta = timedelta(hours=1)) -> Settings:
+    return Settings(
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:8085"),  # nobody asks it; on it, there is no slack
+        lake=LakeSettings(uri=f"file:{folder / 'lake'}"),
+        watermark=WatermarkSettings(rule="frontier"),
+        tune=TuneSettings(since=since, target_late_share=0.001, keep_reports=keep_reports),
+    )
+
+
+def lake_of(settings: Settings) -> Lake:
+    return Lake(settings.lake, settings.message.fields, SystemClock())
+
+
+def run(settings: Settings, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    job = build_definitions(settings).resolve_job_def(TUNE_WATERMARK)
+    return job.execute_in_process(instance=instance, raise_on_error=False)
+
+
+def recorded(folder: Path) -> Settings:
+    settings = settings_in(folder)
+    record(lake_of(settings), ending_before(SLOW.trace(), to_us(SystemClock().now())), settings.policy)
+    return settings
+
+
+def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(tmp_path: Path) -> None:
+    settings = recorded(tmp_path)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(settings, instance).success
+        event = instance.get_latest_materialization_event(WATERMARK_TUNING)
+    assert event is not None
+    assert event.asset_materialization is not None
+    metadata = event.asset_materialization.metadata
+    figures = {name: value.value for name, value in metadata.items()}
+    assert figures["messages"] == SLOW.seconds * SLOW.rate
+    assert figures["band_seconds"] == 10.0
+    assert figures["slow_streams"] == 1
+    assert figures["late_share"] == figures["frontier/late_share"] > 0.001
+    assert figures["band/late_share"] < figures["late_share"]
+    assert figures["frontier/lag_p50_seconds"] < figures["band/lag_p50_seconds"]
+    assert figures["frontier/lag_p99_seconds"] >= figures["frontier/lag_p50_seconds"]
+    assert 40 < figures["frontier/band_seconds_for_late_0.001"] <= 50
+    numbers = [value for value in metadata.values() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)]
+    assert len(numbers) > 15
+
+
+def test_the_worst_streams_are_a_table_and_what_it_says_is_text(tmp_path: Path) -> None:
+    settings = recorded(tmp_path)
+    with dg.DagsterInstance.ephemeral() as instance:
+        run(settings, instance)
+        event = instance.get_latest_materialization_event(WATERMARK_TUNING)
+    assert event is not None
+    assert event.asset_materialization is not None
+    metadata = event.asset_materialization.metadata
+    slowest = metadata["slowest"]
+    assert isinstance(slowest, dg.TableMetadataValue)
+    assert slowest.records[0].data["stream"] == "stream-0000"
+    assert slowest.records[0].data["slow_beyond_band"] > 0
+    assert "1 of 200 streams is slow by more than the band" in str(metadata["says"].value)
+
+
+def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(tmp_path: Path) -> None:
+    settings = recorded(tmp_path)
+    paths = []
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(3):
+            result = run(settings, instance)
+            assert result.success
+            (event,) = [event for event in result.all_events if event.is_step_materialization]
+            paths.append(str(event.step_materialization_data.materialization.metadata["report"].value))
+    kept = [Path(path.removeprefix("file:")) for path in paths]
+    assert [path.exists() for path in kept] == [False, True, True]
+    assert sorted(path.name for path in kept[1].parent.iterdir()) == sorted(
+        name for path in kept[1:] for name in (path.name, path.with_suffix(".json").name)
+    )
+    assert "<svg" in kept[2].read_text()
+    assert json.loads(kept[2].with_suffix(".json").read_text())["messages"] == SLOW.seconds * SLOW.rate
+
+
+def test_a_lake_in_which_nothing_has_landed_is_no_failure_and_no_report(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(settings_in(tmp_path), instance)
+        assert result.success
+        assert instance.get_latest_materialization_event(WATERMARK_TUNING) is None
+
+
+def test_a_damaged_log_fails_the_run_with_what_to_do(tmp_path: Path) -> None:
+    settings = recorded(tmp_path)
+    entries = sorted((tmp_path / "lake" / "tracking" / "log").iterdir())
+    entries[5].write_bytes(b"not what was written")
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(settings, instance)
+    assert not result.success
+    (event,) = [event for event in result.all_events if event.is_step_failure]
+    failure = event.step_failure_data.user_failure_data
+    assert failure is not None
+    assert f"{entries[5].name} cannot be read" in str(failure.description)
+
+
+@pytest.fixture(scope="module")
+def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    return build_definitions(settings_in(tmp_path_factory.mktemp("lake")))
+
+
+def test_it_runs_every_day_from_the_start(definitions: dg.Definitions) -> None:
+    schedule = definitions.resolve_schedule_def("daily_tuning")
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+    assert schedule.cron_schedule == "15 4 * * *"
+    assert schedule.job_name == TUNE_WATERMARK
+
+
+def test_a_run_computes_the_report_alone(definitions: dg.Definitions) -> None:
+    job = definitions.resolve_job_def(TUNE_WATERMARK)
+    assert job.asset_layer.executable_asset_keys == {WATERMARK_TUNING}
