@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from pipeline.errors import LakeError
 from pipeline.heartbeat import FieldKind
-from pipeline.lake.tables import MOMENT, LakeTable
+from pipeline.lake.tables import MOMENT, LakeTable, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -88,13 +88,7 @@ class Heartbeats:
         Raises LakeError where a field's configured kind is not that of the column it already has.
         """
         self._refuse_other_kinds()
-        rows = pa.table(
-            {
-                column.name: pa.array(columns[column.name], column.type)
-                for column in self.schema
-                if column.name != PARTITION
-            }
-        )
+        rows = rows_of(columns, self.schema)
         hours = pc.strftime(rows["event_time"], format=HOUR_FORMAT)
         self._table.append(rows.append_column(PARTITION, hours).cast(self.schema))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.lake.heartbeats import message_columns
-from pipeline.lake.tables import LakeTable
+from pipeline.lake.tables import LakeTable, rows_of
 
 PARTITION = "rejected_on"
 
@@ -31,13 +31,7 @@ class Quarantine:
 
     def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Keep messages: a sequence for each column of the schema but the partition. Durable on return."""
-        rows = pa.table(
-            {
-                column.name: pa.array(columns[column.name], column.type)
-                for column in QUARANTINE
-                if column.name != PARTITION
-            }
-        )
+        rows = rows_of(columns, QUARANTINE)
         days = pc.strftime(rows["landed_at"], format="%Y-%m-%d")
         self._table.append(rows.append_column(PARTITION, days).cast(QUARANTINE))
 

@@ -4,11 +4,12 @@ A table that does not exist yet is an empty one; its first append creates it.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -119,6 +120,13 @@ class LakeTable:
     def file_location(self, path: str) -> str:
         """Where a file of the table is, as Spark and Arrow name it."""
         return f"{self.uri}/{path}" if "://" in self.uri else str(Path(self.uri) / path)
+
+
+def rows_of(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pa.Table:
+    """Columns by name as a table, in the schema's order and of its types; a column that is not given is left out."""
+    return pa.table(
+        {column.name: pa.array(columns[column.name], column.type) for column in schema if column.name in columns}
+    )
 
 
 def data_files(table: DeltaTable, partition_column: str) -> list[DataFile]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.clock import Clock, from_us, to_us
 from pipeline.heartbeat import Heartbeat, HeartbeatReader, Rejection, RejectionReason, read_field, read_payload
@@ -48,6 +48,31 @@ class Landed:
         )
 
 
+class Keeper(Protocol):
+    """Where what was sorted out is made durable."""
+
+    def keep(self, sorted_out: "SortedOut") -> tuple[str, ...]:
+        """Keep a batch; durable on return. The names of the objects that hold its heartbeats and that nothing else
+        lists; none where they are in a table. Raises LakeError."""
+        ...
+
+
+class Tables:
+    """Keeps heartbeats in `heartbeats`, and rejected messages in `quarantine`."""
+
+    def __init__(self, heartbeats: Heartbeats, quarantine: Quarantine) -> None:
+        self._heartbeats = heartbeats
+        self._quarantine = quarantine
+
+    def keep(self, sorted_out: "SortedOut") -> tuple[str, ...]:
+        """A transaction for each table that gets rows."""
+        if sorted_out.accepted["message_id"]:
+            self._heartbeats.append(sorted_out.accepted)
+        if sorted_out.refused["message_id"]:
+            self._quarantine.append(sorted_out.refused)
+        return ()
+
+
 def land(
     subscription: Subscription,
     *,
@@ -63,15 +88,12 @@ def land(
     Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
     at once. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
     """
-    landed = Landed()
+    landed, tables = Landed(), Tables(heartbeats, quarantine)
     log.catch_up()  # before anything is pulled: with a damaged log nothing could be judged, and all would come again
     for batch in batches(subscription, budget, clock):
         with subscription.leased(batch):
             sorted_out = SortedOut.of(batch.messages, reader, log.catch_up().watermark, clock.now())
-            if sorted_out.accepted["message_id"]:
-                heartbeats.append(sorted_out.accepted)
-            if sorted_out.refused["message_id"]:
-                quarantine.append(sorted_out.refused)
+            tables.keep(sorted_out)
             acknowledged = subscription.acknowledge(batch)
         landed += sorted_out.report(acknowledged)
     return landed
@@ -131,6 +153,12 @@ class SortedOut:
                 if value is None and (known or {}).get(name) is not None:
                     of_another_kind[name] += 1
         return cls(accepted, refused, of_another_kind)
+
+    @property
+    def oldest_publish_time(self) -> datetime | None:
+        """The least publish time of all messages, or None without any."""
+        oldest = min((*self.accepted["publish_time"], *self.refused["publish_time"]), default=None)
+        return None if oldest is None else from_us(oldest)
 
     def report(self, acknowledged: Acknowledged) -> Landed:
         """What the batch amounts to, once it is durable and acknowledged."""
