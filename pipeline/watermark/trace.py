@@ -7,6 +7,7 @@ few numbers for each tick, so that memory follows the time that the trace spans,
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -250,10 +251,10 @@ class _Deltas:
         self._merge()
         tracked, *cells = self._parts[0]
         numbers, starts = np.unique(tracked, return_index=True)
-        ends = np.append(starts[1:], len(tracked))
+        bounds = pairwise([*starts.tolist(), len(tracked)])
         return {
             number: self._histogram(number, [column[low:high] for column in cells])
-            for number, low, high in zip(numbers.tolist(), starts.tolist(), ends.tolist(), strict=True)
+            for number, (low, high) in zip(numbers.tolist(), bounds, strict=True)
         }
 
     def _histogram(self, number: int, cells: Sequence[Ints]) -> Histogram:

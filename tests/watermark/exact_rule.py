@@ -29,28 +29,27 @@ def exact_watermarks(messages: Batch, tick_us: Sequence[int] | Ints, policy: Pol
     watermark: int | None = None
     watermarks: list[int | None] = []
     for at_us in map(int, tick_us):
-        candidate = exact_candidate(messages, at_us, policy)
+        base, tracking = exact_readings(messages, at_us)
+        candidate = exact_candidate(messages, at_us, base, tracking, policy)
         if candidate is not None and (watermark is None or candidate > watermark):
             watermark = candidate
         watermarks.append(watermark)
     return watermarks
 
 
-def exact_candidate(messages: Batch, at_us: int, policy: Policy) -> int | None:
+def exact_candidate(messages: Batch, at_us: int, base: int, tracking: int, policy: Policy) -> int | None:
     """What the watermark may move to at this tick; None where it is held."""
+    base_age, tracking_age = at_us - base, at_us - tracking
     band, near = us(policy.band), us(policy.near_real_time)
-    base, tracking = exact_readings(messages, at_us)
     seen = (messages.tracked_us <= at_us) & (messages.event_us != NO_EVENT_TIME)
     publish, event = messages.publish_us[seen], messages.event_us[seen]
     if base < int(messages.publish_us.min()):  # complete_from
         return None
-    if not (tracking - base >= band or at_us - tracking <= near):
-        return None
-    if not len(publish):
+    if not (tracking - base >= band or tracking_age <= near) or not len(publish):
         return None
     newest = int(publish.max())
-    is_quiet = at_us - base <= near and at_us - tracking <= near
-    if policy.idle == "advance" and is_quiet and at_us - newest > us(policy.idle_timeout):
+    silence = at_us - newest
+    if policy.idle == "advance" and base_age <= near and tracking_age <= near and silence > us(policy.idle_timeout):
         beside = publish // SECOND_US == newest // SECOND_US
         lag = int((publish - event)[beside].max())
         return min(base, tracking) - band - min(max(lag, 0), us(policy.max_idle_lag))

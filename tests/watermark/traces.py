@@ -103,10 +103,9 @@ def two_days_published(seed: int, *, per_second: float = 20, hours: float = 48, 
 
 
 def sparse(seed: int, *, every_seconds: float = 40, minutes: float = 120, disorder: timedelta = BAND) -> Batch:
-    """One message every 40 seconds, give or take."""
+    """One message every 40 seconds on average, at random moments: now two within a band, now none for minutes."""
     rng = np.random.default_rng(seed)
-    moments = START_US + np.arange(int(minutes * 60 / every_seconds)) * int(every_seconds * SECOND_US)
-    return _trace(rng, moments + rng.integers(0, 3 * SECOND_US, len(moments)), disorder, rejected=0)
+    return _trace(rng, _spread(rng, 1 / every_seconds, 0, minutes), disorder, rejected=0)
 
 
 def silence(seed: int, *, per_second: float = 10, silent: float = 6, disorder: timedelta = BAND) -> Batch:
@@ -184,14 +183,8 @@ def _spread(rng: np.random.Generator, per_second: float, from_minute: float, to_
 
 
 def _trace(rng: np.random.Generator, event_us: Ints, disorder: timedelta, rejected: float = REJECTED) -> Batch:
-    """Events that are published with a lag of a second and up to `disorder` more, most of them at once, some as late as
-    can be."""
-    allowed = us(disorder)
-    late = rng.random(len(event_us))
-    lag = np.where(
-        late < 0.7, rng.integers(0, allowed // 5 + 1, len(event_us)), rng.integers(0, allowed + 1, len(event_us))
-    )
-    lag = np.where(late > 0.97, allowed, lag)
+    """Events that are published with a lag of a second and up to `disorder` more, any as likely as any other."""
+    lag = rng.integers(0, us(disorder), len(event_us), endpoint=True)
     return _acknowledged(rng, event_us + SECOND_US + lag, _some_rejected(rng, event_us, rejected))
 
 
