@@ -1,0 +1,413 @@
+"""Each setting of the policy, through the fold of a log over several ticks: what it does, and what it costs.
+
+A message is published each second and happens a second before, unless a test says otherwise; the band is 10 s.
+"""
+
+import random
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pytest
+
+from pipeline.clock import to_us
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Compacted, Standing
+from tests.watermark.builders import START_US, Times, at, histogram_of, published, reading, seconds
+from tests.watermark.fold import Log, outcome
+
+SECOND_US = 1_000_000
+DAY = 24 * 3600
+
+
+def beats(start: int, end: int) -> list[tuple[float, float]]:
+    """Publish and event times of one message a second."""
+    return [(second + 0.25, second - 0.75) for second in range(start, end)]
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What came of a backlog: its decisions, and what landed below the watermark of that moment."""
+
+    decisions: list[Decision]
+    late: list[Times]
+
+
+def drain(log: Log, backlog: list[Times], *, now: float, steps: int, seed: int = 0) -> Drained:
+    """Tracking reads all of a backlog, then base lands it in random order, a share after each tick."""
+    log.publish(histogram_of(backlog))
+    left = backlog[:]
+    random.Random(seed).shuffle(left)
+    found = Drained([], [])
+    for step in range(steps + 1):
+        oldest = min((publish for publish, _ in left), default=None)
+        base = reading(now + 10 * step, None if oldest is None else (oldest - START_US) / SECOND_US)
+        decision = log.read(now + 10 * step, base, reading(now + 10 * step))
+        found.decisions.append(decision)
+        watermark = None if decision.watermark is None else to_us(decision.watermark)
+        share = -(-len(backlog) // steps)
+        landed, left = left[:share], left[share:]
+        found.late.extend(beat for beat in landed if watermark is not None and beat[1] < watermark)
+    return found
+
+
+def two_days(broken_every: int = 0) -> list[Times]:
+    """Twenty messages within a second of each minute of two days, at most three seconds old; of every so many minutes
+    one message has a clock that is a month slow."""
+    rng = random.Random(7)
+    messages = []
+    for minute in range(2 * DAY // 60):
+        for number in range(20):
+            publish = START_US + minute * 60 * SECOND_US + rng.randrange(SECOND_US)
+            slow = broken_every and number == 0 and minute % broken_every == 0
+            messages.append((publish, publish - (30 * DAY if slow else rng.randrange(1, 4)) * SECOND_US))
+    return messages
+
+
+# ---------------------------------------------------------------------------------------------------- quantile
+
+
+def test_a_backlog_of_two_days_is_not_late_without_a_quantile() -> None:
+    drained = drain(Log(), two_days(), now=2 * DAY, steps=6)
+    assert drained.late == []
+    assert drained.decisions[-1].watermark is not None
+    assert drained.decisions[-1].watermark > at(2 * DAY - 120)
+
+
+@pytest.mark.parametrize("quantile", [0.001, 0.05, 0.2])
+def test_a_quantile_makes_no_more_than_its_share_of_each_second_late_on_a_backlog_of_two_days(quantile: float) -> None:
+    """Never the lowest share of the whole backlog, which is what lands next."""
+    backlog = two_days()
+    drained = drain(Log(Policy(quantile=quantile)), backlog, now=2 * DAY, steps=6)
+    late: dict[int, int] = {}
+    for publish, _ in drained.late:
+        late[publish // SECOND_US] = late.get(publish // SECOND_US, 0) + 1
+    assert all(count <= quantile * 20 for count in late.values())
+    lowest = sorted(backlog, key=lambda beat: beat[1])[: len(backlog) // 1000]
+    assert len(set(lowest) & set(drained.late)) < len(lowest) / 2
+
+
+def test_a_clock_that_is_a_month_slow_pins_everybody_unless_a_quantile_passes_over_it() -> None:
+    broken = two_days(broken_every=10)
+    exact = drain(Log(), broken, now=2 * DAY, steps=4)
+    passing = drain(Log(Policy(quantile=0.05)), broken, now=2 * DAY, steps=4)
+    assert exact.decisions[2].watermark is not None
+    assert exact.decisions[2].watermark < at(-29 * DAY)
+    assert exact.late == []
+    assert passing.decisions[2].watermark is not None
+    assert passing.decisions[2].watermark >= at(-4)
+    month_old = [beat for beat in passing.late if beat[0] - beat[1] > 29 * DAY * SECOND_US]
+    assert month_old  # knowingly late
+    assert len(passing.late) <= 0.05 * len(broken)
+
+
+# ------------------------------------------------------------------------------------------- idle, max_idle_lag
+
+
+def silence(policy: Policy, *, lag: float = 1) -> Log:
+    """Traffic with a lag until second 100, ticked, and then nothing."""
+    log = Log(policy)
+    for second in range(20, 101, 20):
+        log.publish(published((beat, beat - lag) for beat in range(second - 20, second)))
+        log.tick(second)
+    return log
+
+
+def test_idle_advance_follows_the_clock_from_the_timeout_on_and_the_traffic_again_after_it() -> None:
+    log = silence(Policy(idle="advance"))
+    assert log.tick(160).watermark == at(98)  # the anchor, published at 99
+    assert outcome(log.tick(219)) == (Reason.UNCHANGED, at(98))
+    moved = [log.tick(second).watermark for second in (220, 240, 260)]
+    assert moved == [at(second - 10 - 1) for second in (220, 240, 260)]
+    log.publish(published(beats(260, 300)))
+    assert outcome(log.tick(300)) == (Reason.ADVANCED, at(288.25))
+
+
+def test_idle_hold_stays_with_what_the_last_messages_prove_until_there_are_others() -> None:
+    log = silence(Policy(idle="hold"))
+    for second in (240, 3600, 7200):
+        assert log.tick(second).watermark == at(98)
+    assert log.tick(7300).reason is Reason.IDLE_HELD
+    log.publish(published(beats(7300, 7400)))
+    assert outcome(log.tick(7400)) == (Reason.ADVANCED, at(7388.25))
+
+
+def test_after_a_network_outage_idle_advance_makes_the_buffered_late_and_idle_hold_does_not() -> None:
+    """The sources buffer for ten minutes, and then publish all of it at once."""
+    buffered = [(700 + number / 1000, 100 + number) for number in range(600)]
+    late = {}
+    for idle in ("advance", "hold"):
+        log = silence(Policy(idle=idle))  # type: ignore[arg-type]
+        log.tick(400)
+        before = log.tick(690).watermark
+        assert before is not None
+        log.publish(published(buffered))
+        log.tick(701, base=700)
+        assert log.standing.watermark == before
+        late[idle] = sum(at(event) < before for _, event in buffered)
+    assert late == {"advance": 579, "hold": 0}  # up to 690 - 10 - 1
+
+
+def test_the_recent_lag_holds_the_idle_watermark_back_up_to_max_idle_lag() -> None:
+    for limit, wanted in ((300, 400 - 10 - 61), (30, 400 - 10 - 30), (0, 400 - 10)):
+        log = silence(Policy(max_idle_lag=seconds(limit)), lag=60)
+        decision = log.tick(400)
+        assert decision.reason is Reason.IDLE_ADVANCED
+        assert decision.watermark is not None
+        assert at(wanted) <= decision.watermark <= at(wanted + 1)
+
+
+def test_with_a_smaller_max_idle_lag_than_the_sources_have_what_comes_after_a_silence_is_late() -> None:
+    after = (405.0, 345.0)  # published after the silence, as old as all before it
+    for limit, is_late in ((300, False), (30, True)):
+        log = silence(Policy(max_idle_lag=seconds(limit)), lag=60)
+        watermark = log.tick(400).watermark
+        assert watermark is not None
+        assert (at(after[1]) < watermark) == is_late
+
+
+# -------------------------------------------------------------------------------------------- max_reading_age
+
+
+def outage(policy: Policy) -> Log:
+    """Base is read at second 100 for the last time, and traffic goes on."""
+    log = Log(policy)
+    log.publish(published(beats(0, 100)))
+    log.tick(100)
+    log.publish(published(beats(100, 400)))
+    return log
+
+
+def test_without_a_reading_the_last_one_counts_until_it_is_too_old_and_the_next_one_counts_again() -> None:
+    log = outage(Policy(max_reading_age=seconds(200)))
+    first = log.standing.watermark
+    reasons = [log.read(second, None, reading(second)).reason for second in (150, 250, 300)]
+    assert reasons == [Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.PINNED_BY_BACKLOG]
+    held = log.read(300.001, None, reading(300.001))
+    assert held.reason is Reason.HELD_STALE_READING
+    assert held.watermark is not None
+    assert first is not None
+    assert first <= held.watermark <= at(100)
+    assert outcome(log.tick(400)) == (Reason.ADVANCED, at(388.25))
+
+
+@pytest.mark.parametrize("which", ["base", "tracking"])
+def test_both_readings_must_be_fresh(which: str) -> None:
+    log = outage(Policy(max_reading_age=seconds(200)))
+    base, tracking = (None, reading(350)) if which == "base" else (reading(350), None)
+    assert log.read(350, base, tracking).reason is Reason.HELD_STALE_READING
+
+
+def test_an_old_reading_that_is_waited_for_longer_makes_nothing_late() -> None:
+    """It can only hold back: base may have moved on since."""
+    log = outage(Policy(max_reading_age=seconds(3600)))
+    decision = log.read(390, None, reading(390))
+    assert decision.watermark is not None
+    assert decision.watermark <= at(100)
+
+
+# --------------------------------------------------------------------------------------------- seek_tolerance
+
+
+@pytest.mark.parametrize(("fall", "is_seek"), [(29.9, False), (30, False), (30.1, True)])
+def test_a_reading_that_falls_by_more_than_the_tolerance_is_a_seek_for_one_decision(fall: float, is_seek: bool) -> None:
+    log = Log(Policy(seek_tolerance=seconds(30)))
+    log.publish(published(beats(0, 200)))
+    before = log.tick(100, base=95)
+    fallen = log.tick(110, base=95 - fall)
+    assert (fallen.reason is Reason.HELD_SEEK) == is_seek
+    assert fallen.base is not None
+    assert fallen.base.oldest_unacked == at(95 - fall if is_seek else 95)
+    after = log.tick(120, base=95 - fall)
+    assert after.reason is not Reason.HELD_SEEK
+    assert after.watermark is not None
+    assert before.watermark is not None
+    assert after.watermark >= before.watermark
+
+
+def test_a_smaller_tolerance_notices_a_small_seek() -> None:
+    reasons = []
+    for tolerance in (0, 60):
+        log = Log(Policy(seek_tolerance=seconds(tolerance)))
+        log.publish(published(beats(0, 200)))
+        log.tick(100, base=95)
+        reasons.append(log.tick(110, base=90).reason)
+    assert reasons == [Reason.HELD_SEEK, Reason.ADVANCED]
+
+
+# ----------------------------------------------------------------------------------------------------- slacks
+
+
+def test_reading_slack_waits_for_what_tracking_shows_a_moment_late() -> None:
+    """Published at 99.5, not visible when tracking was read at 100; among the others its disorder is below the band."""
+    hidden = (99.5, 87.9)
+    others = [(88.5, 86.0), (89.8, 88.0), *((second, second - 1.0) for second in range(90, 100))]
+    late = {}
+    for slack in (0, 1):
+        log = Log(Policy(reading_slack=seconds(slack)))
+        log.publish(published(others))
+        watermark = log.tick(100).watermark
+        assert watermark is not None
+        late[slack] = at(hidden[1]) < watermark
+    assert late == {0: True, 1: False}
+
+
+def test_base_slack_waits_for_what_base_shows_late() -> None:
+    """Tracking has read what was published at 88, base does not show it yet, and says that it holds nothing."""
+    hidden = (88.0, 70.0)
+    others = [(89.5, 80.0), *((second, second - 1.0) for second in range(90, 100))]
+    late = {}
+    for slack in (0, 15):
+        log = Log(Policy(base_slack=seconds(slack)))
+        log.publish(published([hidden, *others]))
+        watermark = log.tick(100).watermark
+        assert watermark is not None
+        late[slack] = at(hidden[1]) < watermark
+    assert late == {0: True, 15: False}
+
+
+def test_slacks_hold_the_watermark_back_by_what_they_are_and_never_more_with_every_tick() -> None:
+    lags = {}
+    for name, policy in (("none", Policy()), ("both", Policy(reading_slack=seconds(3), base_slack=seconds(3)))):
+        log = Log(policy)
+        for second in range(20, 201, 20):
+            log.publish(published(beats(second - 20, second)))
+            log.tick(second)
+        assert log.standing.decision is not None
+        lags[name] = log.standing.decision.lag
+    assert lags["both"] == (lags["none"] or seconds(0)) + seconds(3)
+
+
+# ------------------------------------------------------------------------------------------- near_real_time
+
+
+def test_under_a_backlog_of_tracking_near_real_time_says_whether_the_watermark_may_move() -> None:
+    reasons = {}
+    for near in (5, 30):
+        log = Log(Policy(near_real_time=seconds(near)))
+        log.publish(published(beats(0, 100)))
+        reasons[near] = log.tick(110, base=90, tracking=90).reason
+    assert reasons == {5: Reason.HELD_TRACKING_BEHIND, 30: Reason.ADVANCED}
+
+
+# ------------------------------------------------------------------------------------- rule, frontier_quantile
+
+
+def one_late_stream(policy: Policy, *, restarts: bool = False) -> list[Decision]:
+    """Two streams, one on time and one that is always half a minute late, over two minutes of ticks."""
+    log, decisions = Log(policy), []
+    for second in range(20, 141, 10):
+        on_time = beats(second - 10, second)
+        log.publish(published([*on_time, *((beat + 0.5, beat - 30) for beat in range(second - 10, second, 5))]))
+        decisions.append(log.tick(second, base=second - 2))
+        if restarts:
+            log.standing = log.standing.after(log.standing.number + 1, Compacted(replace(log.standing)))
+    return decisions
+
+
+def lag_of(decision: Decision) -> float:
+    assert decision.lag is not None
+    return decision.lag.total_seconds()
+
+
+def test_one_late_stream_holds_back_the_band_all_the_time_and_the_frontier_not() -> None:
+    assert lag_of(one_late_stream(Policy(rule="band", band=seconds(10)))[-1]) > 39
+    assert lag_of(one_late_stream(Policy(rule="frontier", band=seconds(10)))[-1]) < 33
+
+
+def test_the_frontier_makes_a_stream_late_that_is_late_by_more_than_the_band_and_no_other() -> None:
+    late = {}
+    for band in (10, 35):
+        watermark = one_late_stream(Policy(rule="frontier", band=seconds(band)))[-1].watermark
+        assert watermark is not None
+        late[band] = at(140 - 30) < watermark  # what that stream publishes next
+    assert late == {10: True, 35: False}
+
+
+def test_neither_pruning_nor_a_restart_changes_the_frontier() -> None:
+    policy = Policy(rule="frontier")
+    assert one_late_stream(policy) == one_late_stream(policy, restarts=True)
+
+
+def test_the_rule_can_be_changed_between_two_ticks() -> None:
+    log = Log(Policy(rule="band"))
+    log.publish(published([*beats(0, 100), *((beat + 0.5, beat - 30) for beat in range(0, 100, 5))]))
+    band = log.tick(100).watermark
+    log.policy = Policy(rule="frontier")
+    frontier = log.tick(101).watermark
+    assert band is not None
+    assert frontier is not None
+    assert frontier >= band + seconds(25)
+    log.policy = Policy(rule="band")
+    assert outcome(log.tick(102)) == (Reason.UNCHANGED, frontier)
+
+
+def test_a_clock_that_runs_fast_makes_everybody_late_with_the_frontier_unless_its_quantile_passes_over_it() -> None:
+    watermarks: dict[str, datetime | None] = {}
+    for name, policy in (
+        ("band", Policy()),
+        ("frontier", Policy(rule="frontier")),
+        ("passing", Policy(rule="frontier", frontier_quantile=0.1)),
+    ):
+        log = Log(policy)
+        for second in range(20, 121, 20):
+            crowd = [(beat + 0.25, beat - 0.75) for beat in range(second - 20, second) for _ in range(20)]
+            log.publish(published([*crowd, (second - 15, second + 240)]))
+            log.tick(second)
+        watermarks[name] = log.standing.watermark
+    assert watermarks["band"] == at(108.25)
+    assert watermarks["frontier"] is not None
+    assert watermarks["frontier"] > at(300)
+    assert watermarks["passing"] == at(108.25)
+
+
+def test_the_frontier_s_quantile_is_of_each_second_so_that_a_fast_clock_alone_in_its_second_still_counts() -> None:
+    log = Log(Policy(rule="frontier", frontier_quantile=0.1))
+    log.publish(published([*beats(0, 50), (60, 300), *beats(70, 100)]))
+    assert log.tick(100).watermark == at(300)
+
+
+# ------------------------------------------------------------------------------------------------ completeness
+
+
+def test_a_tracking_subscription_younger_than_base_s_backlog_holds_until_base_has_landed_what_it_never_saw() -> None:
+    """Base holds an hour from before tracking; it lands in any order, in 12 ticks."""
+    rng = random.Random(3)
+    before = [(publish, publish - 1) for publish in range(-3600, 0)]
+    since = [(publish + 0.25, publish - 0.75) for publish in range(600)]
+    log = Log(known_from=0)
+    log.publish(published(since))
+    left: list[tuple[float, float]] = [*before, *since]
+    rng.shuffle(left)
+    reasons, share = [], len(left) // 12
+    for step in range(14):
+        oldest = min((publish for publish, _ in left), default=None)
+        decision = log.tick(610 + step, base=oldest)
+        reasons.append(decision.reason)
+        landed, left = left[:share], left[share:]
+        for _, event in landed:
+            assert decision.watermark is None or at(event) >= decision.watermark
+        holds_older = oldest is not None and oldest < 0
+        assert (decision.reason is Reason.HELD_INCOMPLETE) == holds_older
+    assert reasons[0] is Reason.HELD_INCOMPLETE
+    assert reasons[-2] is Reason.ADVANCED
+    assert log.standing.watermark == at(598.25)  # the anchor: all has landed
+
+
+def test_what_ignores_completeness_would_be_late() -> None:
+    """The same backlog, with a log that claims to know it: the test above can fail."""
+    log = Log(known_from=-4000)
+    log.publish(published(beats(0, 600)))
+    decision = log.read(610, reading(610, -1800, names=False), reading(610))
+    assert decision.watermark is not None
+    assert at(-1801) < decision.watermark
+
+
+def test_completeness_is_kept_over_a_restart() -> None:
+    log = Log(known_from=0)
+    log.publish(published(beats(0, 100)))
+    log.tick(100, base=-50)
+    restarted = Log()
+    restarted.standing = Standing().after(7, Compacted(log.standing))
+    assert restarted.tick(110, base=-50).reason is Reason.HELD_INCOMPLETE
+    assert restarted.tick(120, base=5).reason is Reason.ADVANCED
