@@ -104,6 +104,7 @@ class HeartbeatDiffs:
         self._objects = objects
         self._files = files
         self._clock = clock
+        self._manifests: dict[str, Mapping[str, Any]] = {}
         self.schema = diff_schema(fields)
 
     def computed(self) -> set[str]:
@@ -113,11 +114,12 @@ class HeartbeatDiffs:
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
         """The version of `heartbeats` that each computed window was read from, by its run's manifest."""
-        found: dict[str, int] = {}
-        for key, paths in _files_by_window(self.table.current(), set(windows)).items():
-            for path in paths:
-                found[key] = int(self._manifest(path)["heartbeats_version"])
-        return found
+        return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
+
+    def runs(self, windows: Iterable[str]) -> dict[str, str]:
+        """The run that each of these windows stands from; a window that is not computed is left out."""
+        by_window = _files_by_window(self.table.current(), set(windows))
+        return {key: _run_of(path) for key, paths in by_window.items() for path in paths}
 
     def newest_watermark(self) -> datetime | None:
         """The watermark below which the newest computed window was computed: it has been at least there."""
@@ -125,7 +127,7 @@ class HeartbeatDiffs:
         if newest is None:
             return None
         paths = _files_by_window(self.table.current(), {newest})[newest]
-        return max(datetime.fromisoformat(self._manifest(path)["watermark"]) for path in paths)
+        return max(datetime.fromisoformat(self.manifest(_run_of(path))["watermark"]) for path in paths)
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Remember what the windows have now. Take it before the input is listed."""
@@ -147,10 +149,11 @@ class HeartbeatDiffs:
         }
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
 
-    def _manifest(self, path: str) -> dict[str, Any]:
-        """The manifest of the run that wrote a file of the table."""
-        manifest: dict[str, Any] = json.loads(self._objects.read(f"{MANIFESTS}{path.split('/')[1]}.json"))
-        return manifest
+    def manifest(self, run: str) -> Mapping[str, Any]:
+        """What a run said before its commit. Raises ObjectMissing. Kept, since a manifest never changes."""
+        if run not in self._manifests:
+            self._manifests[run] = json.loads(self._objects.read(f"{MANIFESTS}{run}.json"))
+        return self._manifests[run]
 
     def replace(self, run: DiffRun, fence: Fence) -> Replaced:
         """Commit what the run wrote: every window whose files are still those of the fence, in one transaction.
@@ -280,6 +283,11 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
             if file.partition in found:
                 found[file.partition].add(file.path)
     return {key: frozenset(paths) for key, paths in found.items()}
+
+
+def _run_of(path: str) -> str:
+    """The run that wrote a file of the table."""
+    return path.split("/")[1]
 
 
 def _rows(adds: Iterable[AddAction]) -> int:

@@ -1,15 +1,18 @@
 """The lake as one thing: which table and which log is where."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
+from pipeline.lake.staleness import Checked, Staleness
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.lake.tuning_reports import TuningReports
 from pipeline.settings import LakeSettings
+from pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 
@@ -47,6 +50,11 @@ class Lake:
     def tuning_reports(self) -> TuningReports:
         """The tuning reports that are kept."""
         return TuningReports(open_objects(self._settings))
+
+    def staleness(self, windowing: Windowing, lookback: timedelta, checked: Checked | None = None) -> Staleness:
+        """What landed after its window was computed; goes on from what an earlier check left."""
+        table = self._table(HEARTBEATS, heartbeats.PARTITION)
+        return Staleness(table, self.diffs(), windowing, lookback, checked)
 
     def _table(self, name: str, partition_column: str) -> LakeTable:
         return LakeTable(table_uri(self._settings, name), storage_options(self._settings), partition_column)

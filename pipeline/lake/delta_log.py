@@ -1,0 +1,88 @@
+"""A Delta table's own log, commit by commit: which files were added when, and whether they brought anything new."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow.fs as pafs
+from deltalake.fs import DeltaStorageHandler
+
+from pipeline.errors import ObjectMissing
+from pipeline.lake.tables import LakeTable, table_errors
+
+READERS = 8
+"""Commits that are read at the same time: on a bucket, each is a request of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A file of new rows: the version that it came with, its path within the table, its partition, and between which
+    times the column asked for lies (None: the file does not say). `newest` may be cut to the millisecond."""
+
+    version: int
+    path: str
+    partition: str
+    oldest: datetime | None
+    newest: datetime | None
+
+
+class DeltaLog:
+    """The commits of one table. What was read is kept, since a commit never changes."""
+
+    def __init__(self, table: LakeTable, column: str | None = None) -> None:
+        """`column` is the time whose range is told of each file."""
+        self._table = table
+        self._column = column
+        self._known: dict[int, Sequence[AddedFile]] = {}
+
+    def files(self) -> pafs.FileSystem:
+        """The table's folder, as Arrow reads from it: files that no version holds any more as well."""
+        return pafs.PyFileSystem(DeltaStorageHandler(self._table.uri, self._table.storage_options))
+
+    def added(self, after: int, through: int) -> Iterator[AddedFile]:
+        """The files of new rows that came with the versions `after + 1` to `through`, in order of the versions.
+
+        What a compaction wrote brings nothing new and is passed over. Raises ObjectMissing where one of the commits
+        was removed from the log, as the library does a month after a checkpoint; LakeError where it cannot be read.
+        """
+        wanted = range(after + 1, through + 1)
+        absent = [version for version in wanted if version not in self._known]
+        if absent:
+            with ThreadPoolExecutor(READERS, thread_name_prefix="delta-log") as pool:
+                self._known.update(zip(absent, pool.map(self._read, absent), strict=True))
+        for version in wanted:
+            yield from self._known[version]
+
+    def forget(self, through: int) -> None:
+        """Keep nothing of the versions up to this one: nobody asks for them again."""
+        for version in [version for version in self._known if version <= through]:
+            del self._known[version]
+
+    def _read(self, version: int) -> Sequence[AddedFile]:
+        name = f"_delta_log/{version:020d}.json"
+        with table_errors(self._table.uri):
+            try:
+                with self.files().open_input_stream(name) as stream:
+                    lines = stream.read().splitlines()
+            except FileNotFoundError as error:
+                raise ObjectMissing(f"{self._table.uri}/{name} is gone: nobody can say what it added") from error
+        actions = (json.loads(line).get("add") for line in lines if line)
+        return [self._file(version, add) for add in actions if add is not None and add["dataChange"]]
+
+    def _file(self, version: int, add: Mapping[str, Any]) -> AddedFile:
+        stats = json.loads(add.get("stats") or "{}")
+        return AddedFile(
+            version=version,
+            path=unquote(add["path"]),
+            partition=add["partitionValues"][self._table.partition_column],
+            oldest=self._time(stats.get("minValues")),
+            newest=self._time(stats.get("maxValues")),
+        )
+
+    def _time(self, values: Mapping[str, str] | None) -> datetime | None:
+        text = None if values is None or self._column is None else values.get(self._column)
+        return None if text is None else datetime.fromisoformat(text)
