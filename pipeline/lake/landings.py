@@ -88,7 +88,7 @@ class LandedBatches:
         Safe to repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted.
         """
         with contextlib.suppress(ObjectExists):  # ended before, and perhaps not to the end
-            self._objects.create(f"{self._prefix}{OVER}-{batch:0{DIGITS}d}.json", b"{}")
+            self._objects.create(f"{self._prefix}{OVER}-{batch:0{DIGITS}d}", b"{}")
         done = [name for number, name in self._landed() if number <= batch - keep]
         for name in done:
             self._objects.delete(name)

@@ -199,7 +199,7 @@ class FakeSubscription:
 
     def acknowledge(self, batch: PulledBatch) -> Acknowledged:
         self.steps.take(f"acknowledge {self.name}")
-        too_early = self._not_durable(batch.messages)
+        too_early = self._not_durable([self._topic.messages[int(ack_id.split(":")[0])] for ack_id in batch.ack_ids])
         assert not too_early, f"acknowledged on {self.name}, and not durable: {too_early}"
         outcome = Acknowledged()
         for ack_id in batch.ack_ids:
