@@ -39,7 +39,10 @@ def share(text: str) -> float:
 
 def durations(text: str) -> tuple[timedelta, ...]:
     """Durations between commas: `0,1s,5s,1m`."""
-    return tuple(duration(part.strip()) for part in text.split(","))
+    try:
+        return tuple(duration(part.strip()) for part in text.split(","))
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"--bands {text}: {error}") from error
 
 
 def tune(
@@ -58,10 +61,8 @@ def tune(
         ),
     ] = None,
     bands: Annotated[
-        tuple[timedelta, ...] | None,
+        str | None,
         typer.Option(
-            parser=durations,
-            metavar="BANDS",
             help="The bands to try, such as 0,1s,5s,1m; whole seconds around the one that is enough come besides.",
             show_default="0 to 5m",
         ),
@@ -79,7 +80,7 @@ def tune(
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
     settings = load_settings() if trace is None or _has_settings() else Settings()
-    report = _report(settings, trace, since, target, bands)
+    report = _report(settings, trace, since, target, BANDS if bands is None else durations(bands))
     if html is not None:
         html.write_text(page_of(report), encoding="utf-8")
     if as_json:
@@ -110,11 +111,10 @@ def _report(
     trace: Path | None,
     since: timedelta | None,
     target: float | None,
-    bands: tuple[timedelta, ...] | None,
+    bands: tuple[timedelta, ...],
 ) -> TuningReport:
     now = SystemClock().now()
     target = settings.tune.target_late_share if target is None else target
-    bands = BANDS if bands is None else bands
     if trace is not None:
         return report_on_trace(trace, settings, now, target=target, bands=bands)
     lake = Lake(settings.lake, settings.message.fields, SystemClock())

@@ -1,6 +1,6 @@
 """Invented sources, by a seed: so many messages a second, and what is wrong with some of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,8 +92,8 @@ class MemoryTrace:
                 Streams(self.stream[part].astype(np.int32), self.names) if streams else None,
             )
 
-    def write(self, path: Path) -> Path:
-        """The trace as a file, as `tidemark tune` reads it."""
+    def write(self, path: Path, names: Sequence[str] | None = None) -> Path:
+        """The trace as a file, as `tidemark tune` reads it, with other names of the streams if there are any."""
         times = {
             name: pa.array(column, pa.int64()).cast(MOMENT)
             for name, column in (
@@ -103,7 +103,8 @@ class MemoryTrace:
                 ("landed_at", self.landed_us),
             )
         }
-        names = pa.DictionaryArray.from_arrays(pa.array(self.stream, pa.int32()), pa.array(self.names))
+        called = self.names if names is None else names
+        streams = pa.DictionaryArray.from_arrays(pa.array(self.stream, pa.int32()), pa.array(called))
         ids = pa.array([f"m{number}" for number in range(len(self.publish_us))])
-        pq.write_table(pa.table({"message_id": ids, "stream_id": names.cast(pa.string()), **times}), path)
+        pq.write_table(pa.table({"message_id": ids, "stream_id": streams.cast(pa.string()), **times}), path)
         return path

@@ -1,0 +1,207 @@
+"""`tidemark tune` as a person and a script use it: on a trace, and on a lake that a run has left."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.clock import SystemClock, to_us
+from pipeline.lake.layout import Lake
+from pipeline.settings import load_settings
+from tests.tuning_lake import ending_before, record
+from tests.watermark.tuning_traces import MemoryTrace, Source
+
+TIDEMARK = str(Path(sys.executable).parent / "tidemark")
+CONFIG = """\
+[pubsub]
+emulator_host = "127.0.0.1:8085"
+
+[lake]
+uri = "file:lake"
+
+[tune]
+since = "2h"
+target_late_share = 0.001
+"""
+
+LATE = Source(seconds=900, rate=33, streams=100, jitter=8, late=0.005, late_by=60, left=0, seed=7)
+"""One message in two hundred is a minute late."""
+
+
+def tidemark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([TIDEMARK, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+
+def figures(folder: Path, *arguments: str) -> Any:
+    told = tidemark(folder, *arguments, "--json")
+    assert told.returncode == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder without settings, with the late source's trace in it."""
+    folder = tmp_path_factory.mktemp("tune")
+    LATE.trace().write(folder / "late.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def late(folder: Path) -> Any:
+    return figures(folder, "tune", "late.parquet")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryTrace]:
+    """A folder with settings and the lake of a run that has just ended, and what was published in it."""
+    folder = tmp_path_factory.mktemp("lake")
+    (folder / "tidemark.toml").write_text(CONFIG)
+    settings = load_settings(folder / "tidemark.toml")
+    trace = ending_before(LATE.trace(), to_us(SystemClock().now()))
+    record(Lake(settings.lake, settings.message.fields, SystemClock()), trace, settings.policy)
+    return folder, trace
+
+
+def by_band(told: Any, rule: str) -> dict[float, dict[str, Any]]:
+    return {
+        each["band_seconds"]: each
+        for each in told["outcomes"]
+        if each["rule"] == rule and not each["quantile"] and not each["frontier_quantile"]
+    }
+
+
+def recommended(told: Any, rule: str, target: float) -> float | None:
+    (found,) = (
+        each["band_seconds"]
+        for each in told["recommended"]
+        if each["rule"] == rule
+        and each["target_late_share"] == target
+        and not each["quantile"] + each["frontier_quantile"]
+    )
+    return found  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("rule", "band"), [("band", "3s"), ("band", "10s"), ("frontier", "10s"), ("frontier", "45s")])
+def test_the_late_share_of_a_band_is_what_a_replay_with_it_says(folder: Path, late: Any, rule: str, band: str) -> None:
+    replayed = figures(folder, "replay", "late.parquet", "--rule", rule, "--band", band)
+    tuned = by_band(late, rule)[float(band.removesuffix("s"))]
+    assert tuned["late"] == replayed["late"] > 0
+    assert tuned["landed"] == LATE.seconds * LATE.rate
+
+
+def test_one_message_in_two_hundred_a_minute_late_is_seen_for_what_it_is(late: Any) -> None:
+    assert late["disorder_beyond_band"] / late["messages"] == pytest.approx(0.005, rel=0.2)
+    assert 60 <= late["disorder_seconds"]["max"] <= 68
+    assert late["disorder_seconds"]["p99"] <= 8
+    assert late["publish_less_event_seconds"]["max"] == pytest.approx(68, abs=1)
+    assert by_band(late, "frontier")[10.0]["late_share"] == pytest.approx(0.005, rel=0.2)
+    assert by_band(late, "frontier")[90.0]["late"] == 0
+    assert 60 <= recommended(late, "frontier", 0.0) <= 68  # type: ignore[operator]
+    assert recommended(late, "frontier", 0.01) <= 8  # type: ignore[operator]
+    assert recommended(late, "band", 0.0) <= recommended(late, "frontier", 0.0)  # type: ignore[operator]
+    assert late["fast_streams"] == 0
+    assert late["slow_streams"] > 50
+
+
+def test_it_says_in_words_and_in_tables_what_it_found(folder: Path) -> None:
+    told = tidemark(folder, "tune", "late.parquet", "--target", "0.1%", "--bands", "0,5s,10s,1m,2m")
+    assert told.returncode == 0, told.stderr
+    assert "With the present band of 10s and the rule band" in told.stdout
+    assert "For at most 0.1 % late: " in told.stdout
+    assert "that is spread over too many streams for a few to be to blame" in " ".join(told.stdout.split())
+    assert "rule frontier" in told.stdout
+    assert "the worst of the slow streams" in told.stdout
+    assert "fast streams" not in told.stdout
+    assert max(map(len, told.stdout.splitlines())) <= 150
+
+
+def test_where_no_band_is_enough_it_says_so(folder: Path) -> None:
+    told = tidemark(folder, "tune", "late.parquet", "--target", "0", "--bands", "5s,20s")
+    assert "For nothing late: not even 20s under band" in told.stdout
+    assert "not even 20s" in told.stdout.split("the smallest band that is enough")[1]
+
+
+def test_the_page_needs_no_network_and_escapes_what_comes_from_data(folder: Path) -> None:
+    trace = Source(seconds=300, slow=1).trace()
+    path = trace.write(folder / "hostile.parquet", ["<script>alert(1)</script>[bold]", *trace.names[1:]])
+    told = tidemark(folder, "tune", path.name, "--html", "page.html")
+    assert told.returncode == 0, told.stderr
+    assert "<script>alert(1)</script>[bold]" in told.stdout
+    page = (folder / "page.html").read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;[bold]" in page
+    for forbidden in ("<script", "http://", "https://", "url(", "@import", "<link", "src="):
+        assert forbidden not in page
+    assert page.count("<svg") == 5
+
+
+def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tuple[Path, MemoryTrace]) -> None:
+    folder, trace = lake
+    told = figures(folder, "tune")
+    assert told["messages"] == len(trace.publish_us)
+    assert told["source"].endswith("/lake")
+    assert told["target_late_share"] == 0.001
+    trace.write(folder / "same.parquet")
+    same = figures(folder, "tune", "same.parquet")
+    for rule in ("band", "frontier"):
+        here, there = by_band(told, rule), by_band(same, rule)
+        assert {band: here[band]["late"] for band in (0.0, 10.0, 60.0)} == {
+            band: there[band]["late"] for band in (0.0, 10.0, 60.0)
+        }
+    assert told["disorder_seconds"] == same["disorder_seconds"]
+    assert told["slowest"] == same["slowest"]
+
+
+def test_of_a_lake_only_what_landed_since_then_is_counted(lake: tuple[Path, MemoryTrace]) -> None:
+    folder, trace = lake
+    now_us = to_us(SystemClock().now())
+    told = figures(folder, "tune", "--since", "6m", "--bands", "10s,30s")
+    expected = int((trace.landed_us >= now_us - 360_000_000).sum())
+    assert told["messages"] == pytest.approx(expected, abs=33 * 30)
+    assert 0 < told["messages"] < len(trace.publish_us)
+    assert told["present"]["landed"] == told["messages"]
+    assert told["present"]["lag_p50_seconds"] > 10
+
+
+def test_a_lake_in_which_nothing_has_landed_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(CONFIG)
+    told = tidemark(tmp_path, "tune")
+    assert told.returncode == 1
+    assert "nothing has landed in" in told.stderr
+    assert "--since" in told.stderr
+
+
+def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
+    told = tidemark(folder, "tune", "missing.parquet")
+    assert told.returncode == 1
+    assert "missing.parquet is not there" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["late.parquet", "--target", "one"], "one is no share"),
+        (["late.parquet", "--target", "100%"], "up to, but not including, 100%"),
+        (["late.parquet", "--target", "nan"], "up to, but not including, 100%"),
+        (["late.parquet", "--bands", "10s,20"], "write a duration with its unit"),
+        (["late.parquet", "--since", "1h"], "a trace is looked at whole"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(folder: Path, arguments: list[str], says: str) -> None:
+    told = tidemark(folder, "tune", *arguments)
+    assert told.returncode == 2
+    assert says in " ".join(told.stderr.replace("│", " ").split())
+
+
+def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> None:
+    Source(seconds=300).trace().write(tmp_path / "trace.parquet")
+    (tmp_path / "tidemark.toml").write_text('[watermark]\nrule = "frontier"\nband = "4s"\nquantile = 0.02\n')
+    told = figures(tmp_path, "tune", "trace.parquet")
+    assert (told["present"]["rule"], told["present"]["band_seconds"]) == ("frontier", 4.0)
+    assert {(each["rule"], each["quantile"], each["frontier_quantile"]) for each in told["outcomes"]} == {
+        ("band", 0.02, 0.0),
+        ("frontier", 0.02, 0.0),
+        ("frontier", 0.02, 0.05),
+    }

@@ -1,0 +1,196 @@
+"""What the report says in words, and that its page holds together whatever the figures are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.tuning.page import page_of
+from pipeline.tuning.report import TuningReport, facts_of, make_report, percent, sentences, variants_of, words
+from pipeline.watermark.disorder import disorder_of
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.trace import extent_of, ticks_of
+from pipeline.watermark.tuning import Material, Variant
+from tests.watermark.builders import START, START_US, ints
+from tests.watermark.tuning_traces import SECOND_US, MemoryTrace, Source
+
+PRESENT = Policy()
+TICK = timedelta(seconds=10)
+BANDS = [timedelta(seconds=n) for n in (0, 5, 20, 60)]
+
+
+def policy_of(variant: Variant, band: timedelta) -> Policy:
+    return replace(
+        PRESENT, rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile
+    )
+
+
+def report_on(
+    trace: MemoryTrace,
+    *,
+    present: Policy = PRESENT,
+    target: float = 0.001,
+    bands: Sequence[timedelta] = BANDS,
+) -> TuningReport:
+    disorder = disorder_of(trace, present.band)
+    assert disorder is not None
+    extent = extent_of(trace)
+    material = Material(
+        ticks_of(trace, TICK, present.idle_timeout, extent=extent),
+        trace,
+        disorder.first_publish_us,
+        disorder.last_publish_us,
+    )
+    return make_report(
+        material,
+        disorder,
+        source="a trace",
+        made_at=START,
+        present=present,
+        policy_of=policy_of,
+        target=target,
+        bands=bands,
+        targets=[],
+    )
+
+
+class WellFormed(HTMLParser):
+    """Every element that is opened is closed, in order."""
+
+    NEVER_CLOSED = frozenset({"meta", "br", "line", "rect", "circle", "path"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.NEVER_CLOSED:
+            self.open.append(tag)
+
+    def handle_startendtag(self, _tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.NEVER_CLOSED:
+            assert self.open.pop() == tag
+
+
+def assert_page(report: TuningReport) -> str:
+    page = page_of(report)
+    parser = WellFormed()
+    parser.feed(page)
+    assert parser.open == []
+    assert "nan" not in page.replace("quantile", "")
+    assert page.count("<svg") == 5
+    return page
+
+
+def test_it_says_how_it_is_what_would_be_enough_and_who_is_to_blame() -> None:
+    report = report_on(Source(slow=2, slow_by=45, left=0, rate=10, streams=100).trace())
+    said = sentences(report)
+    assert said[0].startswith("With the present band of 10s and the rule band, ")
+    assert "of 6,000 messages are late; the watermark is " in said[0]
+    assert said[1].startswith("For at most 0.1 % late: ")
+    assert any("the rule frontier is" in sentence and "fresher at the median" in sentence for sentence in said)
+    assert "2 of 100 streams are slow by more than the band" in said[-2]
+    assert (
+        said[-2].endswith("They are stream-0000 and stream-0001.") or "They are stream-0001 and stream-0000" in said[-2]
+    )
+    assert said[-1].startswith("No stream is fast")
+
+
+def test_many_to_blame_are_not_named_as_if_they_were_few() -> None:
+    few = sentences(report_on(Source(fast=12, fast_by=45, streams=200).trace()))[-1]
+    assert "12 of 200 streams are fast by more than the band" in few
+    assert "; the worst are stream-0" in few
+    many = sentences(report_on(Source(late=0.02, late_by=45, streams=50).trace()))[-2]
+    assert "that is spread over too many streams for a few to be to blame" in many
+
+
+def test_no_band_that_is_enough_is_said_and_drawn() -> None:
+    report = report_on(Source(late=0.02, late_by=200, rate=5, left=0).trace(), target=0.0)
+    assert "not even 1m under frontier" in sentences(report)[1]
+    page = assert_page(report)
+    assert "no band" in page
+    assert "none of those tried is enough" in page
+    (found,) = (
+        each for each in facts_of(report)["recommended"] if each["rule"] == "frontier" and not each["frontier_quantile"]
+    )
+    assert found["band_seconds"] is None
+    assert found["largest_band_tried_seconds"] == 60.0
+
+
+def test_a_band_that_costs_no_freshness_is_said_beside_the_one_that_is_enough() -> None:
+    report = report_on(Source(seconds=900, late=0.02, late_by=60, rate=40).trace(), target=0.01)
+    assert "no staler up to" in sentences(report)[1]
+
+
+def test_without_streams_nobody_is_blamed() -> None:
+    trace = Source().trace()
+    report = report_on(replace(trace, stream=np.full(len(trace.stream), -1), streams=0))
+    assert report.disorder.streams == 0
+    assert not any("stream" in sentence for sentence in sentences(report))
+    assert_page(report)
+
+
+def test_the_present_policy_is_among_what_is_compared_with_its_own_quantiles() -> None:
+    present = Policy(rule="frontier", band=timedelta(seconds=7), quantile=0.01, frontier_quantile=0.02)
+    report = report_on(Source().trace(), present=present)
+    assert report.present == Variant("frontier", 0.01, 0.02)
+    assert report.now.band == timedelta(seconds=7)
+    assert variants_of(present) == [Variant("band", 0.01), Variant("frontier", 0.01, 0.02)]
+    assert [variant.name for variant in variants_of(PRESENT)] == [
+        "band",
+        "frontier",
+        "band, quantile 0.05",
+        "frontier, frontier_quantile 0.05",
+    ]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [(0.0, 0.0)],
+        [(0.0, 0.0)] * 40,
+        [(0.0, 3600.0), (1.0, 7200.0)],
+        [(float(n), -86_400.0 * 400 + n) for n in range(300)],
+        [(n / 10, float(n % 37)) for n in range(3000)],
+    ],
+    ids=["one", "ties", "from the future", "a year old", "shuffled"],
+)
+def test_the_page_holds_together_on_odd_sources(messages: list[tuple[float, float]]) -> None:
+    publish = ints(START_US + int(publish * SECOND_US) for publish, _ in messages)
+    event = ints(START_US + int(event * SECOND_US) for _, event in messages)
+    assert_page(report_on(MemoryTrace(publish, event, publish, publish, ints([0] * len(messages)), 1)))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 90), st.integers(-50, 140), st.integers(0, 40)), min_size=1, max_size=30),
+    st.sampled_from([0.0, 0.0001, 0.5]),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_page_and_the_words_hold_together_on_any_source(
+    messages: list[tuple[int, int, int]], target: float
+) -> None:
+    publish = ints(START_US + publish * SECOND_US for publish, _, _ in messages)
+    event = ints(START_US + event * SECOND_US for _, event, _ in messages)
+    landed = ints(START_US + (publish + delay) * SECOND_US for publish, _, delay in messages)
+    stream = ints(number % 3 for number in range(len(messages)))
+    report = report_on(MemoryTrace(publish, event, publish, landed, stream, 3), target=target, bands=BANDS[:2])
+    assert all(sentences(report))
+    assert_page(report)
+
+
+def test_a_share_is_written_with_three_digits_and_never_as_nothing() -> None:
+    assert percent(0.0) == "none"
+    assert percent(0.5) == "50 %"
+    assert percent(0.0032070707) == "0.321 %"
+    assert percent(0.0000001) == "0.00001 %"
+    assert percent(1.0) == "100 %"
+    assert words(68.0433) == "1m8s"
+    assert words(-46.3022) == "-46.3s"
