@@ -373,8 +373,11 @@ def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes
 
 
 def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(
-    ticking: Ticking, publisher: PublisherClient
+    provisioned: Provisioned, instance: dg.DagsterInstance, publisher: PublisherClient
 ) -> None:
+    settings = provisioned()
+    never_idle = settings.watermark.model_copy(update={"idle_timeout": MINUTE})  # however slow a tick is
+    ticking = Ticking(settings.model_copy(update={"watermark": never_idle}), instance)
     ahead = CLOCK.now() + 4 * MINUTE
     publish(publisher, ticking.settings, [("stream-0", ahead - 4 * MINUTE)])
     ticking.land()
