@@ -39,7 +39,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class EffectiveReading:
-    """The largest reading of the present epoch, and how fresh the newest observation is."""
+    """The largest reading of the present epoch, when it was last observed, and the newest observation of all."""
 
     oldest_unacked: datetime
     names_a_message: bool
@@ -65,7 +65,8 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
     if newer and reading.no_later_than < previous.oldest_unacked - tolerance:
         return _epoch(previous.epoch + 1, reading)
     newest = reading if newer else previous.newest
-    if reading.oldest_unacked > previous.oldest_unacked:
+    is_seen_again = reading.oldest_unacked == previous.oldest_unacked and reading.observed_at > previous.observed_at
+    if reading.oldest_unacked > previous.oldest_unacked or is_seen_again:
         return replace(
             previous,
             oldest_unacked=reading.oldest_unacked,

@@ -165,9 +165,11 @@ def test_tracking_is_near_real_time_up_to_the_setting(age: float, reason: Reason
     assert decide(EVERY_SECOND, base=effective(100), tracking=tracking).reason is reason
 
 
-def test_near_real_time_is_judged_at_the_effective_reading_s_own_moment() -> None:
-    tracking = effective(90, observed=91, newest=140)
+def test_near_real_time_is_judged_when_the_effective_reading_was_last_observed() -> None:
+    tracking = follow(effective(90, observed=91, names=True), reading(140, 80), seconds(30))  # lower: a redelivery
     assert decide(EVERY_SECOND, base=effective(100), tracking=tracking).reason is Reason.ADVANCED
+    stuck = follow(tracking, reading(141, 90), seconds(30))
+    assert decide(EVERY_SECOND, base=effective(100), tracking=stuck).reason is Reason.HELD_TRACKING_BEHIND
 
 
 # ---------------------------------------------------------------------------------------- completeness, holes

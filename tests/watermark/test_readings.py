@@ -38,6 +38,11 @@ def test_a_larger_reading_becomes_the_effective_one_with_its_own_moment() -> Non
     assert state.epoch == 1
 
 
+def test_a_reading_that_is_seen_again_is_as_old_as_it_was_seen_last() -> None:
+    stuck = folded(reading(100, 95), reading(160, 95), reading(130, 95))
+    assert (stuck.oldest_unacked, stuck.observed_at, stuck.newest) == (at(95), at(160), reading(160, 95))
+
+
 def test_a_slightly_lower_reading_refreshes_the_observation_and_changes_nothing_else() -> None:
     state = folded(reading(100, 90), reading(130, 60))  # lower by exactly the tolerance
     assert (state.oldest_unacked, state.observed_at, state.epoch) == (at(90), at(100), 1)
