@@ -7,11 +7,11 @@ subscriptions of its topic.
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from pipeline.clock import from_us, iso, to_us, us
+from pipeline.local_pubsub.catalogue import DELETED_TOPIC, RETENTION, Catalogue, State, Subscription
 from pipeline.local_pubsub.errors import (
     AlreadyExists,
     DeadlineExceeded,
@@ -24,10 +24,12 @@ from pipeline.local_pubsub.errors import (
     Unavailable,
 )
 from pipeline.local_pubsub.faults import Faults
-from pipeline.local_pubsub.outstanding import Delivered, Outstanding
+from pipeline.local_pubsub.outstanding import Delivered
 from pipeline.local_pubsub.snapshots import Journal, Snapshot
 
 __all__ = [
+    "DELETED_TOPIC",
+    "RETENTION",
     "AlreadyExists",
     "DeadlineExceeded",
     "Delivered",
@@ -49,137 +51,20 @@ SNAPSHOT_LIFETIME = timedelta(days=7)
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
 """A snapshot that would live for less is refused. Source: `CreateSnapshot`."""
 
-RETENTION = timedelta(days=7)
-"""How long an unacknowledged message is kept, unless the subscription says otherwise."""
-
-DELETED_TOPIC = "_deleted-topic_"
-"""What the service calls the topic of a subscription whose topic is gone."""
-
 READINGS_KEPT = 16
 """A stale reading is one of so many before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """What is told of a subscription. `config` is the caller's own."""
-
-    name: str
-    topic: str
-    ack_deadline: timedelta
-    retention: timedelta
-    retain_acked_messages: bool
-    config: Any
-
-
-class _State:
-    """A subscription's own."""
-
-    def __init__(self, told: Subscription, tag: str, rng: random.Random) -> None:
-        self.told = told
-        self.tag = tag
-        self.outstanding = Outstanding(tag, rng)
-        self.retained: dict[int, Any] = {}  # acknowledged, and kept for a seek; in the order of acknowledgement
-        self.readings: list[datetime] = []  # when the last snapshots expired
-
-
-class PubSubModel:
+class PubSubModel(Catalogue):
     """Topics, subscriptions and snapshots; in memory alone.
 
-    Names are any text that is unique among its kind. `faults` may be replaced at any time. Assumption: the moments
-    (`at`, aware) that it is told never go back. Every call may raise `Transient` errors if the faults say so.
+    Assumption: the moments (`at`, aware) that it is told never go back. `faults` may be replaced at any time, and
+    every call may raise `Transient` errors if they say so.
     """
 
     def __init__(self, *, rng: random.Random, faults: Faults = Faults()) -> None:  # noqa: B008 frozen
-        self.faults = faults
-        self._rng = rng
-        self._topics: dict[str, Any] = {}
-        self._subscriptions: dict[str, _State] = {}
-        self._snapshots: dict[str, tuple[Snapshot, Journal]] = {}
+        super().__init__(rng, faults)
         self._next_number = 1
-        self._next_tag = 1
-        self._newest_publish_us = 0
-
-    # Topics and subscriptions
-
-    def create_topic(self, name: str, config: Any = None) -> None:
-        """Raises AlreadyExists."""
-        self._before()
-        if name in self._topics:
-            raise AlreadyExists(f"topic {name} exists already")
-        self._topics[name] = config
-        self._after()
-
-    def get_topic(self, name: str) -> Any:
-        """The config that it was created with. Raises NotFound."""
-        self._before()
-        return self._topic(name)
-
-    def list_topics(self) -> list[str]:
-        """All names."""
-        self._before()
-        return list(self._topics)
-
-    def delete_topic(self, name: str) -> None:
-        """Its subscriptions stay, with what they have. Raises NotFound."""
-        self._before()
-        self._topic(name)
-        del self._topics[name]
-        for state in self._subscriptions.values():
-            if state.told.topic == name:
-                state.told = _replaced(state.told, DELETED_TOPIC)
-        self._after()
-
-    def create_subscription(
-        self,
-        name: str,
-        topic: str,
-        *,
-        ack_deadline: timedelta,
-        retention: timedelta = RETENTION,
-        retain_acked_messages: bool = False,
-        config: Any = None,
-        at: datetime,
-    ) -> None:
-        """It is given what is published from now on, with publish times of at least `at`.
-
-        Raises AlreadyExists, NotFound (the topic).
-        """
-        self._before()
-        if name in self._subscriptions:
-            raise AlreadyExists(f"subscription {name} exists already")
-        self._topic(topic)
-        told = Subscription(name, topic, ack_deadline, retention, retain_acked_messages, config)
-        self._subscriptions[name] = _State(told, f"s{self._next_tag}", self._rng)
-        self._next_tag += 1
-        self._newest_publish_us = max(self._newest_publish_us, to_us(at))
-        self._after()
-
-    def get_subscription(self, name: str) -> Subscription:
-        """Raises NotFound."""
-        self._before()
-        return self._state(name).told
-
-    def list_subscriptions(self, topic: str | None = None) -> list[Subscription]:
-        """All, or those of a topic (raises NotFound)."""
-        self._before()
-        if topic is not None:
-            self._topic(topic)
-        return [state.told for state in self._subscriptions.values() if topic in (None, state.told.topic)]
-
-    def update_subscription(self, changed: Subscription) -> None:
-        """Replace what is told of the subscription of that name; its messages stay. Raises NotFound."""
-        self._before()
-        self._state(changed.name).told = changed
-        self._after()
-
-    def delete_subscription(self, name: str) -> None:
-        """Its messages are gone; snapshots of it stay. Raises NotFound."""
-        self._before()
-        state = self._state(name)
-        for _, journal in self._snapshots.values():
-            journal.ended(state.outstanding)
-        del self._subscriptions[name]
-        self._after()
 
     # Messages
 
@@ -375,18 +260,6 @@ class PubSubModel:
 
     # Below here is nothing that a caller sees
 
-    def _topic(self, name: str) -> Any:
-        try:
-            return self._topics[name]
-        except KeyError:
-            raise NotFound(f"there is no topic {name}") from None
-
-    def _state(self, name: str) -> _State:
-        try:
-            return self._subscriptions[name]
-        except KeyError:
-            raise NotFound(f"there is no subscription {name}") from None
-
     def _snapshot(self, name: str, at: datetime) -> tuple[Snapshot, Journal]:
         self._expire_snapshots(at)
         try:
@@ -398,11 +271,11 @@ class PubSubModel:
         for name in [name for name, (snapshot, _) in self._snapshots.items() if snapshot.expire_time <= at]:
             del self._snapshots[name]
 
-    def _oldest(self, state: _State) -> datetime | None:
+    def _oldest(self, state: State) -> datetime | None:
         number = state.outstanding.oldest()
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
-    def _pass_time(self, state: _State, at: datetime) -> None:
+    def _pass_time(self, state: State, at: datetime) -> None:
         """What has happened on a subscription until now: ended leases, undone acknowledgements, dropped messages."""
         undone = state.outstanding.pass_time(to_us(at))
         if undone:
@@ -412,24 +285,28 @@ class PubSubModel:
             number = state.outstanding.oldest()
             if number is None or _publish_us(state.outstanding.messages[number]) >= kept_since_us:
                 break
-            state.outstanding.forget(number)
+            self._drop(state, number)
         while state.retained:
             number, message = next(iter(state.retained.items()))
             if _publish_us(message) >= kept_since_us:
                 break
             del state.retained[number]
 
-    def _forget(self, state: _State, number: int) -> Any | None:
+    def _forget(self, state: State, number: int) -> Any | None:
         """Acknowledge one message; what it was, None if it was acknowledged already."""
+        message = self._drop(state, number)
+        if message is not None and state.told.retain_acked_messages:
+            state.retained[number] = message
+        return message
+
+    def _drop(self, state: State, number: int) -> Any | None:
         message = state.outstanding.forget(number)
         if message is not None:
-            if state.told.retain_acked_messages:
-                state.retained[number] = message
             for _, journal in self._snapshots.values():
                 journal.forgotten(state.outstanding, number, message)
         return message
 
-    def _restore(self, state: _State, messages: dict[int, Any]) -> None:
+    def _restore(self, state: State, messages: dict[int, Any]) -> None:
         restored = {number: message for number, message in messages.items() if number not in state.outstanding.messages}
         for number in restored:
             state.retained.pop(number, None)
@@ -437,26 +314,8 @@ class PubSubModel:
                 journal.restored(state.outstanding, number)
         state.outstanding.restore(restored)
 
-    def _happens(self, chance: float) -> bool:
-        return chance > 0 and self._rng.random() < chance
 
-    def _before(self) -> None:
-        """The faults that end a call before it has done anything."""
-        faults = self.faults
-        if self._happens(faults.unavailable):
-            raise Unavailable("no answer (a fault); nothing was done")
-        if self._happens(faults.deadline_exceeded):
-            raise DeadlineExceeded("no answer in time (a fault); nothing was done")
-        if self._happens(faults.throttled):
-            raise Throttled("too many requests (a fault); nothing was done")
-
-    def _after(self, also: float = 0.0) -> None:
-        """The faults that lose the answer of a call that has done its work."""
-        if self._happens(self.faults.answer_lost) or self._happens(also):
-            raise Unavailable("the answer was lost (a fault); it took effect")
-
-
-def _parsed(ack_ids: Sequence[str], state: _State) -> list[tuple[int, int]]:
+def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
     """`(delivery, number)` of each, or Invalid."""
     parsed = []
     for ack_id in ack_ids:
@@ -473,7 +332,3 @@ def _parsed(ack_ids: Sequence[str], state: _State) -> list[tuple[int, int]]:
 def _publish_us(message: Any) -> int:
     stamp = message.publish_time
     return int(stamp.seconds * 1_000_000 + stamp.nanos // 1000)
-
-
-def _replaced(told: Subscription, topic: str) -> Subscription:
-    return Subscription(told.name, topic, told.ack_deadline, told.retention, told.retain_acked_messages, told.config)
