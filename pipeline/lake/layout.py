@@ -7,7 +7,8 @@ from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
-from pipeline.lake.staleness import Checked, Staleness
+from pipeline.lake.checked import Checked, CheckedStore
+from pipeline.lake.staleness import Staleness
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.lake.tuning_reports import TuningReports
@@ -55,6 +56,10 @@ class Lake:
         """What landed after its window was computed; goes on from what an earlier check left."""
         table = self._table(HEARTBEATS, heartbeats.PARTITION)
         return Staleness(table, self.diffs(), windowing, lookback, checked)
+
+    def checked(self) -> CheckedStore:
+        """What the last check of staleness left for the next."""
+        return CheckedStore(open_objects(self._settings))
 
     def _table(self, name: str, partition_column: str) -> LakeTable:
         return LakeTable(table_uri(self._settings, name), storage_options(self._settings), partition_column)

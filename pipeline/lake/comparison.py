@@ -1,0 +1,81 @@
+"""What the windows of `heartbeat_diffs` hold against what has landed, told from the contents of the two tables alone.
+
+It reads both, hour by hour, and so serves where following their logs does not: commits or replaced files were removed.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipeline.clock import to_us, us
+from pipeline.errors import CorruptObject
+from pipeline.lake.arrivals import ARRIVED, IDENTITY, READ, identified
+from pipeline.lake.diffs import PARTITION as WINDOW
+from pipeline.lake.heartbeats import HOUR_FORMAT
+from pipeline.lake.heartbeats import PARTITION as EVENT_HOUR
+from pipeline.lake.tables import MOMENT, table_errors
+
+HOUR = timedelta(hours=1)
+
+
+def not_in_their_windows(
+    heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, int], length: timedelta
+) -> pa.Table:
+    """The landed heartbeats whose window is computed and does not hold them, as rows of ARRIVED.
+
+    `computed` has the windows' starts in microseconds, by key. A window holds a heartbeat if a row of it has the
+    stream, the event time, and the message id of one of its copies. Which version a heartbeat first landed with cannot
+    be told: the newest is taken. One event hour is in memory at a time. Raises LakeError.
+    """
+    starts = np.array(sorted(computed.values()), dtype=np.int64)
+    keys = {start: key for key, start in computed.items()}
+    found = [ARRIVED.empty_table()]
+    for hour in sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()}):
+        begins_us = to_us(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC))
+        overlapping = starts[(starts > begins_us - us(length)) & (starts < begins_us + us(HOUR))]
+        if not len(overlapping):
+            continue
+        landed = _landed(heartbeats, hour)
+        event_us = landed["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
+        landed = landed.filter(pa.array(np.isin(event_us - event_us % us(length), overlapping)))
+        held = _held(diffs, [keys[start] for start in overlapping.tolist()])
+        both = landed.join(held, ["stream_id", "event_time", "message_id"], use_threads=False)
+        of_each = both.group_by(list(IDENTITY), use_threads=False).aggregate([("is_held", "max")])
+        lacking = of_each.filter(pc.is_null(of_each["is_held_max"])).select(list(IDENTITY))
+        version = pa.array([heartbeats.version()] * lacking.num_rows, pa.int64())
+        missed = pa.array([False] * lacking.num_rows, pa.bool_())
+        found.append(lacking.append_column("version", version).append_column("missed", missed).cast(ARRIVED))
+    return pa.concat_tables(found)
+
+
+def _landed(heartbeats: DeltaTable, hour: str) -> pa.Table:
+    """Identity and message id of every row of an event hour."""
+    rows = _read(heartbeats, (EVENT_HOUR, "=", hour), READ)
+    return identified(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
+
+
+def _held(diffs: DeltaTable, windows: list[str]) -> pa.Table:
+    rows = _read(diffs, (WINDOW, "in", windows), ("stream_id", "event_time", "message_id"))
+    return pa.table(
+        {
+            "stream_id": rows["stream_id"].cast(pa.string()),
+            "event_time": rows["event_time"].cast(MOMENT),
+            "message_id": rows["message_id"].cast(pa.string()),
+            "is_held": pa.array([True] * rows.num_rows, pa.bool_()),
+        }
+    )
+
+
+def _read(table: DeltaTable, partition: tuple[str, str, object], columns: tuple[str, ...]) -> pa.Table:
+    with table_errors(table.table_uri):
+        try:
+            dataset = table.to_pyarrow_dataset(file_pruning_predicate=[partition])
+            return dataset.to_table(columns=list(columns), use_threads=False)
+        except FileNotFoundError as error:
+            raise CorruptObject(
+                f"{table.table_uri} has lost a file of its newest version: {error}; put back a copy"
+            ) from error
