@@ -1,0 +1,273 @@
+"""Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import ObjectMissing
+from pipeline.lake import arrivals
+from pipeline.lake.checked import FOLDER, Checked
+from pipeline.lake.diffs import MANIFESTS
+from pipeline.lake.missed import Missed
+from tests.lake.builders import Beat
+from tests.lake.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, UnderWay, copy_of, found_in, new_history
+from tests.watermark.builders import bounded
+
+SYNC_IS_SLOW = "pipeline.lake.tables.os.sync"
+
+new_beats = st.tuples(st.sampled_from("abc"), st.integers(0, 39).map(lambda half: half * 15.0), st.booleans())
+landings = st.lists(st.one_of(new_beats, st.integers(0, 50)), min_size=1, max_size=4)
+ranges = st.tuples(st.integers(0, 9), st.integers(0, 2)).map(lambda pair: (pair[0], min(9, sum(pair))))
+steps = st.one_of(
+    st.tuples(st.just("land"), landings),
+    st.tuples(st.just("land"), landings),
+    st.tuples(st.just("compute"), ranges),
+    st.tuples(st.just("start"), ranges),
+    st.tuples(st.just("finish"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["compact", "check", "restart", "vacuum"]), st.none()),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unsynced() -> Iterator[None]:
+    """Nothing here is about a machine that loses its power, and every landing would wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SYNC_IS_SLOW, lambda: None)
+        yield
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return new_history(tmp_path)
+
+
+def beats_of(history: History, landing: list[tuple[str, float, bool] | int]) -> list[Beat]:
+    """New heartbeats, some with a publisher's id; a number is a copy of one that has landed."""
+    beats: list[Beat] = []
+    for one in landing:
+        number = len(history.landed) + len(beats)
+        if isinstance(one, tuple):
+            stream, event, has_id = one
+            publisher_id = f"own{number}" if has_id else None
+            beats.append(Beat(stream, event, message_id=f"m{number:03d}", publisher_id=publisher_id))
+        elif history.landed:
+            beats.append(copy_of(history.landed[one % len(history.landed)][1], number))
+    return beats
+
+
+@hypothesis.settings(bounded, max_examples=60)
+@given(st.lists(steps, max_size=25))
+def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tuple[str, object]]) -> None:
+    history = new_history()
+    staleness, under_way = history.staleness(), list[UnderWay]()
+    for step, argument in [*steps, ("check", None)]:
+        match step:
+            case "land":
+                history.land(beats_of(history, argument))  # type: ignore[arg-type]
+            case "compute":
+                history.compute(*argument)  # type: ignore[misc]
+            case "start":
+                under_way.append(history.start(*argument))  # type: ignore[misc]
+            case "finish" if under_way:
+                history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
+            case "compact":
+                history.compact()
+            case "restart":
+                staleness = history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked)
+            case "vacuum" if not under_way:  # once all is checked, what compaction replaced may go
+                staleness.check()
+                history.compact()
+                history.vacuum()
+            case "check":
+                assert found_in(staleness.check()) == history.truth()
+    anew = found_in(history.staleness().check())
+    truth = history.truth()
+    assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
+    assert anew.stale.keys() >= truth.stale.keys()
+    shutil.rmtree(history.folder)
+
+
+def test_a_heartbeat_that_lands_after_its_window_was_computed_is_missed_by_it_and_by_whose_lookback_reaches_it(
+    history: History,
+) -> None:
+    history.land([Beat("a", 10), Beat("a", 130)])
+    history.compute(0, 4)
+    history.land([Beat("b", 70)])
+    missed = history.staleness().check()
+    assert (missed.total, dict(missed.by_stream)) == (1, {"b": 1})
+    assert dict(missed.by_window) == {WINDOWS[1].key: 1}
+    assert [(one.window, one.missed, one.missed_before) for one in missed.stale] == [
+        (WINDOWS[1], 1, 0),
+        (WINDOWS[2], 0, 1),  # from 120 - 90 on
+    ]
+    assert missed.stale[0].sentence.endswith(
+        "computed from version 0 of heartbeats, without 1 of its own and 0 in its lookback"
+    )
+
+
+def test_the_lookback_reaches_its_own_first_moment_and_no_further(history: History) -> None:
+    history.land([Beat("a", 500)])
+    history.compute(0, 4)
+    history.land([Beat("b", 30), Beat("c", 29)])
+    assert [(one.window, one.missed_before) for one in history.staleness().check().stale] == [
+        (WINDOWS[0], 0),
+        (WINDOWS[1], 2),
+        (WINDOWS[2], 1),  # reaches back to 30
+    ]
+
+
+def test_copies_of_what_was_read_are_not_missed_however_they_come(history: History) -> None:
+    history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
+    history.compute(0, 0)
+    history.land([Beat("a", 10, message_id="m1")])  # delivered again
+    history.land([Beat("a", 20, message_id="m3", publisher_id="own")])  # published again
+    history.compact()
+    missed = history.staleness().check()
+    assert (missed.total, list(missed.stale)) == (0, [])
+
+
+def test_a_heartbeat_that_is_missed_and_then_delivered_again_is_missed_once(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness = history.staleness()
+    for _ in range(3):
+        history.land([Beat("a", 20)])
+        assert staleness.check().total == 1
+
+
+def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: History) -> None:
+    history.land([Beat("a", 500)])
+    history.compute(0, 1)
+    history.land([Beat("a", 50)])
+    staleness = history.staleness()
+    assert [one.window for one in staleness.check().stale] == WINDOWS[:2]
+    history.compute(0, 0)  # the run over the other one failed
+    missed = staleness.check()
+    assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (0, 1, WINDOWS[1:2])
+    history.compute(1, 1)
+    missed = staleness.check()
+    assert (missed.total, missed.mended, list(missed.stale)) == (0, 1, [])
+
+
+def test_a_run_that_had_listed_its_input_before_a_landing_misses_it_even_if_that_was_checked_before(
+    history: History,
+) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(5, 5)
+    staleness, under_way = history.staleness(), history.start(0, 0)
+    history.land([Beat("a", 20)])
+    assert staleness.check().total == 0  # its window is not computed
+    history.finish(under_way)
+    assert staleness.check().total == 1
+
+
+def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness = history.staleness()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr(arrivals.pq, "read_table", refuse)
+    for number in range(3):
+        history.land([Beat("a", 100 + number)])
+        assert staleness.check().total == 0
+    history.land([Beat("a", 20)])
+    with pytest.raises(AssertionError, match="a file was opened"):
+        staleness.check()
+
+
+def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same(history: History) -> None:
+    history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
+    history.compute(0, 1)
+    history.land([Beat("b", 70), Beat("a", 20, message_id="m3", publisher_id="own")])
+    history.compact()
+    history.vacuum()
+    with pytest.raises(ObjectMissing):
+        history.staleness()._after(Checked(("", "")), 2, 1)
+    missed = history.staleness().check()
+    assert found_in(missed) == history.truth()
+    assert missed.total == 1
+
+
+def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    history.compute(1, 1)
+    (history.folder / "lake" / MANIFESTS / "run1.json").unlink()
+    staleness = history.staleness()
+    (stale,) = staleness.check().stale
+    assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
+    assert "nobody can say any more" in stale.sentence
+    assert [one.window for one in history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check().stale] == [
+        WINDOWS[0]
+    ]
+    history.compute(0, 0)
+    assert list(staleness.check().stale) == []
+
+
+def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_beginning(history: History) -> None:
+    history.land([Beat("a", 10)])
+    for number in range(4):
+        history.compute(number, number)
+    history.land([Beat("a", 20)])
+    staleness = history.staleness()
+    assert staleness.check().total == 1
+    shutil.rmtree(history.folder / "lake" / "heartbeat_diffs")
+    history.computed.clear()
+    assert history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check() == Missed()
+    history.compute(0, 0)
+    history.land([Beat("a", 30)])
+    assert found_in(history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
+
+
+def test_a_lake_without_tables_misses_nothing(history: History) -> None:
+    assert history.staleness().check() == Missed()
+    history.land([Beat("a", 10)])
+    assert history.staleness().check() == Missed()
+
+
+def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands(history: History) -> None:
+    history.compute(0, 0)
+    history.land([Beat("a", 10)])
+    assert history.staleness().check().total == 1
+
+
+def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_over(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness, store = history.staleness(), history.lake.checked()
+    assert store.newest() is None
+    for event in (20, 30):
+        history.land([Beat("a", event)])
+        staleness.check()
+        assert staleness.checked is not None
+        store.keep(staleness.checked)
+    assert store.newest() == staleness.checked
+    (kept,) = (history.folder / "lake" / FOLDER).iterdir()  # the earlier one is gone
+    restored = history.lake.staleness(WINDOWING, LOOKBACK, history.lake.checked().newest())
+    assert restored.check() == staleness.check()
+    kept.chmod(0o644)
+    kept.write_bytes(kept.read_bytes()[:40])
+    assert history.lake.checked().newest() is None
+
+
+def test_what_a_check_leaves_is_not_written_again_while_it_says_the_same(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness, store = history.staleness(), history.lake.checked()
+    for number in range(3):
+        history.land([Beat("a", 100 + number)])
+        staleness.check()
+        assert staleness.checked is not None
+        store.keep(staleness.checked)
+    (kept,) = (history.folder / "lake" / FOLDER).iterdir()
+    assert kept.name.startswith("000000000001-")
