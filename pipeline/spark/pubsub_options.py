@@ -1,0 +1,133 @@
+"""The options of `format("pubsub")`: checked where a query is planned, and all that a reader on an executor is sent."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import orjson
+from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, field_validator
+
+from pipeline.clock import EPOCH
+from pipeline.durations import Duration
+from pipeline.errors import InvalidSettings
+from pipeline.heartbeat import FieldKind, MessageContract
+from pipeline.settings import LakeSettings, MessageSettings
+from pipeline.settings_sections import OptionalText, Positive, ResourceId
+from pipeline.ticks.budget import Budget
+
+LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
+WATERMARK = "watermark"
+
+
+def _from_json(value: Any) -> Any:
+    """A table of fields, which an option can hold as JSON only."""
+    return orjson.loads(value) if isinstance(value, str) else value
+
+
+def _as_lake(value: Any) -> Any:
+    return {"uri": value} if isinstance(value, str) else value
+
+
+class SourceOptions(MessageSettings):
+    """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
+
+    An option is written as `eventTimeAttribute` or `event_time_attribute`, in letters of any case.
+    """
+
+    project: str = Field(min_length=3)
+    subscription: ResourceId
+    lake: Annotated[LakeSettings, BeforeValidator(_as_lake)]
+    lake_endpoint: OptionalText = None
+    emulator_host: OptionalText = None
+    readers: int = Field(2, ge=1, le=1000)
+    landing: str | None = Field(None, pattern=LANDING_NAME)
+    keep_batches: int = Field(10, ge=0)
+    max_messages: int = Field(100_000, ge=1)
+    max_bytes: int = Field(128 << 20, ge=1)
+    max_time: Positive = timedelta(seconds=10)
+    batch_messages: int = Field(20_000, ge=1)
+    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
+    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
+    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
+    first_event_time: AwareDatetime = EPOCH
+    fields: Annotated[dict[str, FieldKind], BeforeValidator(_from_json)] = Field(default_factory=dict)
+
+    @field_validator("fields")
+    @classmethod
+    def _not_the_watermark(cls, value: dict[str, FieldKind]) -> dict[str, FieldKind]:
+        if WATERMARK in value:
+            raise ValueError(f"{WATERMARK!r} is the name of a column that is there already")
+        return value
+
+    @field_validator("lake")
+    @classmethod
+    def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
+        if value.folder is not None and not value.folder.is_absolute():
+            raise ValueError("write the folder with its whole path, file:///…: driver and executors may run elsewhere")
+        return value
+
+    @property
+    def path(self) -> str:
+        """The subscription's full resource name."""
+        return f"projects/{self.project}/subscriptions/{self.subscription}"
+
+    @property
+    def place(self) -> LakeSettings:
+        """Where it lands."""
+        return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
+
+    @property
+    def budget(self) -> Budget:
+        """The most that one reader pulls for one micro-batch. All of it is outstanding until the last is durable."""
+        return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
+
+    @property
+    def contract(self) -> MessageContract:
+        """What a message must carry."""
+        return MessageContract(
+            event_time_attribute=self.event_time_attribute,
+            stream_id_attribute=self.stream_id_attribute,
+            publisher_id_attribute=self.publisher_id_attribute,
+            event_time_field=self.event_time_field,
+            stream_id_field=self.stream_id_field,
+            first_event_time=self.first_event_time,
+            max_future_skew=self.max_future_skew,
+            fields=dict(self.fields),
+        )
+
+
+def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
+    """The options as they were given to Spark, checked. `$PUBSUB_EMULATOR_HOST` stands in for `emulatorHost`, as it
+    does in Google's own clients. Raises InvalidSettings, which names each wrong one, its value and the rule."""
+    environ = os.environ if environ is None else environ
+    known = {_plain(name): name for name in SourceOptions.model_fields}
+    given: dict[str, Any] = {}
+    for name, value in written.items():
+        if _plain(name) not in known:
+            close = get_close_matches(_plain(name), known, n=1)
+            hint = f"; did you mean {_camel(known[close[0]])}?" if close else ""
+            raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
+        given[known[_plain(name)]] = value
+    given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
+    try:
+        return SourceOptions(**given)
+    except ValidationError as error:
+        raise InvalidSettings("; ".join(_sentence(problem) for problem in error.errors())) from error
+
+
+def _sentence(problem: Any) -> str:
+    name = _camel(str(problem["loc"][0])) if problem["loc"] else "the options"
+    if problem["type"] == "missing":
+        return f"{name}: the source pubsub needs this option"
+    return f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(part.capitalize() for part in others)

@@ -1,0 +1,285 @@
+"""Pub/Sub as a PySpark data source: `spark.readStream.format("pubsub")`, and a batch form, at least once.
+
+A reader lands what it pulls inside of `read`, under a name that the batch's end offset fixes, and acknowledges after
+that: a task that is tried again, or a query that starts from its checkpoint, is served what landed and pulls nothing.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from pipeline.clock import Clock, SystemClock, from_us, to_us
+from pipeline.errors import InvalidSettings, ObjectExists
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.address import open_objects
+from pipeline.lake.landings import FOLDER, LandedBatches, read_piece
+from pipeline.lake.layout import Lake
+from pipeline.lake.objects import ObjectStore
+from pipeline.pubsub.connection import subscriber_client
+from pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from pipeline.spark.diffs import SPARK_TYPES
+from pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
+from pipeline.ticks.named_landing import Pieces, land_named, landed_under
+
+ROWS_PER_ARROW_BATCH = 10_000
+NO_RUN = ""
+"""The run of the initial offset, which Spark asks for more than once: the first end offset names the run."""
+
+
+class Connections:
+    """What driver and readers open by the options. Assumption: Pub/Sub and the lake are reachable from everywhere."""
+
+    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self._lake = Lake(options.place, options.contract.fields, self.clock)
+
+    @contextmanager
+    def subscription(self) -> Iterator[Subscription]:
+        """The subscription, for as long as the block runs."""
+        options = self.options
+        client = subscriber_client(options.emulator_host)
+        try:
+            yield PubSubSubscription(
+                client,
+                options.path,
+                self.clock,
+                ack_deadline=options.ack_deadline,
+                pull_wait=options.pull_wait,
+                call_timeout=options.call_timeout,
+            )
+        finally:
+            client.transport.close()
+
+    def objects(self) -> ObjectStore:
+        """Where it lands."""
+        return open_objects(self.options.place)
+
+    def pieces(self, name: str, objects: ObjectStore) -> Pieces:
+        """Keeps what lands under a name; rejected messages go to the lake's `quarantine`."""
+        return Pieces(name, objects, self.options.contract.fields, self._lake.quarantine())
+
+    def watermark(self) -> datetime | None:
+        """The newest decision's, where tidemark tracks the topic in this lake."""
+        decided = self._lake.tracking_log().newest_decision()
+        return None if decided is None else decided.decision.watermark
+
+
+@dataclass(frozen=True)
+class LandingPartition(InputPartition):
+    """One reader's share of a batch: the name that it lands under."""
+
+    run: str
+    batch: int
+    reader: int
+    watermark_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """The end of a batch: what its readers' names are made of, and what must be the same when it is read again."""
+
+    run: str
+    batch: int
+    readers: int
+    lake: str
+    watermark_us: int | None
+
+    def written(self) -> dict[str, Any]:
+        """As Spark keeps it, and shows it in a query's progress."""
+        written = {"run": self.run, "batch": self.batch, "readers": self.readers, "lake": self.lake}
+        return written if self.watermark_us is None else {**written, "watermark_us": self.watermark_us}
+
+    @classmethod
+    def of(cls, written: dict[str, Any]) -> "Offset":
+        """The inverse of `written`."""
+        return cls(
+            run=written["run"],
+            batch=written["batch"],
+            readers=written["readers"],
+            lake=written["lake"],
+            watermark_us=written.get("watermark_us"),
+        )
+
+    def partitions(self) -> list[LandingPartition]:
+        """One for each reader."""
+        return [LandingPartition(self.run, self.batch, reader, self.watermark_us) for reader in range(self.readers)]
+
+
+class PubSubDataSource(DataSource):
+    """The source `pubsub`. Register it with `spark.dataSource.register(PubSubDataSource)`.
+
+    Nothing but the options travels to the executors, which need tidemark installed.
+    """
+
+    connections: type[Connections] = Connections
+
+    @classmethod
+    def name(cls) -> str:
+        return "pubsub"
+
+    def schema(self) -> T.StructType:
+        """A message whole, both of its times, the fields of the option `fields`, and the batch's watermark."""
+        return source_schema(read_options(self.options))
+
+    def reader(self, schema: T.StructType) -> "PubSubReader":
+        return PubSubReader(self.connections, read_options(self.options), schema)
+
+    def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
+        return PubSubStreamReader(self.connections, read_options(self.options), schema)
+
+
+class PubSubReader(DataSourceReader):
+    """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
+
+    def __init__(self, connections: type[Connections], options: SourceOptions, schema: T.StructType) -> None:
+        self._connections = connections
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[LandingPartition]:
+        """One for each reader, as whoever read first under this name had them. Raises InvalidSettings without one."""
+        connections, name = self._connections(self._options), self._options.landing
+        if name is None:
+            raise InvalidSettings(
+                "a batch read of pubsub needs the option landing, a name to land under: messages are acknowledged when "
+                "they are read, and whoever reads again under this name gets the same rows, and pulls nothing"
+            )
+        plan = Offset(name, 0, self._options.readers, self._options.lake.uri, _us(connections.watermark()))
+        objects, planned = connections.objects(), f"{FOLDER}{name}/plan"
+        try:
+            objects.create(planned, orjson.dumps(plan.written()))
+        except ObjectExists:
+            plan = Offset.of(orjson.loads(objects.read(planned)))
+        return plan.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_landed(self._connections(self._options), partition, self._schema)
+
+
+class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
+
+    def __init__(self, connections: type[Connections], options: SourceOptions, schema: T.StructType) -> None:
+        self._connections = connections
+        self._options = options
+        self._schema = schema
+        self._available_at: datetime | None = None
+        self._has_planned = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        return Offset(NO_RUN, 0, 0, self._options.lake.uri, None).written()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 (Spark's)
+        """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled.
+
+        With the trigger "available now" it is `start` once a whole batch brought nothing that was published before the
+        query began.
+        """
+        before, connections = Offset.of(start), self._connections(self._options)
+        if self._has_planned and self._is_caught_up(before, connections):
+            return start
+        self._has_planned = True
+        return Offset(
+            run=before.run if before.run != NO_RUN else uuid.uuid4().hex,
+            batch=before.batch + 1,
+            readers=self._options.readers,
+            lake=self._options.lake.uri,
+            watermark_us=_us(connections.watermark()),
+        ).written()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        self._available_at = self._connections(self._options).clock.now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
+        """One for each reader of the batch that ends at `end`, which alone says how many and under which names.
+
+        Raises InvalidSettings where the checkpoint's batch was landed in another lake than the options name.
+        """
+        offset = Offset.of(end)
+        if offset.lake != self._options.lake.uri:
+            raise InvalidSettings(
+                f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
+                "where messages that were acknowledged may be; finish it with that lake, or begin a new checkpoint"
+            )
+        return offset.partitions() if start != end else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_landed(self._connections(self._options), partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
+        offset = Offset.of(end)
+        if offset.run != NO_RUN:
+            objects = self._connections(self._options).objects()
+            LandedBatches(objects, offset.run).end(offset.batch, keep=self._options.keep_batches)
+
+    def _is_caught_up(self, offset: Offset, connections: Connections) -> bool:
+        if self._available_at is None:
+            return False
+        objects, batches = connections.objects(), LandedBatches(connections.objects(), offset.run)
+        landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
+        oldest = [landing.oldest_publish_time for landing in landings if landing is not None]
+        return all(moment is None or moment >= self._available_at for moment in oldest)
+
+
+def read_landed(connections: Connections, partition: InputPartition, schema: T.StructType) -> Iterator[pa.RecordBatch]:
+    """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
+    if not isinstance(partition, LandingPartition):
+        raise TypeError(f"not a partition of this source: {partition!r}")
+    options, objects = connections.options, connections.objects()
+    batches = LandedBatches(objects, partition.run)
+    name = batches.name(partition.batch, partition.reader)
+    watermark = None if partition.watermark_us is None else from_us(partition.watermark_us)
+    with connections.subscription() as subscription:
+        landing = land_named(
+            name,
+            subscription,
+            objects=objects,
+            keeper=connections.pieces(name, objects),
+            watermark=lambda: watermark,
+            reader=HeartbeatReader(options.contract),
+            budget=options.budget,
+            clock=connections.clock,
+            is_over=lambda: batches.is_over(partition.batch),
+        )
+    columns = to_arrow_schema(schema, timezone="UTC")
+    for piece in landing.pieces:
+        rows = read_piece(objects, piece)
+        marks = pa.array([watermark] * len(rows), pa.timestamp("us", tz="UTC"))
+        asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
+        yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
+
+
+def source_schema(options: SourceOptions) -> T.StructType:
+    """The columns of the source."""
+    return T.StructType(
+        [
+            T.StructField("stream_id", T.StringType()),
+            T.StructField("event_time", T.TimestampType()),
+            T.StructField("publisher_id", T.StringType()),
+            T.StructField("message_id", T.StringType()),
+            T.StructField("publish_time", T.TimestampType()),
+            T.StructField("ordering_key", T.StringType()),
+            T.StructField("attributes", T.MapType(T.StringType(), T.StringType())),
+            T.StructField("payload", T.BinaryType()),
+            T.StructField("landed_at", T.TimestampType()),
+            T.StructField("late", T.BooleanType()),
+            *(T.StructField(name, SPARK_TYPES[kind]) for name, kind in options.contract.fields.items()),
+            T.StructField(WATERMARK, T.TimestampType()),
+        ]
+    )
+
+
+def _us(moment: datetime | None) -> int | None:
+    return None if moment is None else to_us(moment)
