@@ -1,0 +1,341 @@
+"""`tidemark replay` as a person and a script use it: over a trace, and over the log of a lake."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipeline.cli.app import app
+from pipeline.clock import ManualClock, from_us, to_us
+from pipeline.errors import LakeError, TidemarkError, TraceUnusable
+from pipeline.lake.layout import Lake
+from pipeline.settings import LakeSettings
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.replay import decide_again
+from pipeline.watermark.standing import Compacted, Decided
+from pipeline.watermark.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
+from tests.lake.builders import Beat, columns_of
+from tests.lake.test_log_ticks import record
+from tests.watermark.builders import START_US, at, seconds
+from tests.watermark.exact_rule import exact_late
+from tests.watermark.traces import Held, sparse, steady, straggler, write_trace
+
+COLUMNS = {
+    "tick_time": "timestamp[us, tz=UTC]",
+    "watermark": "timestamp[us, tz=UTC]",
+    "reason": "string",
+    "base_oldest_unacked": "timestamp[us, tz=UTC]",
+    "tracking_oldest_unacked": "timestamp[us, tz=UTC]",
+    "band_start": "timestamp[us, tz=UTC]",
+    "band_end": "timestamp[us, tz=UTC]",
+    "messages_in_band": "int64",
+    "late_total": "int64",
+}
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Somewhere without settings, on a wide screen."""
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.delenv("TIDEMARK_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def tidemark(*words: object) -> Result:
+    """The command, in this process; what it raises is in the result."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def done(*words: object) -> str:
+    result = tidemark(*words)
+    assert result.exception is None, result.output
+    return str(result.stdout)
+
+
+def told(*words: object) -> dict[str, Any]:
+    """What `--json` prints: one object, and nothing else."""
+    facts: dict[str, Any] = json.loads(done(*words, "--json"))
+    return facts
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    table = pq.read_table(path)
+    assert {field.name: str(field.type) for field in table.schema} == COLUMNS
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def late_trace() -> Batch:
+    """Two minutes of disorder, against a band of 10 s."""
+    return steady(5, per_second=1, minutes=10, disorder=seconds(120))
+
+
+def test_a_trace_needs_neither_settings_nor_pubsub_and_ends_in_a_summary(tmp_path: Path) -> None:
+    trace = write_trace(straggler(1, per_second=1), tmp_path / "trace.parquet")
+    words = " ".join(done("replay", trace).split())
+    for each in ("messages 1,500 (", " rejected)", "watermark 2026-11-21T05:", "late 0 of ", "(0.0000%)", "median"):
+        assert each in words
+    assert "PINNED_BY_BACKLOG" in words
+    assert "longest hold" in words
+
+
+def test_there_is_one_row_a_tick_and_it_is_what_the_sensors_would_have_decided(tmp_path: Path) -> None:
+    messages = late_trace()
+    trace = write_trace(messages, tmp_path / "trace.parquet")
+    facts = told("replay", trace, "--out", tmp_path / "decisions.parquet")
+    rows = rows_of(tmp_path / "decisions.parquet")
+    ticks = ticks_of(Held(messages), seconds(10), seconds(120))
+    decisions = [decided.decision for decided in decide_again(ticks, Policy())]
+    assert len(rows) == len(decisions) == facts["ticks"]
+    for row, decision in zip(rows, decisions, strict=True):
+        assert decision.base is not None
+        assert decision.tracking is not None
+        del row["late_total"]
+        assert row == {
+            "tick_time": decision.at,
+            "watermark": decision.watermark,
+            "reason": str(decision.reason),
+            "base_oldest_unacked": decision.base.oldest_unacked,
+            "tracking_oldest_unacked": decision.tracking.oldest_unacked,
+            "band_start": decision.band_start,
+            "band_end": decision.band_end,
+            "messages_in_band": decision.messages_in_band,
+        }
+    assert rows[0]["watermark"] is None
+    assert rows[0]["band_start"] is None
+
+
+def test_late_is_counted_as_one_would_by_hand_and_the_summary_agrees(tmp_path: Path) -> None:
+    messages = late_trace()
+    trace = write_trace(messages, tmp_path / "trace.parquet")
+    facts = told("replay", trace, "--out", tmp_path / "decisions.parquet")
+    rows = rows_of(tmp_path / "decisions.parquet")
+    tick_us = np.array([to_us(row["tick_time"]) for row in rows])
+    watermarks = [None if row["watermark"] is None else to_us(row["watermark"]) for row in rows]
+    expected = exact_late(messages, tick_us, watermarks)
+    assert [row["late_total"] for row in rows] == expected
+    assert facts["late"] == expected[-1] > 10
+    assert facts["landed"] == np.count_nonzero(messages.event_us != NO_EVENT_TIME)
+    assert facts["late_share"] == expected[-1] / facts["landed"]
+    assert facts["decisions"] == str(tmp_path / "decisions.parquet")
+    assert sum(facts["reasons"].values()) == len(rows)
+    assert told("replay", trace, "--band", "2m")["late"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "policy", "tick"),
+    [
+        ([], {}, 10.0),
+        (["--rule", "frontier", "--frontier-quantile", "0.1"], {"rule": "frontier", "frontier_quantile": 0.1}, 10.0),
+        (["--band", "1m30s", "--tick", "7s"], {"band": 90.0}, 7.0),
+        (["--quantile", "0.25", "--no-anchor"], {"quantile": 0.25, "anchor": False}, 10.0),
+        (["--idle", "hold", "--idle-timeout", "30s"], {"idle": "hold", "idle_timeout": 30.0}, 10.0),
+        (["--near-real-time", "0", "--max-idle-lag", "1s"], {"near_real_time": 0.0, "max_idle_lag": 1.0}, 10.0),
+        (["--reading-slack", "2s", "--base-slack", "3s"], {"reading_slack": 2.0, "base_slack": 3.0}, 10.0),
+        (["--max-reading-age", "1m", "--seek-tolerance", "5s"], {"max_reading_age": 60.0, "seek_tolerance": 5.0}, 10.0),
+    ],
+)
+def test_each_option_is_the_policy_s_and_what_is_not_given_is_its_default(
+    tmp_path: Path, options: list[str], policy: dict[str, Any], tick: float
+) -> None:
+    messages = sparse(1, minutes=20)
+    trace = write_trace(messages, tmp_path / "trace.parquet")
+    facts = told("replay", trace, *options)
+    default = told("replay", trace)["policy"]
+    assert facts["policy"] == default | policy | {"tick": tick}
+    given = {
+        name: timedelta(seconds=value) if isinstance(value, float) and "quantile" not in name else value
+        for name, value in policy.items()
+    }
+    expected = replace(Policy(), **given)
+    ticks = ticks_of(Held(messages), seconds(tick), expected.idle_timeout)
+    last = list(decide_again(ticks, expected))[-1].decision
+    assert (facts["ticks"], facts["watermark"]) == (len(ticks), written(last.watermark))
+
+
+def written(moment: Any) -> str | None:
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")
+
+
+def test_a_later_beginning_of_what_tracking_knows_holds_until_base_is_there(tmp_path: Path) -> None:
+    trace = write_trace(steady(1, per_second=1, minutes=5), tmp_path / "trace.parquet")
+    facts = told("replay", trace, "--complete-from", "2026-11-21T05:24:00Z")
+    assert facts["reasons"]["HELD_INCOMPLETE"] >= 24
+    assert facts["longest_hold"]["reason"] == "HELD_INCOMPLETE"
+    assert facts["longest_hold"]["begin"] == facts["first_tick"]
+
+
+def test_what_was_acknowledged_before_it_was_published_or_never_is_counted_and_told(tmp_path: Path) -> None:
+    whole = steady(1, per_second=1, minutes=5)
+    landed_us, tracked_us = whole.landed_us.copy(), whole.tracked_us.copy()
+    landed_us[7], landed_us[100] = whole.publish_us[7] - 1, NEVER
+    tracked_us[200] = NEVER
+    trace = write_trace(replace(whole, landed_us=landed_us, tracked_us=tracked_us), tmp_path / "trace.parquet")
+    facts = told("replay", trace)
+    assert (facts["acknowledged_early"], facts["never_landed"], facts["never_tracked"]) == (1, 1, 1)
+    assert "1 messages were acknowledged before their publish time" in done("replay", trace)
+
+
+def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path) -> None:
+    path = write_trace(steady(1, per_second=1, minutes=2), tmp_path / "trace.parquet")
+    table = pq.read_table(path)
+    zoneless = [
+        pa.field(each.name, pa.timestamp("us") if pa.types.is_timestamp(each.type) else each.type)
+        for each in table.schema
+    ]
+    pq.write_table(table.cast(pa.schema(zoneless)), tmp_path / "zoneless.parquet")
+    assert "taken for UTC" in done("replay", tmp_path / "zoneless.parquet")
+    with_zone, without = told("replay", path), told("replay", tmp_path / "zoneless.parquet")
+    assert without["taken_for_utc"]
+    assert without["watermark"] == with_zone["watermark"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "name a trace, or say --from-lake"),
+        (["TRACE", "--band", "10"], "write a duration with its unit"),
+        (["TRACE", "--tick", "0s"], "must be longer"),
+        (["TRACE", "--idle-timeout", "0"], "must be longer"),
+        (["TRACE", "--quantile", "1"], "but not including, 1"),
+        (["TRACE", "--frontier-quantile", "some"], "not a number"),
+        (["TRACE", "--rule", "best"], "'band', 'frontier'"),
+        (["TRACE", "--complete-from", "2026-11-21T05:20:00"], "no time zone"),
+        (["TRACE", "--since", "2026-11-21T05:20:00Z"], "goes with --from-lake"),
+        (["TRACE", "--out", "TRACE"], "is the trace itself"),
+        (["TRACE", "--from-lake"], "a trace does not go with --from-lake"),
+        (["--from-lake", "--tick", "5s"], "--tick does not go with --from-lake"),
+        (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from does not go with --from-lake"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, options: list[str], words: str) -> None:
+    trace = write_trace(steady(1, per_second=1, minutes=1), tmp_path / "trace.parquet")
+    result = tidemark("replay", *(str(trace) if word == "TRACE" else word for word in options))
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.replace("│", " ").split())
+
+
+def test_a_trace_that_cannot_be_used_and_a_file_that_cannot_be_written_are_reported_on_purpose(tmp_path: Path) -> None:
+    trace = write_trace(steady(1, per_second=1, minutes=1), tmp_path / "trace.parquet")
+    pq.write_table(pq.read_table(trace).slice(0, 0), tmp_path / "empty.parquet")
+    for path in ("nowhere.parquet", "empty.parquet"):
+        assert isinstance(tidemark("replay", tmp_path / path).exception, TraceUnusable)
+    refused = tidemark("replay", trace, "--out", tmp_path / "nowhere" / "decisions.parquet").exception
+    assert isinstance(refused, TidemarkError)
+    assert "--out" in str(refused)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> tuple[Lake, list[Decided], Batch]:
+    """A lake in which a run over a trace with late messages was recorded and landed, some of it twice."""
+    (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\ncheckpoint_every = 10\n')
+    lake = Lake(LakeSettings(uri=f"file:{tmp_path}/lake", checkpoint_every=10), {}, ManualClock(at(0)))
+    messages = late_trace()
+    decided = record(lake.tracking_log(), messages, Policy())
+    valid = np.flatnonzero(messages.event_us != NO_EVENT_TIME)
+    again = valid[: len(valid) // 10]
+    for rows, delay in ((again, timedelta(minutes=20)), (valid, timedelta(0))):
+        beats = [
+            Beat(
+                "a",
+                (messages.event_us[row] - START_US) / 1e6,
+                str(row),
+                None,
+                (messages.publish_us[row] - START_US) / 1e6,
+            )
+            for row in rows.tolist()
+        ]
+        columns = columns_of(beats) | {"landed_at": [from_us(messages.landed_us[row]) + delay for row in rows.tolist()]}
+        columns["event_time"] = [from_us(messages.event_us[row]) for row in rows.tolist()]
+        lake.heartbeats().append(columns)
+    return lake, decided, messages
+
+
+Recorded = tuple[Lake, list[Decided], Batch]
+
+
+def test_the_decisions_of_a_lake_are_identical(lake: Recorded, tmp_path: Path) -> None:
+    _, decided, messages = lake
+    words = done("replay", "--from-lake", "--out", tmp_path / "decisions.parquet")
+    assert words.startswith(f"identical: {len(decided)} decisions\n")
+    assert "compacted entries" in words
+    rows = rows_of(tmp_path / "decisions.parquet")
+    assert [(row["tick_time"], row["watermark"]) for row in rows] == [
+        (each.decision.at, each.decision.watermark) for each in decided
+    ]
+    tick_us = np.array([to_us(row["tick_time"]) for row in rows])
+    watermarks = [None if row["watermark"] is None else to_us(row["watermark"]) for row in rows]
+    assert [row["late_total"] for row in rows] == exact_late(messages, tick_us, watermarks)
+    assert rows[-1]["late_total"] > 10
+
+
+def test_identical_is_told_to_scripts_as_well_and_since_a_time_there_is_less_of_it(lake: Recorded) -> None:
+    _, decided, _ = lake
+    facts = told("replay", "--from-lake")
+    assert facts["identical"]
+    assert facts["decisions_identical"] == len(decided)
+    assert facts["first_difference"] is None
+    since = told("replay", "--from-lake", "--since", decided[-5].decision.at.isoformat())
+    assert since["identical"]
+    assert 5 <= since["decisions_identical"] < len(decided)
+
+
+def test_the_first_decision_that_differs_is_shown_side_by_side_and_the_exit_code_says_so(lake: Recorded) -> None:
+    there, decided, _ = lake
+
+    def wrongly(standing: Any) -> Decided:
+        last = decided[-1]
+        right: Decided = standing.decide(last.base, last.tracking, last.policy, last.decision.at + seconds(10))
+        return replace(right, decision=replace(right.decision, watermark=at(17.000001)))
+
+    there.tracking_log().decide(wrongly)
+    result = tidemark("replay", "--from-lake", "--out", "decisions.parquet")
+    assert result.exit_code == 1
+    (marked,) = [line.split() for line in result.stdout.splitlines() if line.strip().startswith("≠")]
+    assert marked[1:3] == ["decision.watermark", "2026-11-21T05:20:17.000001Z"]
+    assert f"identical before it: {len(decided)} decisions" in result.stdout
+    assert "policy.band" in result.stdout
+    assert len(rows_of(Path("decisions.parquet"))) == len(decided) + 1
+    scripted = tidemark("replay", "--from-lake", "--json")
+    assert scripted.exit_code == 1
+    facts = json.loads(scripted.stdout)
+    assert not facts["identical"]
+    assert list(facts["first_difference"]) == ["decision.watermark"]
+    assert facts["first_difference"]["decision.watermark"]["recorded"] == "2026-11-21T05:20:17.000001Z"
+
+
+def test_with_an_option_of_the_policy_it_shows_what_would_have_been_and_says_that_it_verifies_nothing(
+    lake: Recorded, tmp_path: Path
+) -> None:
+    _, decided, messages = lake
+    words = done("replay", "--from-lake", "--band", "2m", "--out", tmp_path / "decisions.parquet")
+    assert "not a verification" in words
+    assert "identical" not in words
+    facts = told("replay", "--from-lake", "--band", "2m")
+    assert facts["recorded"]["ticks"] == facts["derived"]["ticks"] == len(decided)
+    assert facts["recorded"]["late"] > 10
+    assert facts["derived"]["late"] == 0
+    assert facts["recorded"]["landed"] == facts["derived"]["landed"]
+    ticks = ticks_of(Held(messages), seconds(10), seconds(120))
+    would_be = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(120)))]
+    assert [row["watermark"] for row in rows_of(tmp_path / "decisions.parquet")] == would_be
+
+
+def test_a_lake_without_decisions_or_with_none_since_then_is_told(lake: Recorded, tmp_path: Path) -> None:
+    log = lake[0].tracking_log()
+    log.append(Compacted(log.catch_up()))
+    none_since = tidemark("replay", "--from-lake", "--since", "2027-01-01T00:00:00Z").exception
+    assert isinstance(none_since, LakeError)
+    assert "give an earlier time" in str(none_since)
+    (tmp_path / "other.toml").write_text('[lake]\nuri = "file:other"\n')
+    empty = tidemark("--config", tmp_path / "other.toml", "replay", "--from-lake").exception
+    assert isinstance(empty, LakeError)
+    assert "tidemark up" in str(empty)
