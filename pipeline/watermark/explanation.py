@@ -190,6 +190,6 @@ def _base_lands(decision: Decision) -> Iterator[str]:
 def _let_go(before: datetime) -> Iterator[str]:
     whole = bucket_start(-(-to_us(before) // BUCKET_US))
     yield (
-        f"Or when an operator lets it go, to be late: `tidemark release --before {iso(whole)}` shows what it is. A later "
-        "time lets more go, and takes the watermark further."
+        f"Or when an operator lets it go, to be late: `tidemark release --before {iso(whole)}` shows what it is. A "
+        "later time lets more go, and takes the watermark further."
     )

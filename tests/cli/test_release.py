@@ -17,8 +17,10 @@ from pipeline.cli import release
 from pipeline.cli.app import app
 from pipeline.clock import iso
 from pipeline.errors import LakeError, ReadingUnavailable
+from pipeline.lake.log_ticks import recorded_ticks
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
+from pipeline.watermark.replay import verify
 from pipeline.watermark.standing import Lost, Released
 from pipeline.windows import Windowing
 from tests.ticks.fakes import World
@@ -153,6 +155,15 @@ def test_it_says_what_will_follow_and_the_next_tick_does_just_that(stuck: Operat
     decision = stuck.world.track().decision
     assert decision.watermark is not None
     assert (iso(decision.watermark), decision.reason) == (foretold["with"]["watermark"], Reason.RELEASED)
+
+
+def test_a_run_with_a_release_can_be_derived_again(stuck: Operator) -> None:
+    stuck.facts("--before", time_of(200), "--yes")
+    stuck.live(40)
+    standing, ticks = recorded_ticks(stuck.world.lake().tracking_log())
+    verdict = verify(ticks, standing)
+    assert verdict.first_difference is None
+    assert verdict.decisions >= 6
 
 
 # ------------------------------------------------------------------------------------------------ what it shows
