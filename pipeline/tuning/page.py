@@ -104,10 +104,10 @@ def _targets(report: TuningReport) -> str:
     variants = report.tuning.variants
     targets = sorted({each.target for each in report.tuning.recommendations}, reverse=True)
     rows = [
-        [at_most(target), *(_enough(report.tuning.recommended(variant, target)) for variant in variants)]
+        [escape(at_most(target)), *(_enough(report.tuning.recommended(variant, target)) for variant in variants)]
         for target in targets
     ]
-    table = _table(["", *(variant.name for variant in variants)], rows)
+    table = _table(["", *(variant.name for variant in variants)], rows, is_markup=True)
     return (
         "<figure><h2>The smallest band that is enough, and how far the watermark is behind with it</h2>"
         f"{table}<figcaption>The smallest band that was tried which, like every larger one, keeps the late share at "
@@ -120,7 +120,7 @@ def _enough(recommendation: Recommendation) -> str:
     if found is None:
         return f"not even {format_duration(recommendation.largest)}"
     lag = "no watermark" if found.lag_p50 is None else f"{words(found.lag_p50)} behind"
-    return f"{format_duration(found.band)} · {lag}"
+    return f"<b>{format_duration(found.band)}</b><br><small>{lag}</small>"
 
 
 def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -> str:

@@ -62,6 +62,8 @@ section.streams td:nth-child(4) { min-width: 160px; width: 22%; }
 .reach b { display: block; height: 10px; border-radius: 3px; background: var(--frontier); }
 .reach.fast { background: color-mix(in srgb, var(--band) 30%, transparent); } .reach.fast b { background: var(--band); }
 section details { margin-top: 4px; }
+td b { font-weight: 620; }
+td small { color: var(--soft); white-space: nowrap; }
 summary { cursor: pointer; font-weight: 620; } details table { margin-top: 12px; }
 footer { margin-top: 20px; color: var(--soft); font-size: 12.5px; }
 @media print { body { background: #fff; } figure, section, details { break-inside: avoid; } }
