@@ -8,6 +8,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.checked import Checked, CheckedStore
+from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.staleness import Staleness
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.tracking_log import TrackingLog
@@ -56,6 +57,10 @@ class Lake:
         """What landed after its window was computed; goes on from what an earlier check left."""
         table = self._table(HEARTBEATS, heartbeats.PARTITION)
         return Staleness(table, self.diffs(), windowing, lookback, checked)
+
+    def late(self, windowing: Windowing) -> LateHeartbeats:
+        """What first landed below the watermark."""
+        return LateHeartbeats(self._table(HEARTBEATS, heartbeats.PARTITION), windowing)
 
     def checked(self) -> CheckedStore:
         """What the last check of staleness left for the next."""

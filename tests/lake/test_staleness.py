@@ -140,6 +140,18 @@ def test_a_heartbeat_that_is_missed_and_then_delivered_again_is_missed_once(hist
         assert staleness.check().total == 1
 
 
+def test_a_copy_of_what_a_window_has_read_is_not_missed_where_another_window_is_looked_at_from_before_it(
+    history: History,
+) -> None:
+    history.land([Beat("a", 500)])
+    history.compute(5, 5)
+    history.land([Beat("a", 310)])  # missed by the window before, so that the look begins here
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    history.land([Beat("a", 10)])  # a copy of what the newer window has read
+    assert dict(history.staleness().check().by_window) == {WINDOWS[5].key: 1}
+
+
 def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: History) -> None:
     history.land([Beat("a", 500)])
     history.compute(0, 1)
