@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -56,6 +57,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
         "JAVA_HOME": str(java_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),  # for what runs in Python on it
     }
     return ServiceSpec(
         name="Spark Connect",

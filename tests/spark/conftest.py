@@ -1,5 +1,7 @@
 """One real Spark session for all of these tests, with the settings that production sessions have."""
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,8 @@ from pipeline.spark.session import session_config
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     set_java_home()
-    settings = Settings(spark=SparkSettings(remote=None, master="local[2]", driver_memory="1g"))
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the path's python3
+    settings = Settings(spark=SparkSettings(remote=None, master="local[2,6]", driver_memory="1g"))
     builder = SparkSession.builder
     for key, value in session_config(settings).items():
         builder = builder.config(key, value)
