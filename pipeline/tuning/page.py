@@ -76,7 +76,7 @@ def _cards(report: TuningReport) -> str:
         cards.append(
             (
                 "no band" if found is None else format_duration(found.band),
-                f"of band under {variant.rule} for {at_most(report.target)}",
+                f"of band under the rule {variant.rule} for {at_most(report.target)}",
                 "none of those tried is enough" if found is None else f"the watermark {behind(found)}",
             )
         )

@@ -53,7 +53,8 @@ def lag_by_band(report: TuningReport) -> Picture:
     y = stretched(min(0.0, *lags), max(lags), "watermark behind now", _clock)
     drawn = line_chart(_band_axis(report), y, lines, [_present(report)], "the watermark's lag against the band")
     standing = [
-        f"{_stands(report.tuning.at(variant, report.band).lag_p50)} under {variant.rule}" for variant in report.rules
+        f"{_stands(report.tuning.at(variant, report.band).lag_p50)} under the rule {variant.rule}"
+        for variant in report.rules
     ]
     return (
         f"With the present band the watermark is {', '.join(standing)}",
@@ -189,9 +190,9 @@ def _present(report: TuningReport) -> Mark:
 def _bands(report: TuningReport) -> str:
     found = [report.recommended(variant) for variant in report.rules]
     return ", ".join(
-        f"not even {format_duration(each.largest)} under {each.variant.rule}"
+        f"not even {format_duration(each.largest)} under the rule {each.variant.rule}"
         if each.outcome is None
-        else f"{format_duration(each.outcome.band)} under {each.variant.rule}"
+        else f"{format_duration(each.outcome.band)} under the rule {each.variant.rule}"
         for each in found
     ).capitalize()
 

@@ -108,19 +108,19 @@ def sentences(report: TuningReport) -> list[str]:
 
 
 def recommendation_sentence(report: TuningReport, target: float | None = None) -> str:
-    """`For at most 0.01 % late: 14s under band (the watermark 18.2s behind), 12s under frontier (…).`"""
+    """`For at most 0.01 % late: 14s under the rule band (the watermark 18.2s behind), 12s under …`"""
     target = report.target if target is None else target
     parts = []
     for variant in report.rules:
         found = report.recommended(variant, target)
         if found.outcome is None:
-            parts.append(f"not even {format_duration(found.largest)} under {variant.name}")
+            parts.append(f"not even {format_duration(found.largest)} under the rule {variant.name}")
         else:
             lag = found.outcome.lag_p50
             free = _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", no staler up to {format_duration(free)}"
             stands = "" if lag is None else f" (the watermark {words(lag)} behind{besides})"
-            parts.append(f"{format_duration(found.outcome.band)} under {variant.name}{stands}")
+            parts.append(f"{format_duration(found.outcome.band)} under the rule {variant.name}{stands}")
     return f"For {at_most(target)}: {', '.join(parts)}."
 
 

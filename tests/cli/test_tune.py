@@ -120,7 +120,7 @@ def test_it_says_in_words_and_in_tables_what_it_found(folder: Path) -> None:
 
 def test_where_no_band_is_enough_it_says_so(folder: Path) -> None:
     told = tidemark(folder, "tune", "late.parquet", "--target", "0", "--bands", "5s,20s")
-    assert "For nothing late: not even 20s under band" in told.stdout
+    assert "For nothing late: not even 20s under the rule band" in told.stdout
     assert "not even 20s" in told.stdout.split("the smallest band that is enough")[1]
 
 

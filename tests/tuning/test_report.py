@@ -114,7 +114,7 @@ def test_many_to_blame_are_not_named_as_if_they_were_few() -> None:
 
 def test_no_band_that_is_enough_is_said_and_drawn() -> None:
     report = report_on(Source(late=0.02, late_by=200, rate=5, left=0).trace(), target=0.0)
-    assert "not even 1m under frontier" in sentences(report)[1]
+    assert "not even 1m under the rule frontier" in sentences(report)[1]
     page = assert_page(report)
     assert "no band" in page
     assert "none of those tried is enough" in page
