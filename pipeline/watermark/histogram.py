@@ -23,6 +23,8 @@ NO_EVENT = np.iinfo(np.int64).min
 NO_MINIMUM = np.iinfo(np.int64).max
 
 Ints = npt.NDArray[np.int64]
+Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints]
+"""A histogram's arrays, in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Histogram:
         )
 
     @property
-    def _columns(self) -> tuple[Ints, ...]:
+    def _columns(self) -> Columns:
         return (
             self.publish_bucket,
             self.event_bucket,
@@ -112,16 +114,18 @@ class Histogram:
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
         overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
         merged = _grouped(*overlap)
-        columns = [np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)]
-        return Histogram(*columns, newest_publish_us=newest, oldest_event_us=oldest)
+        publish, event, count, minimum, first, last = (
+            np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)
+        )
+        return Histogram(publish, event, count, minimum, first, last, newest, oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
         """Without the cells that were published before `from_bucket`."""
         kept = slice(int(np.searchsorted(self.publish_bucket, from_bucket)), None)
         if kept.start == 0:
             return self
-        columns = [column[kept].copy() for column in self._columns]
-        return Histogram(*columns, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
+        publish, event, count, minimum, first, last = (column[kept].copy() for column in self._columns)
+        return Histogram(publish, event, count, minimum, first, last, self.newest_publish_us, self.oldest_event_us)
 
     def is_occupied(self, publish_bucket: int) -> bool:
         """Whether any message, valid or rejected, was published in this bucket."""
@@ -269,7 +273,7 @@ def bucket_start(bucket: int) -> datetime:
 
 def _grouped(
     publish_bucket: Ints, event_bucket: Ints, count: Ints, min_event_us: Ints, first_us: Ints, last_us: Ints
-) -> tuple[Ints, ...]:
+) -> Columns:
     """Cells in order and with unique keys, out of such as may have equal keys, in any order."""
     if not len(publish_bucket):
         return publish_bucket, event_bucket, count, min_event_us, first_us, last_us
