@@ -130,9 +130,7 @@ class Catalogue:
     def delete_subscription(self, name: str) -> None:
         """Its messages are gone; snapshots of it stay. Raises NotFound."""
         self._before()
-        state = self._state(name)
-        for _, journal in self._snapshots.values():
-            journal.ended(state.outstanding)
+        self._state(name)
         del self._subscriptions[name]
         self._after()
 

@@ -309,7 +309,6 @@ class PubSubModel(Catalogue):
     def _restore(self, state: State, messages: dict[int, Any]) -> None:
         restored = {number: message for number, message in messages.items() if number not in state.outstanding.messages}
         for number in restored:
-            state.retained.pop(number, None)
             for _, journal in self._snapshots.values():
                 journal.restored(state.outstanding, number)
         state.outstanding.restore(restored)

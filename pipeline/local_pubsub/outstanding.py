@@ -123,7 +123,7 @@ class Outstanding:
             number = self._next(shuffled)
             if number is None:
                 break
-            if number not in messages or number in taken:
+            if number not in messages:
                 continue
             if number in leases:
                 if number not in self._duplicates:

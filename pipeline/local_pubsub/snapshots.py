@@ -21,16 +21,16 @@ class Snapshot:
 class Journal:
     """A snapshot's messages: what was unacknowledged when it was taken, and what was published since.
 
-    Nothing is copied: what the subscription forgets afterwards is kept here, until the subscription ends. Cost: a
-    step for each message that is acknowledged or published while the snapshot exists.
+    Nothing is copied: what the subscription forgets afterwards is kept here. Cost: a step for each message that is
+    acknowledged or published while the snapshot exists.
     """
 
     def __init__(self, source: Outstanding, next_number: int) -> None:
-        self._source: Outstanding | None = source
+        self._source = source  # if the subscription is deleted, it stands still
         self._next = next_number
         self._kept: dict[int, Any] = {}
         self._since: dict[int, Any] = {}
-        self._restored: set[int] = set()  # acknowledged before the snapshot, and unacknowledged again since
+        self._restored: set[int] = set()  # unacknowledged again since: the snapshot's only if kept
 
     def published(self, numbers: range, messages: Sequence[Any]) -> None:
         """Messages of the topic were published."""
@@ -43,22 +43,14 @@ class Journal:
 
     def restored(self, source: Outstanding, number: int) -> None:
         """A subscription has an acknowledged message again."""
-        if source is self._source and number < self._next and number not in self._kept:
+        if source is self._source and number < self._next:
             self._restored.add(number)
-
-    def ended(self, source: Outstanding) -> None:
-        """A subscription is deleted."""
-        if source is self._source:
-            self._kept = self._at_its_time()
-            self._source = None
 
     def messages(self) -> Mapping[int, Any]:
         """All of it, by number. Costs as much as there is."""
         return self._at_its_time() | self._since
 
     def _at_its_time(self) -> dict[int, Any]:
-        if self._source is None:
-            return self._kept
         still = {
             number: message
             for number, message in self._source.messages.items()

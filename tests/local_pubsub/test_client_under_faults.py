@@ -317,7 +317,7 @@ def test_both_ticks_go_on_under_all_faults_and_nothing_is_lost_nor_late(house: H
     rng, ticks = random.Random(1), Ticks(house, tmp_path)
     house.model.faults = ROUGH
     errors = 0
-    for _ in range(40):
+    for _ in range(25):
         house.model.faults = Faults()  # the source's publisher would repeat itself
         ticks.publish(20, rng)
         house.model.faults = ROUGH
@@ -388,7 +388,7 @@ def test_readings_from_before_never_bring_the_watermark_back_nor_past_what_is_to
 ) -> None:
     rng, ticks = random.Random(2), Ticks(house, tmp_path)
     house.model.faults = Faults(stale_reading=0.7)
-    for _ in range(25):
+    for _ in range(15):
         ticks.publish(10, rng)
         ticks.track()
         with suppress(PubSubUnreachable):

@@ -60,7 +60,7 @@ class Server:
         messages = [{"data": b"x", "attributes": {"number": str(number)}} for number in range(count)]
         return list(self.publisher.publish(topic=topic, messages=messages).message_ids)
 
-    def pull(self, subscription: str, wait: float = 2.0, at_most: int = 1000) -> list[Any]:
+    def pull(self, subscription: str, wait: float = 1.0, at_most: int = 1000) -> list[Any]:
         """One pull, as tidemark makes it: nothing within the wait is nothing."""
         request = {"subscription": subscription, "max_messages": at_most}
         try:
