@@ -62,17 +62,19 @@ class Replayed:
         return timedelta(seconds=float(np.quantile(lags, quantile))) if lags else None
 
     def longest_hold(self) -> Hold | None:
-        """The longest stretch of holds; its reason is that of its first tick."""
+        """The longest stretch of holds; its reason is the most frequent one in it."""
         longest: Hold | None = None
         begin: Decision | None = None
+        reasons: Counter[str] = Counter()
         for decision in self.decisions:
-            if begin is None and decision.reason.is_hold:
-                begin = decision
+            if decision.reason.is_hold:
+                begin = decision if begin is None else begin
+                reasons[str(decision.reason)] += 1
             if begin is not None:
-                held = Hold(begin.at, decision.at, str(begin.reason))
+                held = Hold(begin.at, decision.at, reasons.most_common(1)[0][0])
                 longest = held if longest is None or held.lasted > longest.lasted else longest
             if not decision.reason.is_hold:
-                begin = None
+                begin, reasons = None, Counter()
         return longest
 
 

@@ -258,8 +258,8 @@ def decisions_for(*reasons: Reason) -> list[Decision]:
 
 def test_the_longest_hold_lasts_to_the_first_tick_after_it() -> None:
     held, behind, moved = Reason.HELD_NO_DATA, Reason.HELD_TRACKING_BEHIND, Reason.ADVANCED
-    outcome = Replayed(decisions_for(held, moved, behind, held, moved, behind), ints([0] * 6), 0)
-    assert outcome.longest_hold() == Hold(at(20), at(40), "HELD_TRACKING_BEHIND")
+    outcome = Replayed(decisions_for(held, moved, held, behind, behind, moved, behind), ints([0] * 7), 0)
+    assert outcome.longest_hold() == Hold(at(20), at(50), "HELD_TRACKING_BEHIND")  # which is most of it
     assert Replayed(decisions_for(moved, moved), ints([0, 0]), 0).longest_hold() is None
     at_the_end = Replayed(decisions_for(moved, held, held, held), ints([0] * 4), 0)
     assert at_the_end.longest_hold() == Hold(at(10), at(30), "HELD_NO_DATA")
