@@ -32,7 +32,19 @@ from tests.emulator import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
-COMMANDS = ("provision", "publish", "up", "status", "explain", "diffs", "release", "recompute", "demo", "forget")
+COMMANDS = (
+    "provision",
+    "publish",
+    "up",
+    "status",
+    "explain",
+    "diffs",
+    "release",
+    "recompute",
+    "replay",
+    "demo",
+    "forget",
+)
 BUDGET = Budget(100_000, 1 << 28, timedelta(seconds=5), 10_000)
 CLOCK = SystemClock()
 
