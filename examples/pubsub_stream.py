@@ -1,0 +1,107 @@
+"""Read a Pub/Sub subscription with Spark, into Parquet, every message once: an example of the source `pubsub`.
+
+    python examples/pubsub_stream.py --project P --subscription S --lake file:///tmp/lake --out /tmp/heartbeats
+
+It reads what is there and ends; with --every 10s it goes on until Ctrl-C. Started again with the same --out it goes on
+from where it was, whatever it died of.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from pipeline.spark.java import set_java_home
+from pipeline.spark.pubsub_source import PubSubDataSource
+from pipeline.spark.session import SESSION
+
+
+def keep_batch(messages: DataFrame, number: int, out: Path) -> None:
+    """Write a micro-batch whole, under its number: done again after a crash, it replaces itself with the same rows."""
+    folder = out / "batches" / f"batch={number:06d}"
+    unfinished = folder.with_name(f"unfinished-{number:06d}")
+    messages.dropDuplicates(["message_id"]).write.mode("overwrite").parquet(str(unfinished))
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished.rename(folder)
+
+
+def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    """The subscription as a streaming DataFrame."""
+    spark.dataSource.register(PubSubDataSource)
+    return spark.readStream.format("pubsub").options(**options).load()
+
+
+def session() -> SparkSession:
+    """A Spark in this process, with this Python for its workers."""
+    set_java_home()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.master("local[2,4]").appName("pubsub stream").config("spark.ui.enabled", "false")
+    for key, value in SESSION.items():
+        builder = builder.config(key, value)
+    started = builder.getOrCreate()
+    started.sparkContext.setLogLevel("ERROR")
+    return started
+
+
+def told(query: StreamingQuery) -> str:
+    """What the last batch's end offset says: its number, and the watermark that its rows carry."""
+    progress = query.lastProgress
+    if progress is None:
+        return "nothing was read"
+    end = json.loads(progress["sources"][0]["endOffset"])
+    watermark = end.get("watermark_us")
+    said = "no watermark" if watermark is None else f"watermark {datetime.fromtimestamp(watermark / 1e6).astimezone()}"
+    return f"batch {end['batch']}: {progress['numInputRows']} messages, {said}"
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--project", required=True)
+    parser.add_argument("--subscription", required=True)
+    parser.add_argument("--lake", required=True, help="where messages land: file:///folder or gs://bucket/prefix")
+    parser.add_argument("--out", required=True, type=Path, help="a folder for the rows and the checkpoint")
+    parser.add_argument("--emulator-host", default="", help="host:port of an emulator; else Google's service")
+    parser.add_argument("--readers", default="2")
+    parser.add_argument("--every", help="such as '10 seconds': go on for ever; else read what is there, and end")
+    return parser.parse_args(given)
+
+
+def options_of(chosen: argparse.Namespace) -> dict[str, str]:
+    """The source's options."""
+    return {
+        "project": chosen.project,
+        "subscription": chosen.subscription,
+        "lake": chosen.lake,
+        "emulatorHost": chosen.emulator_host,
+        "readers": chosen.readers,
+    }
+
+
+def main() -> None:
+    chosen = arguments()
+    spark = session()
+    trigger = {"processingTime": chosen.every} if chosen.every else {"availableNow": True}
+    query = (
+        stream(spark, options_of(chosen))
+        .writeStream.foreachBatch(lambda messages, number: keep_batch(messages, number, chosen.out))
+        .option("checkpointLocation", str(chosen.out / "checkpoint"))
+        .trigger(**trigger)
+        .start()
+    )
+    query.awaitTermination()
+    print(told(query))
+    kept = spark.read.parquet(str(chosen.out / "batches"))
+    print(
+        f"{kept.count()} messages are in {chosen.out / 'batches'}, {kept.select('message_id').distinct().count()} distinct"
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

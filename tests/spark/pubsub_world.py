@@ -1,0 +1,104 @@
+"""A topic with messages, and ways to read its base subscription with Spark."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.clock import SystemClock, to_us
+from pipeline.pubsub.backlog import SnapshotBacklog
+from pipeline.pubsub.provision import provision
+from pipeline.settings import PubSubSettings
+from tests.ticks.fakes import CONTRACT
+
+QUIET_WITHIN_SECONDS = 120
+
+
+@dataclass
+class PubSubWorld:
+    """One topic, and the folder that everything is in."""
+
+    subscriber: SubscriberClient
+    publisher: PublisherClient
+    settings: PubSubSettings
+    folder: Path
+    published: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        provision(self.subscriber, self.publisher, self.settings, CONTRACT, SystemClock())
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    def options(self, **more: str) -> dict[str, str]:
+        return {
+            "project": self.settings.project,
+            "subscription": self.settings.base_subscription,
+            "lake": f"file://{self.lake}",
+            "emulatorHost": self.settings.emulator_host or "",
+            "fields": '{"load": "number"}',
+            "ackDeadline": "10s",
+            "pullWait": "1s",
+            **more,
+        }
+
+    def publish(self, count: int, *, broken: int = 0) -> None:
+        """Messages a millisecond apart, the newest of this moment; then some without a readable event time."""
+        newest_ms = to_us(SystemClock().now()) // 1000
+        times = [str(newest_ms - number) for number in range(count)] + ["yesterday"] * broken
+        messages = [
+            {"data": b'{"load": 1.5}', "attributes": {"stream_id": f"s{number % 7}", "event_time": written}}
+            for number, written in enumerate(times)
+        ]
+        ids: list[str] = []
+        for start in range(0, len(messages), 1000):
+            answer = self.publisher.publish(topic=self.settings.topic_path, messages=messages[start : start + 1000])
+            ids += answer.message_ids
+        self.published += ids[:count]
+        self.rejected += ids[count:]
+
+    def is_quiet(self) -> bool:
+        """Whether everything that was published is acknowledged."""
+        time.sleep(1.1)  # a reading tells a message from nothing once that is a second old
+        backlog = SnapshotBacklog(self.subscriber, self.settings.base_path, SystemClock(), timedelta(seconds=10))
+        return not backlog.read().names_a_message
+
+
+@dataclass
+class Batches:
+    """What a stream brought, by micro-batch."""
+
+    rows: dict[int, list[Any]] = field(default_factory=dict)
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        self.rows[number] = frame.collect()
+
+    @property
+    def ids(self) -> list[str]:
+        return sorted(row["message_id"] for rows in self.rows.values() for row in rows)
+
+
+def read_available(
+    spark: SparkSession, options: dict[str, str], checkpoint: Path, take: Callable[[DataFrame, int], None], source: str
+) -> dict[str, Any]:
+    """Read a stream until it is caught up; the last progress."""
+    query = (
+        spark.readStream.format(source)
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(take)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    progress = query.lastProgress
+    assert progress is not None
+    return dict(progress)

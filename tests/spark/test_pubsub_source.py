@@ -1,0 +1,174 @@
+"""The source `pubsub` on a real Spark and the emulator: everything once quiet, whatever is killed on the way."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from pyspark.sql import SparkSession
+
+from pipeline.clock import SystemClock, from_us
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.layout import Lake
+from pipeline.pubsub.backlog import SnapshotBacklog
+from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.spark.pubsub_source import PubSubDataSource
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.tracking import track
+from pipeline.watermark.policy import Policy
+from tests.pubsub.builders import subscription_of
+from tests.spark.dying_driver import SEEN
+from tests.spark.dying_source import STEPS, DyingPubSubDataSource, deaths, ordain
+from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
+from tests.ticks.fakes import CONTRACT
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def world(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
+) -> PubSubWorld:
+    return PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    for source in (PubSubDataSource, DyingPubSubDataSource):
+        spark.dataSource.register(source)
+
+
+def quarantined(world: PubSubWorld) -> list[str]:
+    table = Lake(LakeSettings(uri=f"file:{world.lake}"), {}, SystemClock()).quarantine()._table.current()
+    return [] if table is None else table.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
+
+
+def decide(world: PubSubWorld) -> None:
+    """One tracking tick into the lake that the source lands in."""
+    clock, settings = SystemClock(), world.settings
+    tracking, base = (
+        SnapshotBacklog(world.subscriber, path, clock, timedelta(seconds=10))
+        for path in (settings.tracking_path, settings.base_path)
+    )
+    track(
+        subscription_of(world.subscriber, settings, settings.tracking_path),
+        tracking_backlog=tracking,
+        base_backlog=base,
+        log=Lake(LakeSettings(uri=f"file:{world.lake}"), {}, clock).tracking_log(),
+        reader=HeartbeatReader(CONTRACT),
+        policy=Policy(band=timedelta(seconds=2), idle_timeout=timedelta(seconds=1)),
+        budget=Budget(10_000, 1 << 24, timedelta(seconds=5), 10_000),
+        clock=clock,
+    )
+
+
+def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    world.publish(3000, broken=5)
+    batches = Batches()
+    options = world.options(readers="3", maxMessages="600", batchMessages="300")
+    checkpoint = world.folder / "checkpoint"
+    read_available(spark, options, checkpoint, batches.take, "pubsub")
+    assert batches.ids == sorted(world.published)
+    assert sorted(quarantined(world)) == sorted(world.rejected)
+    assert world.is_quiet()
+    assert not batches.rows[max(batches.rows)], "it ends with a batch that brings nothing"
+    row = batches.rows[0][0]
+    assert (row["load"], row["payload"], row["watermark"], row["late"]) == (1.5, b'{"load": 1.5}', None, False)
+    assert row["attributes"]["event_time"] == str(int(row["event_time"].timestamp() * 1000 + 0.5))
+    assert abs(row["publish_time"] - row["event_time"]) < timedelta(minutes=5)
+
+    # From the checkpoint it goes on; with a log beside it, rows carry the newest watermark and what is below is late.
+    time.sleep(1)
+    decide(world)
+    world.publish(100)
+    before = max(batches.rows)
+    progress = read_available(spark, options, checkpoint, batches.take, "pubsub")
+    assert batches.ids == sorted(world.published)
+    assert min(number for number, rows in batches.rows.items() if rows and number > before) == before + 1
+    rows = [row for number, found in batches.rows.items() if number > before for row in found]
+    (watermark,) = {row["watermark"] for row in rows}
+    assert watermark is not None
+    assert {row["late"] for row in rows} == {row["event_time"] < watermark for row in rows}
+    offset = json.loads(progress["sources"][0]["endOffset"])
+    assert from_us(offset["watermark_us"]).timestamp() == watermark.timestamp()
+    kept = {path.name.split("-")[0] for path in (world.lake / "landings" / offset["run"]).iterdir()} - {"over"}
+    assert {int(number) for number in kept} <= set(range(offset["batch"] - 10, offset["batch"] + 1))
+
+
+def test_workers_killed_at_every_step_lose_nothing(spark: SparkSession, world: PubSubWorld) -> None:
+    ordain(world.lake, *STEPS)
+    world.publish(1000, broken=3)
+    batches = Batches()
+    options = world.options(readers="2", maxMessages="200", batchMessages="100", maxTime="3s")
+    until = time.monotonic() + QUIET_WITHIN_SECONDS
+    while not (set(batches.ids) >= set(world.published) and world.is_quiet()):
+        assert time.monotonic() < until
+        read_available(spark, options, world.folder / "checkpoint", batches.take, "dying_pubsub")
+    assert sorted(path.name for path in deaths(world.lake).iterdir()) == sorted(f"{step} done" for step in STEPS)
+    assert set(batches.ids) == set(world.published)
+    assert set(quarantined(world)) == set(world.rejected)
+
+
+def test_a_driver_killed_inside_foreach_batch_is_served_what_it_had_and_the_example_goes_on(world: PubSubWorld) -> None:
+    world.publish(500)
+    out = world.folder / "out"
+    out.mkdir()
+    options = world.options()
+    arguments = [
+        *(f"--project={options['project']}", f"--subscription={options['subscription']}", f"--lake={options['lake']}"),
+        *(f"--out={out}", f"--emulator-host={options['emulatorHost']}"),
+    ]
+
+    def run(*program: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, *program, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+
+    killed = run("-m", "tests.spark.dying_driver")
+    assert killed.returncode == -9, killed.stderr
+    seen = json.loads((out / SEEN).read_text())
+    assert seen
+    assert world.is_quiet() == (len(seen) == 500)
+    world.publish(200)
+    went_on = run("examples/pubsub_stream.py")
+    assert went_on.returncode == 0, went_on.stderr
+    assert "700 messages are in" in went_on.stdout
+    assert "700 distinct" in went_on.stdout
+    first = json.loads(read_ids(out / "batches" / "batch=000000"))
+    assert first == seen, "served from the manifest: the same messages in the same batch"
+    assert world.is_quiet()
+
+
+def read_ids(folder: Path) -> str:
+    import pyarrow.parquet as pq
+
+    return json.dumps(sorted(pq.read_table(folder)["message_id"].to_pylist()))
+
+
+def test_a_batch_read_lands_once_under_its_name(spark: SparkSession, world: PubSubWorld) -> None:
+    world.publish(300)
+    frame = spark.read.format("pubsub").options(**world.options(landing="first", readers="3")).load()
+    assert sorted(row["message_id"] for row in frame.select("message_id").collect()) == sorted(world.published)
+    first = list(world.published)
+    world.publish(50)
+    other = spark.read.format("pubsub").options(**world.options(landing="first", readers="1")).load()
+    assert sorted(row["message_id"] for row in other.collect()) == sorted(first)
+    schema = "message_id string, load double"
+    second = spark.read.format("pubsub").schema(schema).options(**world.options(landing="second")).load()
+    assert sorted(map(tuple, second.collect())) == sorted((one, 1.5) for one in world.published[300:])
+    with pytest.raises(Exception, match="needs the option landing"):
+        spark.read.format("pubsub").options(**world.options()).load().collect()
