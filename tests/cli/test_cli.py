@@ -210,6 +210,14 @@ def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> Non
         assert len(line) > len(command) + 20
 
 
+def test_what_real_ticks_decided_is_derived_again(built: Built) -> None:
+    said = built.place.tidemark("replay", "--from-lake")
+    assert (said.code, said.out.splitlines()[0]) == (0, "identical: 2 decisions"), said.out + said.err
+    what_if = json.loads(built.place.tidemark("replay", "--from-lake", "--band", "30s", "--json").out)
+    assert what_if["recorded"]["ticks"] == what_if["derived"]["ticks"] == 2
+    assert what_if["recorded"]["watermark"] != what_if["derived"]["watermark"]
+
+
 def test_a_wrong_setting_is_one_line_that_names_it_without_a_trace(empty: Place) -> None:
     said = empty.tidemark("status", TIDEMARK_WATERMARK__BAND="soon")
     assert said.code == 1
