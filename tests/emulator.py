@@ -2,7 +2,6 @@
 
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from google.api_core import exceptions as api
 
 from pipeline.pubsub.connection import publisher_client
-from pipeline.services.emulator import emulator_command
+from pipeline.services.emulator import choose_emulator
 
 READY_WITHIN_SECONDS = 60
 STOPPED_WITHIN_SECONDS = 10
@@ -21,14 +20,14 @@ HOST = "127.0.0.1"
 def running_emulator(log: Path) -> AbstractContextManager[str]:
     """The official emulator's `host:port` for as long as the block runs; its output is in `log`."""
     port = free_port()
-    return _running(emulator_command(HOST, port), f"{HOST}:{port}", log)
+    return _running(choose_emulator("official").command(HOST, port), f"{HOST}:{port}", log)
 
 
 def running_own_pubsub(log: Path, *options: str) -> AbstractContextManager[str]:
     """The same of `tidemark pubsub`, with these options."""
     port = free_port()
-    command = [sys.executable, "-m", "pipeline.cli", "pubsub", f"--host={HOST}", f"--port={port}", *options]
-    return _running(command, f"{HOST}:{port}", log)
+    command = choose_emulator("local").command(HOST, port)
+    return _running([*command, *options], f"{HOST}:{port}", log)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.errors import ToolMissing
 from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.services.emulator import find_emulator_jar, find_java
+from pipeline.services.emulator import choose_emulator
 from pipeline.settings import PubSubSettings
 from tests.emulator import running_emulator, running_own_pubsub
 
@@ -24,8 +24,7 @@ def why_no_official_emulator() -> str | None:
     if os.environ.get("WITHOUT_OFFICIAL_EMULATOR"):
         return "WITHOUT_OFFICIAL_EMULATOR is set"
     try:
-        find_emulator_jar()
-        find_java()
+        choose_emulator("official")
     except ToolMissing as missing:
         return str(missing)
     return None
