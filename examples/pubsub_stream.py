@@ -97,9 +97,8 @@ def main() -> None:
     query.awaitTermination()
     print(told(query))
     kept = spark.read.parquet(str(chosen.out / "batches"))
-    print(
-        f"{kept.count()} messages are in {chosen.out / 'batches'}, {kept.select('message_id').distinct().count()} distinct"
-    )
+    distinct = kept.select("message_id").distinct().count()
+    print(f"{kept.count()} messages are in {chosen.out / 'batches'}, {distinct} distinct")
     spark.stop()
 
 

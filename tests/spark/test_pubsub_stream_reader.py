@@ -1,0 +1,221 @@
+"""The options and the offsets of the source `pubsub`, without a Spark."""
+
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pipeline.clock import to_us
+from pipeline.errors import InvalidSettings, LandingOver
+from pipeline.heartbeat import FieldKind
+from pipeline.settings import LakeSettings
+from pipeline.spark.pubsub_options import SourceOptions, read_options
+from pipeline.spark.pubsub_source import Connections, PubSubStreamReader, source_schema
+from tests.ticks.fakes import World
+from tests.watermark.builders import at
+
+GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
+
+
+def options(lake: Path | None = None, **more: str) -> SourceOptions:
+    return read_options({**GIVEN, **({} if lake is None else {"lake": f"file://{lake}"}), **more}, {})
+
+
+class FakeConnections(Connections):
+    """To the subscription and the clock of a world."""
+
+    world: World
+
+    def subscription(self) -> Any:
+        return nullcontext(self.world.base)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.wait(1000)
+    world.base._not_durable = lambda _: []  # that is for what lands in tables; the named landing has its own tests
+    return world
+
+
+def reader_of(world: World, **more: str) -> PubSubStreamReader:
+    class WorldConnections(FakeConnections):
+        def __init__(self, chosen: SourceOptions) -> None:
+            super().__init__(chosen, world.clock)
+            self.world = world
+
+    chosen = options(world.folder, **more)
+    return PubSubStreamReader(WorldConnections, chosen, source_schema(chosen))
+
+
+def next_offset(reader: PubSubStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    return reader.latestOffset(start, ReadAllAvailable())
+
+
+def ids(reader: PubSubStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
+    partitions = reader.partitions(start, end)
+    return sorted(
+        identity
+        for partition in partitions
+        for batch in reader.read(partition)
+        for identity in batch["message_id"].to_pylist()
+    )
+
+
+def test_the_run_is_named_by_the_end_offset_and_stays() -> None:
+    reader = PubSubStreamReader(Connections, options(), source_schema(options()))
+    initial = reader.initialOffset()
+    assert initial == reader.initialOffset()
+    first, other = next_offset(reader, initial), next_offset(reader, initial)
+    assert first["run"] != other["run"]
+    assert (first["batch"], first["readers"]) == (1, 2)
+    second = next_offset(reader, first)
+    assert (second["run"], second["batch"]) == (first["run"], 2)
+    assert "watermark_us" not in second
+
+
+def test_a_batch_that_is_planned_again_is_served_with_the_readers_that_it_had(world: World) -> None:
+    for number in range(5):
+        world.topic.publish(900 + number)
+    reader = reader_of(world, readers="3")
+    start = reader.initialOffset()
+    end = next_offset(reader, start)
+    assert ids(reader, start, end) == [f"m{number}" for number in range(5)]
+    world.topic.publish(950)
+    after_restart = reader_of(world, readers="1")
+    assert len(after_restart.partitions(start, end)) == 3
+    assert ids(after_restart, start, end) == [f"m{number}" for number in range(5)]
+    assert ids(after_restart, end, next_offset(after_restart, end)) == ["m5"]
+    assert after_restart.partitions(end, end) == []
+
+
+def test_rows_carry_the_watermark_of_the_moment_that_the_batch_was_planned(world: World) -> None:
+    for second in range(60):
+        world.wait(1)
+        world.topic.publish(1000 + second)
+    world.track()
+    decided = world.log.catch_up().watermark
+    assert decided is not None
+    reader = reader_of(world)
+    end = next_offset(reader, reader.initialOffset())
+    assert end["watermark_us"] == to_us(decided)
+    world.land()
+    for second in range(30):
+        world.wait(1)
+        world.topic.publish(1060 + second)
+    world.tick()
+    newer = world.log.catch_up().watermark
+    assert newer is not None
+    assert newer > decided
+    for moment in (decided - timedelta(seconds=1), decided, newer - timedelta(seconds=1)):
+        world.topic.publish((moment - at(0)).total_seconds())
+    (partition, _) = reader.partitions(reader.initialOffset(), end)
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert [(row["watermark"], row["late"]) for row in rows] == [(decided, row["event_time"] < decided) for row in rows]
+    assert sorted(row["late"] for row in rows) == [False, False, True]
+
+
+def test_what_was_processed_is_deleted_and_cannot_be_asked_for_again(world: World) -> None:
+    world.topic.publish(900)
+    reader = reader_of(world, readers="1", keepBatches="0")
+    start = reader.initialOffset()
+    end = next_offset(reader, start)
+    assert ids(reader, start, end) == ["m0"]
+    reader.commit(start)
+    assert ids(reader, start, end) == ["m0"]
+    reader.commit(end)
+    with pytest.raises(LandingOver, match="a new checkpoint"):
+        ids(reader, start, end)
+    assert ids(reader, end, next_offset(reader, end)) == []
+
+
+def test_a_checkpoint_of_another_lake_is_refused(world: World, tmp_path: Path) -> None:
+    reader = reader_of(world)
+    start = reader.initialOffset()
+    end = next_offset(reader, start)
+    chosen = options(tmp_path / "other")
+    moved = PubSubStreamReader(Connections, chosen, source_schema(chosen))
+    with pytest.raises(InvalidSettings, match="finish it with that lake"):
+        moved.partitions(start, end)
+
+
+def test_available_now_ends_after_a_batch_that_brought_nothing_older_than_the_query(world: World) -> None:
+    for number in range(3):
+        world.topic.publish(900 + number)
+    world.wait(1)
+    reader = reader_of(world, readers="1", maxMessages="2", batchMessages="2")
+    reader.prepareForTriggerAvailableNow()
+    offset, brought = reader.initialOffset(), []
+    while (end := next_offset(reader, offset)) != offset:
+        brought.append(ids(reader, offset, end))
+        world.wait(1)
+        world.topic.publish(950 + len(brought))  # others go on publishing
+        offset = end
+    old = [identity for batch in brought for identity in batch if identity in ("m0", "m1", "m2")]
+    assert sorted(old) == ["m0", "m1", "m2"]
+    assert not set(brought[-1]) & set(old)
+    assert world.base.unacknowledged, "what others publish meanwhile does not keep it going"
+    again = reader_of(world)
+    again.prepareForTriggerAvailableNow()
+    assert next_offset(again, offset) != offset, "a query that begins reads at least one batch"
+
+
+def test_a_straggler_of_a_processed_batch_hands_out_nothing(world: World) -> None:
+    reader = reader_of(world, readers="1", keepBatches="0")
+    start = reader.initialOffset()
+    end = next_offset(reader, start)
+    reader.commit(end)
+    world.topic.publish(900)
+    with pytest.raises(LandingOver):
+        ids(reader, start, end)
+    assert len(world.base.unacknowledged) == 1
+
+
+def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> None:
+    chosen = read_options(
+        {
+            **GIVEN,
+            "MAXTIME": "1m30s",
+            "event_time_attribute": "ts",
+            "fields": '{"load": "number"}',
+            "firstEventTime": "2026-01-01T00:00:00Z",
+        },
+        {"PUBSUB_EMULATOR_HOST": "127.0.0.1:8085"},
+    )
+    assert chosen.budget.max_time == timedelta(seconds=90)
+    assert chosen.contract.event_time_attribute == "ts"
+    assert chosen.contract.fields == {"load": FieldKind.NUMBER}
+    assert (chosen.path, chosen.emulator_host) == ("projects/project/subscriptions/base", "127.0.0.1:8085")
+    assert chosen.place == LakeSettings(uri="file:///nowhere")
+    assert read_options({**GIVEN, "emulatorHost": ""}, {"PUBSUB_EMULATOR_HOST": "x:1"}).emulator_host is None
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"reader": "2"}, "no such option; did you mean readers?"),
+        ({"readers": "0"}, "readers = '0'"),
+        ({"ackDeadline": "5s"}, "ackDeadline = '5s'"),
+        ({"maxTime": "5"}, "with its unit"),
+        ({"lake": "file:here"}, "whole path"),
+        ({"lake": "s3://bucket"}, "lake"),
+        ({"fields": "{"}, "fields = '{'"),
+        ({"fields": '{"watermark": "number"}'}, "there already"),
+        ({"fields": '{"payload": "number"}'}, "there already"),
+        ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
+        ({"landing": "../up"}, "landing"),
+        ({"subscription": ""}, "subscription"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_value(given: dict[str, str], told: str) -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        read_options({**GIVEN, **given}, {})
+    assert told in str(raised.value)
+
+
+def test_a_missing_option_is_named() -> None:
+    with pytest.raises(InvalidSettings, match="project: the source pubsub needs this option"):
+        read_options({"subscription": "base", "lake": "file:///nowhere"}, {})
