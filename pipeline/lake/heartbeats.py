@@ -147,9 +147,11 @@ class Heartbeats:
             newest_event_time=pc.max(_event_times(actions, "max")).as_py(),
         )
 
-    def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
-        """Message id and publish time of each landing that was published in `[start, end)`, in whole seconds."""
-        return self._table.rows_between("publish_time", start, end, ("message_id", "publish_time"))
+    def published_between(
+        self, start: datetime, end: datetime, columns: Sequence[str] = ("message_id", "publish_time")
+    ) -> pa.Table | None:
+        """These columns of each landing that was published in `[start, end)`, in whole seconds."""
+        return self._table.rows_between("publish_time", start, end, columns)
 
     def hours(self) -> list[datetime]:
         """The starts of the event hours in which any message has landed."""

@@ -153,6 +153,10 @@ class FakeSubscription:
         """What will come again, or for the first time."""
         return [m for number, m in enumerate(self._topic.messages) if number not in self._acknowledged]
 
+    def taken_by_somebody_else(self, message: Any) -> None:
+        """Another reader of this subscription, or a seek forward, takes a message away."""
+        self._acknowledged.add(self._topic.messages.index(message))
+
     def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
         assert max_messages > 0
         assert max_bytes > 0
