@@ -16,6 +16,9 @@ DAY = 86_400
 STEPS = (0, 1, 2, 5, 10, 20, 40, 60, 120, 300, 600, 1800, 3600, 4 * 3600, 12 * 3600, DAY, 5 * DAY, 30 * DAY, 365 * DAY)
 """Seconds at which an axis for durations may have a tick."""
 
+EVEN_STEPS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, DAY)
+"""Seconds between two ticks of an even axis."""
+
 Place = Callable[[float], float]
 
 
@@ -49,9 +52,9 @@ class Mark:
 
 
 def linear(low: float, high: float, title: str, write: Callable[[float], str]) -> Axis:
-    """An even axis with round ticks."""
+    """An even axis for durations in seconds, with round ticks."""
     span = (high - low) or 1.0
-    step = _round_step(span / 6)
+    step = next((step for step in EVEN_STEPS if step >= span / 6), DAY * ceil(span / 6 / DAY))
     ticks = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
     return Axis(lambda value: (value - low) / span, tuple((tick, write(tick)) for tick in ticks), title)
 
@@ -179,8 +182,3 @@ def _y(axis: Axis, value: float) -> float:
 
 def _stretch(value: float) -> float:
     return copysign(log1p(abs(value) / 2), value)
-
-
-def _round_step(step: float) -> float:
-    magnitude = 10.0 ** floor(log10(step))
-    return magnitude * next(nice for nice in (1, 2, 5, 10) if nice * magnitude >= step * 0.999)

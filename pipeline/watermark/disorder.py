@@ -3,8 +3,9 @@
 A message's *disorder* is its publish time less that of the first message with a greater event time, or nothing if it
 was published before that: the largest of all is the topic's disorder, as `docs/watermark.md` defines it. It does not
 say whose clock is wrong: one clock that runs a minute fast puts everybody else a minute out of order. So each message
-is also compared with the *typical* one, the median of `publish time - event time` of the minute in which it was
-published:
+is also compared with the *typical* one, the median of `publish time - event time` of those that happened within
+the same five seconds. (Not of those that were published then: in a history that is published in one go, they are far
+apart.)
 
 - it is *slow* by what it is behind the typical one, but at most by its disorder;
 - it is *fast* by what it is ahead of the typical one, but at most by how much later than it a message with a lesser
@@ -23,13 +24,14 @@ import numpy as np
 from pipeline.clock import us
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.stream_disorder import STEP_US, Measured, StreamDisorder, StreamTable
-from pipeline.watermark.tally import Tally, quantile_of
+from pipeline.watermark.tally import GROUPS, Tally, quantile_of
 from pipeline.watermark.trace import NO_EVENT_TIME, Batch, Streams, Trace
 
-MINUTE_US = 60_000_000
+TOGETHER_US = 5_000_000
+"""Messages with event times this close have one typical message."""
 
-ENOUGH = 100
-"""Messages in a minute from which its own median is taken; a minute with fewer has that of the whole."""
+ENOUGH = 30
+"""Messages from which their own median is taken; where fewer happened together, it is that of the whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class _Order:
     reached: Ints
     yet_to_come: Ints
     lag: Tally
-    minute: Ints
+    together: Ints
     typical: Ints
 
     @classmethod
@@ -139,11 +141,11 @@ class _Order:
             messages += len(batch)
             first, last = min(first, int(batch.publish_us.min())), max(last, int(batch.publish_us.max()))
             extremes.add(batch.publish_us // STEP_US, batch.event_us)
-            lag.add(batch.publish_us // MINUTE_US, (batch.publish_us - batch.event_us) // STEP_US)
+            lag.add(_together(batch.event_us), (batch.publish_us - batch.event_us) // STEP_US)
         if not messages:
             return None
         step, least, greatest = extremes.merged()
-        minute, typical = _typical(lag)
+        together, typical = _typical(lag)
         return cls(
             messages=messages,
             rejected=read - messages,
@@ -153,7 +155,7 @@ class _Order:
             reached=np.maximum.accumulate(greatest),
             yet_to_come=np.minimum.accumulate(least[::-1])[::-1],
             lag=lag,
-            minute=minute,
+            together=together,
             typical=typical,
         )
 
@@ -166,7 +168,7 @@ class _Order:
         disorder = np.where(overtaken > last, 0, step - self.step[np.minimum(overtaken, last)])
         ahead = np.where(overtaking < 0, 0, self.step[np.maximum(overtaking, 0)] - step)
         disorder, ahead = np.maximum(disorder, 0), np.maximum(ahead, 0)
-        place = np.searchsorted(self.minute, batch.publish_us // MINUTE_US)
+        place = np.searchsorted(self.together, _together(batch.event_us))
         behind = (batch.publish_us - batch.event_us) // STEP_US - self.typical[place]
         blame = np.where(behind > 0, np.minimum(disorder, behind), -np.minimum(ahead, -behind))
         return Measured(disorder, blame, behind)
@@ -204,12 +206,18 @@ def _extremes(steps: Ints, least: Ints, greatest: Ints) -> tuple[Ints, Ints, Int
     )
 
 
+def _together(event_us: Ints) -> Ints:
+    """The number of the five seconds in which each event happened; what is too far away is in the outermost."""
+    numbers: Ints = np.clip(event_us // TOGETHER_US, -GROUPS, GROUPS - 1)
+    return numbers
+
+
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
-    """Each minute that occurs, and the median of `publish time - event time` by which it is judged."""
-    minutes, median = lag.quantiles(0.5)
+    """Each five seconds that occur, and the median of `publish time - event time` by which they are judged."""
+    together, median = lag.quantiles(0.5)
     groups, _, counts = lag.cells()
-    messages = np.add.reduceat(counts, np.searchsorted(groups, minutes))
-    return minutes, np.where(messages >= ENOUGH, median, quantile_of(*lag.whole(), 0.5))
+    messages = np.add.reduceat(counts, np.searchsorted(groups, together))
+    return together, np.where(messages >= ENOUGH, median, quantile_of(*lag.whole(), 0.5))
 
 
 def _valid(trace: Trace, *, streams: bool = False) -> Iterator[Batch]:

@@ -7,13 +7,14 @@ from pipeline.watermark.histogram import Ints
 
 Floats = npt.NDArray[np.float64]
 
-VALUE_BITS = 36
+VALUE_BITS = 33
 LARGEST = 1 << (VALUE_BITS - 1)
-"""Values lie in `[-LARGEST, LARGEST)` and groups in `[0, 2**27)`, so that a pair is one int64."""
+GROUPS = 1 << (63 - VALUE_BITS)
+"""Values lie in `[-LARGEST, LARGEST)` and groups in `[-GROUPS, GROUPS)`, so that a pair is one int64."""
 
 
 class Tally:
-    """Adds up `(group, value)` pairs. Values beyond what fits are counted as the nearest that does."""
+    """Adds up `(group, value)` pairs. What is beyond what fits is counted as the nearest that does."""
 
     def __init__(self) -> None:
         self._keys = np.empty(0, dtype=np.int64)
@@ -24,7 +25,7 @@ class Tally:
     def add(self, groups: Ints, values: Ints) -> None:
         """Count each pair of two arrays of one length."""
         clipped = np.clip(values, -LARGEST, LARGEST - 1) + LARGEST
-        keys, counts = np.unique((groups << VALUE_BITS) | clipped, return_counts=True)
+        keys, counts = np.unique((np.clip(groups, -GROUPS, GROUPS - 1) << VALUE_BITS) | clipped, return_counts=True)
         self._waiting.append((keys, counts.astype(np.int64)))
         self._waiting_cells += len(keys)
         if self._waiting_cells > max(100_000, len(self._keys)):

@@ -128,3 +128,20 @@ def test_rejected_messages_and_unknown_streams_are_left_out() -> None:
 
 def test_a_trace_without_a_valid_message_has_no_disorder() -> None:
     assert disorder_of(trace_of([(START_US, int(NO_EVENT_TIME))]), BAND) is None
+
+
+def test_a_history_published_in_one_go_blames_the_copies_in_it_and_nobody_else() -> None:
+    count = 6_000
+    happened = START_US - 600 * SECOND_US + np.arange(count) * (SECOND_US // 10)
+    published = START_US + np.arange(count) * 500  # ten minutes of events within three seconds
+    copies = np.arange(0, count, 300)
+    live = START_US + 10 * SECOND_US + np.arange(count // 2) * (SECOND_US // 30)
+    publish = np.concatenate([published, published[copies] + 60 * SECOND_US, live])
+    event = np.concatenate([happened, happened[copies], live - SECOND_US])
+    stream = np.concatenate(
+        [np.arange(count) % 40 + 1, np.zeros(len(copies), dtype=np.int64), np.arange(count // 2) % 40 + 1]
+    )
+    disorder = measured(MemoryTrace(publish, event, publish, publish, stream, 41))
+    assert disorder.slow_beyond_band == len(copies)
+    assert [stream.stream for stream in disorder.slowest if stream.slow_beyond_band] == ["stream-0000"]
+    assert disorder.fast_beyond_band == 0
