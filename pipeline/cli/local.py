@@ -22,7 +22,8 @@ def pubsub(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; the ready line says which.")] = 8085,
     host: Annotated[str, typer.Option(help="On loopback: there is no authentication.")] = "127.0.0.1",
     seed: Annotated[
-        int | None, typer.Option(help="Draw the faults from this seed; else another one each time.")
+        int | None,
+        typer.Option(help="Draw the faults from this seed: the same calls in the same order meet the same faults."),
     ] = None,
     fault: Annotated[
         list[str] | None,

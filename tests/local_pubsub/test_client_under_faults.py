@@ -393,6 +393,14 @@ def test_readings_from_before_never_bring_the_watermark_back_nor_past_what_is_to
         ticks.track()
         with suppress(PubSubUnreachable):
             ticks.land()
+    house.model.faults = Faults()
+    recovered = house.clock.now()
+    for _ in range(20):
+        ticks.publish(10, rng)
+        ticks.track()
+        ticks.land()
+        if ticks.marks and ticks.marks[-1] > recovered:
+            break
     assert ticks.marks == sorted(ticks.marks)
-    assert len(set(ticks.marks)) > 3
+    assert ticks.marks[-1] > recovered
     assert not any(row["late"] for row in ticks.rows())
