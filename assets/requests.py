@@ -1,15 +1,16 @@
-"""Which windows to compute next: the closed ones that the lake does not hold, one run at a time."""
+"""Which windows to compute next: the closed ones that the lake does not hold, then the stale ones, a run at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from assets.turns import Attempt, take_turn
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
 from pipeline.services.dagster_names import RANGE_END, RANGE_START
-from pipeline.windows import Window, Windowing, due, runs_of_neighbours
+from pipeline.windows import Window, Windowing, due
 
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
@@ -18,13 +19,17 @@ UNFINISHED = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=10)
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
+"""Between any two runs, after failures in a row. A window that failed itself rests longer: see `take_turn`."""
 FAILURES_COUNTED = 10
+RUNS_LOOKED_AT = 100
+ONE_WINDOW = "dagster/partition"
+"""The tag of a run over one partition, as the UI starts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run over a contiguous range of windows, or a sentence that says why none is wanted."""
+    """A run over a contiguous range of windows, and in a sentence why, or why none is wanted."""
 
     windows: Sequence[Window]
     sentence: str
@@ -42,9 +47,10 @@ def next_request(
     windowing: Windowing,
     heartbeats: Heartbeats,
     diffs: HeartbeatDiffs,
+    attempts: Sequence[Attempt],
     max_windows: int,
 ) -> Request:
-    """The first stretch of closed windows that are not computed. Reads the lake alone.
+    """The first stretch of closed windows that are not computed and do not rest. Reads the lake alone.
 
     A window whose end is still to come by the clock is left for later, however fast the sources' clocks run:
     Dagster's partitions end now.
@@ -56,8 +62,39 @@ def next_request(
     wanted = due(closed, diffs.computed(), heartbeats.hours())
     if not wanted:
         return Request((), "every closed window is computed")
-    stretch = runs_of_neighbours(wanted)[0][:max_windows]
-    return Request(stretch, f"computing {len(stretch)} of {len(wanted)} windows that closed, from {stretch[0]} on")
+    return _requested(wanted, attempts, now, max_windows, f"of {len(wanted)} windows that closed")
+
+
+def stale_request(stale: Sequence[Window], now: datetime, *, attempts: Sequence[Attempt], max_windows: int) -> Request:
+    """The first stretch of stale windows that do not rest: these windows and no others."""
+    if not stale:
+        return Request((), "no stale window is to be computed again")
+    return _requested(stale, attempts, now, max_windows, f"of {len(stale)} stale windows again")
+
+
+def _requested(
+    wanted: Sequence[Window], attempts: Sequence[Attempt], now: datetime, max_windows: int, of_which: str
+) -> Request:
+    turn = take_turn(sorted(wanted), attempts, now, max_windows)
+    rest = turn.sentence
+    if not turn.windows:
+        return Request((), rest)
+    sentence = f"computing {len(turn.windows)} {of_which}, from {turn.windows[0]} on"
+    return Request(turn.windows, f"{sentence}; {rest}" if rest else sentence)
+
+
+def attempts_of(instance: dg.DagsterInstance, job_name: str) -> list[Attempt]:
+    """The newest runs of the job that have succeeded or failed, newest first."""
+    ended = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+    found = []
+    for record in instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=ended), limit=RUNS_LOOKED_AT):
+        tags = record.dagster_run.tags
+        first = tags.get(RANGE_START) or tags.get(ONE_WINDOW)
+        if first is not None:
+            at = record.end_time or record.create_timestamp.timestamp()
+            failed = record.dagster_run.status is dg.DagsterRunStatus.FAILURE
+            found.append(Attempt(first, tags.get(RANGE_END) or first, failed, datetime.fromtimestamp(at, UTC)))
+    return found
 
 
 def pause_of(instance: dg.DagsterInstance, job_name: str, now: datetime) -> str | None:

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.events import decision_cursor, landing_events, landing_sentence, tracking_events
 from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
-from assets.requests import next_request, pause_of
+from assets.requests import attempts_of, next_request, pause_of
 from pipeline.clock import SystemClock
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.settings import BudgetSettings, Settings
@@ -54,6 +54,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
                 windowing=windowing,
                 heartbeats=lake.heartbeats("tracking"),
                 diffs=lake.diffs("tracking"),
+                attempts=attempts_of(context.instance, job_name),
                 max_windows=settings.windows.max_windows_per_run,
             )
             if request.windows:

@@ -249,8 +249,8 @@ def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Tickin
         assert f"the last {failures} runs failed" in (tick.skip_message or "")
     for _ in range(8):
         create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE)
-    assert pauses(9 * 60)
-    assert not pauses(10 * 60 + 1)
+    assert pauses(55)
+    assert not pauses(61)
     create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.SUCCESS)
     assert ticking.track().run_requests
 
