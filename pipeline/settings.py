@@ -23,6 +23,7 @@ from pipeline.settings_sections import (
     LENGTHS,
     ZERO,
     BudgetSettings,
+    CheckSettings,
     DagsterSettings,
     LakeSettings,
     LandBudget,
@@ -40,6 +41,7 @@ from pipeline.windows import Windowing
 __all__ = [
     "LENGTHS",
     "BudgetSettings",
+    "CheckSettings",
     "DagsterSettings",
     "LakeSettings",
     "LandBudget",
@@ -70,6 +72,7 @@ class Settings(BaseSettings):
     pubsub: PubSubSettings = PubSubSettings()
     message: MessageSettings = MessageSettings()
     windows: WindowSettings = WindowSettings()
+    checks: CheckSettings = CheckSettings()
     watermark: WatermarkSettings = WatermarkSettings()
     track: TrackBudget = TrackBudget()
     land: LandBudget = LandBudget()

@@ -8,10 +8,11 @@ from urllib.parse import urlparse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.clock import EPOCH
-from pipeline.durations import Duration, format_duration
+from pipeline.durations import Duration, format_duration, parse_duration
 from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, compared_columns
 
 ZERO = timedelta(0)
+NEVER, AUTOMATIC, WITHIN = "never", "automatic", "within "
 LONGEST_PULL = timedelta(seconds=40)
 """A sensor tick has 60 s: what it pulls must be persisted and acknowledged within the rest."""
 LENGTHS = tuple(
@@ -35,6 +36,13 @@ def _folder_named(uri: str) -> Path | None:
 
 def _empty_is_none(value: Any) -> Any:
     return None if value == "" else value
+
+
+def _after_within(policy: str) -> str:
+    """The duration of `within 1h`. Raises ValueError for any other text."""
+    if not policy.startswith(WITHIN):
+        raise ValueError(policy)
+    return policy.removeprefix(WITHIN)
 
 
 def _is_host_and_port(text: str) -> bool:
@@ -155,6 +163,28 @@ class WindowSettings(Section):
     lookback: NotNegative = timedelta(minutes=10)
     heartbeat_period: Positive = timedelta(seconds=30)
     max_windows_per_run: int = Field(288, ge=1, le=10_000)
+    recompute_missed: str = "automatic"
+
+    @field_validator("recompute_missed")
+    @classmethod
+    def _never_automatic_or_within(cls, value: str) -> str:
+        try:
+            if value not in (NEVER, AUTOMATIC) and parse_duration(_after_within(value)) <= ZERO:
+                raise ValueError
+        except ValueError as error:
+            raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"') from error
+        return value
+
+    @property
+    def recompute_within(self) -> timedelta:
+        """A stale window is computed again while the watermark is less than this beyond its end."""
+        if self.recompute_missed == NEVER:
+            return ZERO
+        return (
+            timedelta.max
+            if self.recompute_missed == AUTOMATIC
+            else parse_duration(_after_within(self.recompute_missed))
+        )
 
     @field_validator("length")
     @classmethod
@@ -170,6 +200,14 @@ class WindowSettings(Section):
         if self.first < EPOCH or (self.first - EPOCH) % self.length:
             raise ValueError("first must be the start of a window: a multiple of length since midnight UTC")
         return self
+
+
+class CheckSettings(Section):
+    """What the asset checks put up with; more than this, and a check fails."""
+
+    max_missed: int = Field(0, ge=0)
+    max_late_share: float = Field(0.01, ge=0, le=1)
+    max_lost: int = Field(0, ge=0)
 
 
 class WatermarkSettings(Section):

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
-from pipeline.settings import LENGTHS, Settings, load_settings
+from pipeline.settings import LENGTHS, Settings, WindowSettings, load_settings
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
 
@@ -91,6 +91,20 @@ def test_a_file_without_anything_is_the_defaults(written: Written) -> None:
 def test_the_policy_s_own_defaults_are_the_settings_defaults() -> None:
     settings = Settings(pubsub={"emulator_host": "127.0.0.1:8085"})  # type: ignore[arg-type]
     assert settings.policy == Policy()
+
+
+@pytest.mark.parametrize(
+    ("written_as", "within"),
+    [("never", timedelta(0)), ("automatic", timedelta.max), ("within 90m", timedelta(minutes=90))],
+)
+def test_which_stale_windows_are_computed_again_is_a_word_or_a_duration(written_as: str, within: timedelta) -> None:
+    assert WindowSettings(recompute_missed=written_as).recompute_within == within
+
+
+@pytest.mark.parametrize("wrong", ["always", "within", "within 1", "within 0s", "1h", ""])
+def test_any_other_word_for_it_is_refused(wrong: str, written: Written) -> None:
+    message = refusal(written(f'[windows]\nrecompute_missed = "{wrong}"\n'))
+    assert message.endswith('write "never", "automatic", or "within" and a duration, such as "within 1h"')
 
 
 # ------------------------------------------------------------------------------------------------- unknown keys
