@@ -83,7 +83,8 @@ class Rejection:
 class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
-    A name in `event_time_field` or `stream_id_field` takes the value from the payload instead of an attribute.
+    A name in `event_time_field` or `stream_id_field` takes the value from the payload instead of an attribute. Where
+    `payload_is_json` is false, a payload may be anything, and nothing is taken from it.
     """
 
     event_time_attribute: str
@@ -94,6 +95,7 @@ class MessageContract:
     first_event_time: datetime
     max_future_skew: timedelta
     fields: Mapping[str, FieldKind]
+    payload_is_json: bool = True
 
     @property
     def needs_payload(self) -> bool:

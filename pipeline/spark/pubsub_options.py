@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.clock import EPOCH
 from pipeline.durations import Duration
@@ -53,6 +53,7 @@ class SourceOptions(MessageSettings):
     call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
     first_event_time: AwareDatetime = EPOCH
     fields: Annotated[dict[str, FieldKind], BeforeValidator(_from_json)] = Field(default_factory=dict)
+    payload: Literal["json", "bytes"] = "json"
 
     @field_validator("fields")
     @classmethod
@@ -66,6 +67,14 @@ class SourceOptions(MessageSettings):
     def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
         if value.folder is not None and not value.folder.is_absolute():
             raise ValueError("write the folder with its whole path, file:///…: driver and executors may run elsewhere")
+        return value
+
+    @field_validator("payload")
+    @classmethod
+    def _nothing_taken_from_bytes(cls, value: str, info: ValidationInfo) -> str:
+        taken = [name for name in ("event_time_field", "stream_id_field", "fields") if info.data.get(name)]
+        if value == "bytes" and taken:
+            raise ValueError(f"{_camel(taken[0])} takes values from the payload, which must be json then")
         return value
 
     @property
@@ -95,6 +104,7 @@ class SourceOptions(MessageSettings):
             first_event_time=self.first_event_time,
             max_future_skew=self.max_future_skew,
             fields=dict(self.fields),
+            payload_is_json=self.payload == "json",
         )
 
 

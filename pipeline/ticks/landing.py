@@ -124,7 +124,7 @@ class SortedOut:
         landed_at_us = to_us(landed_at)
         for message in messages:
             published = publish_time_us(message)
-            payload = read_payload(message.data)
+            payload = read_payload(message.data) if reader.contract.payload_is_json else {}
             known = None if isinstance(payload, Rejection) else payload
             if isinstance(payload, Rejection) and reader.contract.needs_payload:
                 heartbeat: Heartbeat | Rejection = payload

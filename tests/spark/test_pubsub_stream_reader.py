@@ -118,6 +118,14 @@ def test_rows_carry_the_watermark_of_the_moment_that_the_batch_was_planned(world
     assert sorted(row["late"] for row in rows) == [False, False, True]
 
 
+def test_a_payload_of_bytes_is_handed_on_as_it_is(world: World) -> None:
+    world.topic.publish(900, payload=b"\xff\x00")
+    reader = reader_of(world, readers="1", payload="bytes")
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, next_offset(reader, start))
+    assert [row["payload"] for batch in reader.read(partition) for row in batch.to_pylist()] == [b"\xff\x00"]
+
+
 def test_what_was_processed_is_deleted_and_cannot_be_asked_for_again(world: World) -> None:
     world.topic.publish(900)
     reader = reader_of(world, readers="1", keepBatches="0")
@@ -207,6 +215,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"fields": '{"payload": "number"}'}, "there already"),
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
+        ({"payload": "bytes", "streamIdField": "id"}, "streamIdField takes values from the payload"),
         ({"subscription": ""}, "subscription"),
     ],
 )

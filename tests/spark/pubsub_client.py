@@ -1,0 +1,42 @@
+"""Run as a program: the source `pubsub` over Spark Connect, in both forms, as JSON. A process cannot hold both kinds of
+session, so that the tests start this one."""
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.settings import Settings, SparkSettings
+from pipeline.spark.pubsub_source import PubSubDataSource
+from pipeline.spark.session import session_config
+
+
+def ids(frame: DataFrame) -> list[str]:
+    return sorted(row["message_id"] for row in frame.select("message_id").collect())
+
+
+if __name__ == "__main__":
+    remote, folder, options = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+    builder = SparkSession.builder
+    for key, value in session_config(Settings(spark=SparkSettings(remote=remote))).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.dataSource.register(PubSubDataSource)
+    # Over Connect each action plans the read anew: only the name makes the second one bring the same rows.
+    batch = session.read.format("pubsub").options(**options, landing="first").load()
+    batches = [ids(batch), ids(batch)]
+    query = (
+        session.readStream.format("pubsub")
+        .options(**options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", str(folder / "rows"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    streamed = ids(session.read.parquet(str(folder / "rows")))
+    print(json.dumps({"streamed": streamed, "batches": batches}))
+    session.stop()

@@ -1,0 +1,55 @@
+"""A standalone cluster on loopback: a master and workers, each a JVM of its own."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+
+from pipeline.services.processes import ServiceSpec, Supervisor, listens
+from pipeline.spark.java import java_home
+from tests.emulator import HOST, free_port
+
+READY_WITHIN_SECONDS = 90
+
+
+def start_cluster(supervisor: Supervisor, folder: Path, *, workers: int = 2) -> str:
+    """Start it; its `spark://…`. Each worker has one core and, in `folder`, a folder of its own, `worker-<number>`,
+    with one for each executor: `app-…/<number>`. Stopping the supervisor ends them all."""
+    port = free_port()
+    arguments = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
+    supervisor.start(_daemon("master", "master.Master", arguments, folder, lambda: listens(HOST, port)))
+    url = f"spark://{HOST}:{port}"
+    for number in range(workers):
+        name = f"worker-{number}"
+        arguments = ["--host", HOST, "--webui-port", str(free_port()), "--cores", "1", "--memory", "1g"]
+        log = supervisor.log_file(name)
+        supervisor.start(
+            _daemon(
+                name,
+                "worker.Worker",
+                [*arguments, "--work-dir", str(folder / name), url],
+                folder,
+                lambda log=log: "Successfully registered" in log.read_text(errors="replace"),  # type: ignore[misc]
+            ),
+            wait=False,
+        )
+    for number in range(workers):
+        supervisor.wait_until_ready(f"worker-{number}")
+    return url
+
+
+def _daemon(name: str, main: str, arguments: list[str], folder: Path, is_ready: Callable[[], bool]) -> ServiceSpec:
+    home = Path(pyspark.__file__).parent
+    return ServiceSpec(
+        name=name,
+        command=[str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments],
+        environment={
+            "JAVA_HOME": str(java_home()),
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": HOST,
+            "SPARK_DAEMON_MEMORY": "256m",
+        },
+        is_ready=is_ready,
+        ready_within_seconds=READY_WITHIN_SECONDS,
+        folder=folder,
+    )
