@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gcs check pictures clean
+.PHONY: help setup demo up test test-gcs simulate check pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=
 
 test: setup ## all tests but those on Cloud Storage
 	$(BIN)/python -m pytest -m 'not gcs'
+
+simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $(if $(JOBS),--jobs $(JOBS))
 
 test-gcs: setup ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
 	$(BIN)/python -m tests.gcs.tools

@@ -10,7 +10,8 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import fields
 
 from tests.simulation.faults import AS_IT_IS, PLANTED, Planted
-from tests.simulation.simulation import Broken, Outcome, Simulation
+from tests.simulation.oracle import Broken
+from tests.simulation.simulation import Outcome, Simulation
 
 AT_ONCE = 50
 """Seeds in one task: a failure shows soon, and handing out costs nothing."""
@@ -64,7 +65,7 @@ def many(first: int, seeds: int, jobs: int, planted: Planted) -> int:
             if end == "\n" or sys.stdout.isatty():
                 print(f"{done:,} of {seeds:,} seeds, {rate:.0f} a second, {len(failed)} failed", end=end, flush=True)
     print(", ".join(f"{count:,} {what}" for what, count in totals.items()))
-    for seed, told in sorted(failed.items())[:20]:
+    for _, told in sorted(failed.items())[:20]:
         print(f"\n{told}")
     if failed:
         print(f"\nfailed: {' '.join(map(str, sorted(failed)))}")

@@ -19,6 +19,29 @@ from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
 from tests.simulation.traffic import Planned
 
+INVARIANTS = {
+    0: "the code says of itself what is so",
+    1: "sources inside their band lose nothing",
+    2: "the watermark never goes back",
+    3: "acknowledged is durable",
+    4: "every message ends in one place",
+    5: "the watermark is near real time again",
+    6: "the same input gives the same rows",
+}
+
+
+class Broken(AssertionError):
+    """An invariant does not hold. `number` is its number, and `seed` plays it again."""
+
+    def __init__(self, seed: int, number: int, what: str, last_steps: str, fault: str | None) -> None:
+        super().__init__(
+            f"seed {seed}: invariant {number} ({INVARIANTS[number]}): {what}\n{last_steps}\n"
+            f".venv/bin/python -m tests.simulation --seed {seed} --trace" + (f' --fault "{fault}"' if fault else "")
+        )
+        self.seed = seed
+        self.number = number
+        self.what = what
+
 
 @dataclass
 class Oracle:

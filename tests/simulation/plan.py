@@ -1,9 +1,10 @@
 """What one seed means: the sources, the policy, who runs, and what goes wrong how often."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Literal
 
 from pipeline.clock import MICROSECOND
@@ -12,7 +13,18 @@ from pipeline.local_pubsub.faults import Faults
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
-from tests.simulation.traffic import SECOND, Planned, any_lag, arriving, beyond, disorder_of, shrinking_lag, with_names
+from tests.simulation.traffic import (
+    SECOND,
+    Planned,
+    any_lag,
+    arriving,
+    beyond,
+    disorder_of,
+    just_in_time,
+    shrinking_lag,
+    with_names,
+)
+from tests.ticks.fakes import AMPLE
 from tests.ticks.fakes import CONTRACT as FAKES_CONTRACT
 from tests.watermark.builders import START, START_US
 
@@ -22,7 +34,12 @@ CONTRACT: MessageContract = replace(FAKES_CONTRACT, fields={}, max_future_skew=t
 WINDOWING = Windowing(length=timedelta(minutes=1), first=START)
 LOOKBACK = timedelta(minutes=2)
 
-Kind = Literal["any lag", "shrinking lag", "beyond the band"]
+SLOW_STEPS = (0, 50_000, 300_000, SECOND)
+"""Of a tick that takes seconds: others do much in between."""
+
+Kind = Literal["any lag", "just in time", "shrinking lag", "beyond the band"]
+SOURCES = {"any lag": any_lag, "just in time": just_in_time, "shrinking lag": shrinking_lag, "beyond the band": beyond}
+KINDS: tuple[Kind, ...] = (*["any lag"] * 3, "just in time", "just in time", "shrinking lag", *["beyond the band"] * 2)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +58,8 @@ class Plan:
     `tracking_at_us` is when the tracking subscription is created, just before a second begins, so that no message has
     the publish time of one from before; base is there from the start. `outages` are spans
     in which workers of a kind do not tick. `scales_us` is the mean time between their ticks, `step_us` how long a step
-    takes. Some `starts_at_once`: their first ticks are close together.
+    takes. Some `starts_at_once`: their first ticks are close together. `hole_until_us` is when the tracking
+    subscription is created anew, if a moment comes before at which it can be deleted and nothing but a hole is lost.
     """
 
     seed: int
@@ -61,6 +79,7 @@ class Plan:
     step_us: tuple[int, ...]
     outages: tuple[tuple[str, int, int], ...]
     incidents: tuple[Incident, ...]
+    hole_until_us: int | None
     crash: float
     lake_fails: float
     slow: float
@@ -102,21 +121,26 @@ def plan_of(seed: int) -> Plan:
     """The plan of a seed: always the same."""
     rng = random.Random(seed)
     whole = rng.random() < 0.35
-    delayed = whole and rng.random() < 0.3
     band_s = rng.choice([1, 2, 5, 10, 10, 20] if whole else [0, 1, 2.5, 5, 10, 10, 20])
+    kind: Kind = rng.choice(KINDS)
+    is_live = kind == "just in time"
+    if is_live:
+        band_s = rng.choice([1, 2, 5])
     band_us = round(band_s * SECOND)
-    kind: Kind = rng.choice(["any lag", "any lag", "any lag", "shrinking lag", "beyond the band", "beyond the band"])
-    planned = {"any lag": any_lag, "shrinking lag": shrinking_lag, "beyond the band": beyond}[kind](rng, band_us, whole)
+    delayed = whole and not is_live and rng.random() < 0.3
+    planned = SOURCES[kind](rng, band_us, whole)
     named = with_names(rng, planned, copies_within_us=200 * SECOND if kind == "beyond the band" else None)
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
         assert disorder_of(messages) <= band_us, f"seed {seed}: the sources break their own assumption"
-    visible_after = timedelta(seconds=rng.choice([0, 0, 0.7, 2, 5]))
+    visible_after = timedelta(seconds=0 if is_live else rng.choice([0, 0, 0.7, 2, 5]))
     slack = visible_after + timedelta(seconds=1 if delayed else 0)
     first, last = messages[0].arrives_us, messages[-1].arrives_us
     span = last - first + 10 * SECOND
-    troubled = rng.random() < 0.85
+    troubled = rng.random() < (0.2 if is_live else 0.85)
     deadline = timedelta(seconds=rng.choice([10, 10, 30]))
+    # Not with seeks: what a seek of base replays hides a hole from whoever looks first.
+    hole_until_us = _hole(rng, messages, slack // MICROSECOND) if rng.random() < 0.2 else None
     return Plan(
         seed=seed,
         kind=kind,
@@ -125,18 +149,21 @@ def plan_of(seed: int) -> Plan:
         faults=_faults(rng, whole, visible_after)
         if troubled
         else Faults(whole_seconds=whole, visible_after=visible_after),
-        budgets={"tracker": _budget(rng), "lander": _budget(rng)},
+        budgets={worker: AMPLE if is_live else _budget(rng) for worker in ("tracker", "lander")},
         ack_deadline=deadline,
         trackers=rng.choice([1, 2]),
         landers=rng.choice([1, 2, 3]),
         runners=rng.choice([1, 2]),
         tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
         ends_us=last + rng.choice([0, 5, 60]) * SECOND,
-        scales_us={kind: max(SECOND // 2, span // rng.choice([4, 10, 20])) for kind in ("tracker", "lander", "runner")},
+        scales_us={
+            worker: _scale(rng, span, band_us if is_live else None) for worker in ("tracker", "lander", "runner")
+        },
         starts_at_once=rng.random() < 0.5,
-        step_us=rng.choice([(0, 1, 1000, 50_000), (0, 50_000, 300_000, SECOND)]),
-        outages=_outages(rng, first, span),
-        incidents=_incidents(rng, first, span) if troubled else (),
+        step_us=SLOW_STEPS if is_live else rng.choice([(0, 1, 1000, 50_000), SLOW_STEPS]),
+        outages=() if is_live else _outages(rng, first, span),
+        incidents=_incidents(rng, first, span) if troubled and hole_until_us is None else (),
+        hole_until_us=hole_until_us,
         crash=rng.choice([0, 0.01, 0.04]) if troubled else 0.0,
         lake_fails=rng.choice([0, 0.02, 0.08]) if troubled else 0.0,
         slow=rng.choice([0, 0.02, 0.1]) if troubled else 0.0,
@@ -145,6 +172,12 @@ def plan_of(seed: int) -> Plan:
         checkpoint_every=rng.choice([3, 10, 1000]),
         calm_tick_us=round(max(2, band_s / 2) * SECOND),
     )
+
+
+def _scale(rng: random.Random, span_us: int, band_us: int | None) -> int:
+    if band_us is not None:
+        return max(SECOND // 2, band_us // 2)
+    return max(SECOND // 2, span_us // rng.choice([4, 10, 30]))
 
 
 def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta, deadline: timedelta) -> Policy:
@@ -157,7 +190,7 @@ def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta, d
         max_reading_age=timedelta(seconds=rng.choice([30, 300])),
         seek_tolerance=timedelta(seconds=rng.choice([5, 30])),
         # Within the band a quantile lets go of nothing, unless a second holds 1/quantile messages.
-        quantile=rng.choice([0.0, 0.1]) if rng.random() < 0.3 else 0.0,
+        quantile=0.1 if rng.random() < 0.25 else 0.0,
         frontier_quantile=rng.choice([0.0, 0.3]) if kind == "beyond the band" else 0.0,
         reading_slack=slack,
         base_slack=slack,
@@ -180,7 +213,7 @@ def _faults(rng: random.Random, whole: bool, visible_after: timedelta) -> Faults
         stale_reading=chance(0.1, 0.3),
         reading_unavailable=chance(0.1, 0.3),
         unavailable=chance(0.02),
-        answer_lost=chance(0.02),
+        answer_lost=chance(0.02, 0.1),
         deadline_exceeded=chance(0.02),
         throttled=chance(0.01),
     )
@@ -191,7 +224,7 @@ def _budget(rng: random.Random) -> Budget:
     return Budget(
         max_messages=rng.choice([batch, 3 * batch, 1000]),
         max_bytes=rng.choice([200, 1 << 20]),
-        max_time=timedelta(seconds=rng.choice([2, 20])),
+        max_time=timedelta(seconds=rng.choice([2, 50])),
         batch_messages=batch,
     )
 
@@ -203,6 +236,17 @@ def _outages(rng: random.Random, first_us: int, span_us: int) -> tuple[tuple[str
             begins = first_us + rng.randrange(span_us)
             outages.append((kind, begins, begins + rng.randrange(span_us)))
     return tuple(outages)
+
+
+def _hole(rng: random.Random, messages: Sequence[Planned], slack_us: int) -> int | None:
+    """The beginning of a second, with no message in the second before it, nor one that is visible only later."""
+    quiet_us = SECOND + slack_us
+    after_gaps = [
+        later.publish_us // SECOND * SECOND
+        for earlier, later in pairwise(messages)
+        if later.publish_us // SECOND * SECOND - earlier.arrives_us > quiet_us
+    ]
+    return rng.choice(after_gaps) if after_gaps else None
 
 
 def _incidents(rng: random.Random, first_us: int, span_us: int) -> tuple[Incident, ...]:

@@ -20,7 +20,7 @@ from pipeline.watermark.decision import Reason
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
-from tests.simulation.oracle import Oracle
+from tests.simulation.oracle import Broken, Oracle
 from tests.simulation.plan import CONTRACT, WINDOWING, Incident, Plan, plan_of
 from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import SECOND, Planned
@@ -34,29 +34,6 @@ LAST_STEPS = 25
 
 STEPS_AT_MOST = 60_000
 """A run that takes more does not end."""
-
-INVARIANTS = {
-    0: "the code says of itself what is so",
-    1: "sources inside their band lose nothing",
-    2: "the watermark never goes back",
-    3: "acknowledged is durable",
-    4: "every message ends in one place",
-    5: "the watermark is near real time again",
-    6: "the same input gives the same rows",
-}
-
-
-class Broken(AssertionError):
-    """An invariant does not hold. `number` is its number, and `seed` plays it again."""
-
-    def __init__(self, seed: int, number: int, what: str, last_steps: str) -> None:
-        super().__init__(
-            f"seed {seed}: invariant {number} ({INVARIANTS[number]}): {what}\n{last_steps}\n"
-            f".venv/bin/python -m tests.simulation --seed {seed} --trace"
-        )
-        self.seed = seed
-        self.number = number
-        self.what = what
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +72,10 @@ class Simulation:
         self.quarantine = Table("quarantine", self._on_append)
         self.diffs = Diffs()
         self.reader = HeartbeatReader(CONTRACT)
-        self.oracle = Oracle(self.plan, self._fail)
+        self.oracle = Oracle(self.plan, self.fail)
         self.is_calm = False
         self.is_over = False
+        self.paused: frozenset[str] = frozenset()
         self.steps = self.crashes = self.failed_ticks = 0
         self.workers: list[Worker] = []
         self.at_work: Worker | None = None
@@ -113,10 +91,11 @@ class Simulation:
         if self._trace is not None:
             self._trace(_told(self._last[-1]))
         if self.steps > STEPS_AT_MOST:
-            self._fail(5, f"{STEPS_AT_MOST} steps, and no end")
+            self.fail(5, f"{STEPS_AT_MOST} steps, and no end")
 
-    def _fail(self, number: int, what: str) -> NoReturn:
-        raise Broken(self.seed, number, what, "\n".join(map(_told, self._last)))
+    def fail(self, number: int, what: str) -> NoReturn:
+        fault = None if self.planted is AS_IT_IS else self.planted.name
+        raise Broken(self.seed, number, what, "\n".join(map(_told, self._last)), fault)
 
     def _on_create(self, name: str, content: bytes) -> None:
         self.oracle.logged(self.codec.decode(content, name))
@@ -167,6 +146,8 @@ class Simulation:
             self.model.create_topic(TOPIC)
             self._subscribe("base")
         self.schedule.at(plan.tracking_at_us, lambda: self._subscribe("tracking"))
+        if plan.hole_until_us is not None and plan.tracking_at_us < START_US:
+            self.schedule.at(START_US, lambda: self._begin_hole(plan.hole_until_us))
         for planned in plan.messages:
             self.schedule.at(planned.arrives_us, lambda planned=planned: self.publish(planned))  # type: ignore[misc]
         for incident in plan.incidents:
@@ -209,19 +190,63 @@ class Simulation:
     def _seek(self, incident: Incident) -> None:
         """Back by so much, and at most to what is still outstanding: a seek beyond that loses messages."""
         name = incident.subscription
-        if name == "tracking" and self.schedule.now_us < self.plan.tracking_at_us:
-            return
         with self.faultless():
+            if name not in [one.name for one in self.model.list_subscriptions()]:
+                return
             outstanding = [self.oracle.sent[one.message_id].publish_us for one in self.model.unacknowledged(name)]
             to_time_us = min([self.schedule.now_us - incident.back_us, *outstanding])
             self.model.seek(name, from_us(to_time_us), self.clock.now())
         self.note("somebody", f"sought {name} back to {iso(from_us(to_time_us))}")
 
+    def _begin_hole(self, until_us: int | None) -> None:
+        """Delete the tracking subscription as soon as nothing is outstanding and nobody is at work: what is published
+        until it is there again is unknown to it. Whoever looks first then sees a hole, and nothing else."""
+        now_us = self.schedule.now_us
+        if until_us is None or now_us + SECOND >= until_us:
+            return
+        newest_us = max((one.arrives_us for one in self.oracle.sent.values()), default=now_us)
+        outstanding = [*self.model.unacknowledged("base"), *self.model.unacknowledged("tracking")]
+        if (
+            outstanding
+            or any(worker.is_ticking for worker in self.workers)
+            or not self.oracle.decisions
+            or now_us // SECOND - newest_us // SECOND < 1 + self.plan.slack_us // SECOND
+        ):
+            self.schedule.at(now_us + SECOND // 4, lambda: self._begin_hole(until_us))
+            return
+        self.paused = frozenset({"tracker", "lander", "runner"})
+        with self.faultless():
+            self.model.delete_subscription("tracking")
+        self.note("somebody", "deleted tracking")
+        self.schedule.at(until_us - 1, self._end_hole)
+
+    def _end_hole(self) -> None:
+        """Tracking is there again; trackers go on once all is visible, and what they read first is right."""
+        self._subscribe("tracking")
+        faults, known = self.model.faults, len(self.oracle.decisions)
+        self.model.faults = Faults(whole_seconds=faults.whole_seconds, visible_after=faults.visible_after)
+
+        def again() -> None:
+            if self.is_calm:
+                return
+            self.paused = frozenset({"lander"})
+            if len(self.oracle.decisions) == known:
+                self.schedule.at(self.schedule.now_us + SECOND // 4, again)
+                return
+            self.model.faults = faults
+            self.schedule.at(self.schedule.now_us + self.rng.choice([0, 1, 3]) * self.plan.near_us, landers_too)
+
+        def landers_too() -> None:
+            self.paused = frozenset()
+
+        self.schedule.at(self.schedule.now_us + self.plan.slack_us + 2, again)
+
     # Once it is calm
 
-    def _calm(self) -> int:
+    def _calm(self) -> int:  # noqa: RET503 (it ends in failing)
         """Faults stop, and traffic goes on: how many ticks it takes until the watermark is near real time."""
         self.is_calm = True
+        self.paused = frozenset()
         self.model.faults = Faults(
             whole_seconds=self.plan.faults.whole_seconds, visible_after=self.plan.faults.visible_after
         )
@@ -240,7 +265,7 @@ class Simulation:
             if self.oracle.watermark is not None and self.oracle.watermark >= near:
                 return tick
         decision = self.oracle.decisions[-1].sentence() if self.oracle.decisions else "none"
-        self._fail(5, f"{self.plan.calm_ticks} ticks of calm, and it should be at {iso(near)}: {decision}")
+        self.fail(5, f"{self.plan.calm_ticks} ticks of calm, and it should be at {iso(near)}: {decision}")
 
     def _first_calm_event(self, publish_us: int) -> int:
         """An event time that adds no disorder: above all before, and after a silence about as far behind."""
@@ -291,7 +316,7 @@ class Simulation:
         for name in ("base", "tracking"):
             outstanding = [one.message_id for one in self.model.unacknowledged(name)]
             if outstanding:
-                self._fail(4, f"all is quiet, and {name} still holds {outstanding}")
+                self.fail(4, f"all is quiet, and {name} still holds {outstanding}")
         runner = next(worker for worker in self.workers if isinstance(worker, Runner))
         while runner.compute():
             self.schedule.pause(SECOND)
@@ -314,7 +339,7 @@ class Simulation:
         standings = [TrackingLog(worker.objects, checkpoint_every=10).catch_up() for worker in self.workers[:1]]
         for worker in self.workers:
             if worker.log.catch_up() != standings[0]:
-                self._fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {standings[0]}")
+                self.fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {standings[0]}")
 
 
 def _told(step: tuple[int, str, str]) -> str:

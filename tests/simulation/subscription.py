@@ -14,6 +14,7 @@ from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.watermark.readings import Reading
 
 SNAPSHOT = "reading"
+NO_FAULTS = Faults()
 
 
 class Outside(Protocol):
@@ -125,7 +126,7 @@ class WorkersBacklog:
 
     def _delete(self) -> None:
         """At once, and also where the answer was lost, so that one name is enough."""
-        faults, self._model.faults = self._model.faults, Faults()
+        faults, self._model.faults = self._model.faults, NO_FAULTS
         with suppress(NotFound):
             self._model.delete_snapshot(SNAPSHOT, self._outside.clock.now())
         self._model.faults = faults

@@ -13,6 +13,9 @@ MINUTE = 60 * SECOND
 MOST = 30
 """Messages of one run, before copies: few, so that many runs are tried, and each thing that goes wrong matters."""
 
+EXTREMES, ALL_SHARES = (0.0, 1.0), (0.0, 1.0, None)
+"""Where in the band the key of a message is; None: anywhere. At its ends the disorder is the whole band."""
+
 UNTIMED = ("no event time", "unreadable event time", "no stream", "before the first window", "in the future")
 """What is wrong with messages that have no part in the disorder; those with a payload that is no JSON have."""
 
@@ -66,12 +69,27 @@ def any_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
 
     `et_a < et_b` implies `pt_a <= key_a <= key_b <= pt_b + band`.
     """
-    times = rng.choice([_bursts, _bursts, _grid])(rng, band_us, whole)
-    keyed = sorted((time + _within(rng, band_us), rng.random(), time) for time in times)
+    times = rng.choice([_bursts, _grid])(rng, band_us, whole)
+    shares = rng.choice([EXTREMES, ALL_SHARES])
+    keyed = sorted((time + _within(rng, band_us, shares), rng.random(), time) for time in times)
     event, planned = times[0] - rng.randrange(100 * SECOND), []
-    steps = rng.choice([(0, 0.2, 2, 2, 30), (0, 1, 1), (0.1, 0.1, 0.1, 60), (10, 20)])
+    steps = rng.choice([(0, 0.2, 2, 2, 30), (0, 1, 1), (0.1, 0.1, 0.1, 60), (10, 20), (10, 20)])
     for key, _, time in keyed:
         event += round(rng.choice(steps) * rng.random() * SECOND)
+        planned.append(Planned(time, event // 1000 * 1000, key))
+    return planned
+
+
+def just_in_time(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
+    """Few messages, exactly a band apart, each with the most disorder that it can have: what is published when tracking
+    has read up to now, a band after the message that the watermark rests on."""
+    publish, keyed = _rounded(START_US + rng.randrange(SECOND), whole), []
+    for _ in range(rng.randint(4, MOST // 3)):
+        publish += rng.choice([0, 1, 1, 1, 2]) * band_us
+        keyed.append((publish + _within(rng, band_us, EXTREMES), rng.random(), publish))
+    event, planned = publish - rng.randrange(100 * SECOND), []
+    for key, _, time in sorted(keyed):
+        event += rng.randint(1, 20) * SECOND
         planned.append(Planned(time, event // 1000 * 1000, key))
     return planned
 
@@ -105,7 +123,7 @@ def shrinking_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned
         publish += round(rng.choice([0.5, 3, 3, 60, 200]) * rng.random() * SECOND)
         times.append(_rounded(publish, whole))
     lag, planned = rng.randint(-60, 280) * SECOND, []
-    catches_up = rng.choice([0, 0, 0.3])
+    catches_up = rng.choice([0, 0.3, 0.3])
     for key, _, time in sorted((time + _within(rng, band_us), rng.random(), time) for time in times):
         if rng.random() < catches_up:
             lag -= rng.randrange(100 * SECOND)
@@ -166,5 +184,6 @@ def _rounded(moment_us: int, whole: bool) -> int:
     return moment_us - moment_us % SECOND if whole else moment_us
 
 
-def _within(rng: random.Random, band_us: int) -> int:
-    return round(rng.choice([0, 1, rng.random()]) * band_us)
+def _within(rng: random.Random, band_us: int, shares: tuple[float | None, ...] = ALL_SHARES) -> int:
+    share = rng.choice(shares)
+    return round((rng.random() if share is None else share) * band_us)

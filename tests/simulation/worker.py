@@ -8,6 +8,7 @@ from pipeline.errors import TidemarkError
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.local_pubsub.errors import ModelError
 from tests.simulation.lake import WorkersObjects, WorkersTable
+from tests.simulation.oracle import Broken
 from tests.simulation.subscription import WorkersBacklog, WorkersSubscription
 from tests.simulation.traffic import SECOND
 from tests.ticks.fakes import Crash
@@ -27,6 +28,7 @@ class Worker:
         self.clock = world.clock
         self.watermark_at_pull: datetime | None = None
         self.ticks = 0
+        self.is_ticking = False
         self.build()
 
     def build(self) -> None:
@@ -56,24 +58,32 @@ class Worker:
     def is_out(self) -> bool:
         """Whether this kind of worker is away at this moment."""
         now_us = self.world.schedule.now_us
-        return not self.world.is_calm and any(
-            kind == self.kind and begins <= now_us < ends for kind, begins, ends in self.world.plan.outages
+        return self.kind in self.world.paused or (
+            not self.world.is_calm
+            and any(kind == self.kind and begins <= now_us < ends for kind, begins, ends in self.world.plan.outages)
         )
 
     def attempt(self) -> None:
         """One tick, whatever becomes of it."""
         self.ticks += 1
+        self.is_ticking = True
         try:
             self.tick()
         except Crash:
             self.world.crashes += 1
             self.world.note(self.name, "crashed")
             self.build()
+        except Broken:
+            raise
         except TidemarkError as error:
             self.world.failed_ticks += 1
             self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
             if self.world.is_over:
-                self.world._fail(5, f"{self.name} fails although nothing goes wrong: {error}")
+                self.world.fail(5, f"{self.name} fails although nothing goes wrong: {error}")
+        except Exception as error:
+            self.world.fail(0, f"{self.name} raised {error!r}")
+        finally:
+            self.is_ticking = False
 
     def tick(self) -> None:
         """One tick."""

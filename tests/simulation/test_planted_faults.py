@@ -1,0 +1,37 @@
+"""The simulation finds bugs: each fault that is planted shows within its number of seeds, and not without it."""
+
+import pytest
+
+from tests.simulation.faults import PLANTED, Planted
+from tests.simulation.oracle import Broken
+from tests.simulation.plan import plan_of
+from tests.simulation.simulation import Simulation
+
+
+def found(planted: Planted) -> int | None:
+    """The first seed in which the fault shows."""
+    for seed in range(planted.found_within):
+        if not planted.where(plan_of(seed)):
+            continue
+        try:
+            Simulation(seed, planted=planted).run()
+        except Broken:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(name: str) -> None:
+    seed = found(PLANTED[name])
+    assert seed is not None, f"not found within {PLANTED[name].found_within} seeds"
+    Simulation(seed).run()  # and it was the fault: without it, all is well
+
+
+def test_a_failure_names_its_seed_its_last_steps_and_how_to_play_it_again() -> None:
+    planted = PLANTED["base is acknowledged before it has landed"]
+    with pytest.raises(Broken) as broken:
+        Simulation(0, planted=planted).run()
+    told = str(broken.value)
+    assert told.startswith("seed 0: invariant 3 (acknowledged is durable): acknowledged on base, and not durable")
+    assert "pulled" in told
+    assert told.endswith(f'\n.venv/bin/python -m tests.simulation --seed 0 --trace --fault "{planted.name}"')
