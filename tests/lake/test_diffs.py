@@ -14,7 +14,7 @@ from deltalake import CommitProperties
 
 from pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
 from pipeline.heartbeat import FieldKind
-from pipeline.lake import diffs as diffs_module
+from pipeline.lake import windowed
 from pipeline.lake.diffs import COMMIT_ATTEMPTS, DiffRun, Fence, HeartbeatDiffs, Replaced
 from pipeline.lake.layout import Lake
 from tests.gcs.apart import fresh_lake, server_apart
@@ -123,7 +123,7 @@ def test_with_the_librarys_default_retries_a_window_stands_twice(
     def with_default_retries(max_commit_retries: int, **others: Any) -> CommitProperties:
         return CommitProperties(**others)
 
-    monkeypatch.setattr(diffs_module, "CommitProperties", with_default_retries)
+    monkeypatch.setattr(windowed, "CommitProperties", with_default_retries)
     for number in range(ROUNDS_UNTIL_SEEN):
         lake = lake_in(tmp_path / str(number))
         compute(lake.diffs(), "before", ["2026-11-20T00-00Z"])
