@@ -2,9 +2,11 @@
 
 import dagster as dg
 
+from assets.checks import asset_checks
 from assets.diffs import heartbeat_diffs_asset
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.sensors import landing_sensor, tracking_sensor
+from assets.staleness import staleness_sensor
 from assets.tuning import tuning_asset, tuning_schedule
 from pipeline.durations import format_duration
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
@@ -25,7 +27,12 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         assets=[*observed_assets(settings), heartbeat_diffs_asset(settings), tuning_asset(settings)],
         jobs=[job],
-        sensors=[tracking_sensor(settings, COMPUTE_WINDOWS), landing_sensor(settings)],
+        asset_checks=asset_checks(settings),
+        sensors=[
+            tracking_sensor(settings, COMPUTE_WINDOWS),
+            landing_sensor(settings),
+            staleness_sensor(settings, COMPUTE_WINDOWS),
+        ],
         schedules=[tuning_schedule()],
         resources={
             "pubsub": PubSubResource(

@@ -1,5 +1,6 @@
 """The lake as a Dagster resource. What the sensors hold of it is a cache, restored from the lake itself."""
 
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
@@ -7,12 +8,16 @@ import dagster as dg
 
 from pipeline.clock import SystemClock
 from pipeline.heartbeat import FieldKind
+from pipeline.lake.checked import CheckedStore
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
+from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.layout import Lake
 from pipeline.lake.quarantine import Quarantine
+from pipeline.lake.staleness import Staleness
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.settings import LakeSettings
+from pipeline.windows import Windowing
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -43,6 +48,18 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Computed windows."""
         return _diffs(self._key(), user)
 
+    def staleness(self, user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
+        """What landed after its window was computed, from what the last check left on."""
+        return _staleness(self._key(), user, windowing, lookback)
+
+    def checked(self, user: str) -> CheckedStore:
+        """Where a check of staleness is kept for the next."""
+        return _checked(self._key(), user)
+
+    def late(self, user: str, windowing: Windowing) -> LateHeartbeats:
+        """What first landed below the watermark."""
+        return _late(self._key(), user, windowing)
+
     def _key(self) -> tuple[Any, ...]:
         return self.uri, self.endpoint, self.checkpoint_every, tuple(self.fields.items())
 
@@ -71,3 +88,18 @@ def _quarantine(key: tuple[Any, ...], _user: str) -> Quarantine:
 @lru_cache(maxsize=16)
 def _diffs(key: tuple[Any, ...], _user: str) -> HeartbeatDiffs:
     return _lake(key).diffs()
+
+
+@lru_cache(maxsize=16)
+def _staleness(key: tuple[Any, ...], user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
+    return _lake(key).staleness(windowing, lookback, _checked(key, user).newest())
+
+
+@lru_cache(maxsize=16)
+def _checked(key: tuple[Any, ...], _user: str) -> CheckedStore:
+    return _lake(key).checked()
+
+
+@lru_cache(maxsize=16)
+def _late(key: tuple[Any, ...], _user: str, windowing: Windowing) -> LateHeartbeats:
+    return _lake(key).late(windowing)

@@ -1,0 +1,159 @@
+"""Asset checks: late, missed, and lost outside of the pipeline, each against what the settings put up with."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import islice
+
+import dagster as dg
+
+from assets.observed import HEARTBEAT_DIFFS, HEARTBEATS
+from pipeline.clock import SystemClock, iso
+from pipeline.lake.audit import Audit, audit
+from pipeline.lake.late import Late
+from pipeline.lake.missed import Missed
+from pipeline.settings import Settings
+from pipeline.settings_sections import NEVER
+from resources.lake import LakeResource
+
+MISSED, LATE, LOST_OUTSIDE = "missed", "late", "lost_outside"
+LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
+"""How far back the checks look: event times below the watermark, and what base has passed lately."""
+NAMED = 20
+USER = "checks"
+
+
+def asset_checks(settings: Settings) -> list[dg.AssetChecksDefinition]:
+    """The checks as somebody runs them by hand; the sensor `staleness` evaluates them by itself."""
+    windowing, lookback, clock = settings.windowing, settings.windows.lookback, SystemClock()
+
+    @dg.asset_check(asset=HEARTBEAT_DIFFS, name=MISSED, description=DESCRIPTIONS[MISSED])
+    def missed(lake: LakeResource) -> dg.AssetCheckResult:
+        return missed_result(lake.staleness(USER, windowing, lookback).check(), settings)
+
+    @dg.asset_check(asset=HEARTBEATS, name=LATE, description=DESCRIPTIONS[LATE])
+    def late(lake: LakeResource) -> dg.AssetCheckResult:
+        since = late_since(lake.tracking_log(USER).catch_up().watermark, clock.now())
+        return late_result(lake.late(USER, windowing).since(since), settings)
+
+    @dg.asset_check(asset=HEARTBEATS, name=LOST_OUTSIDE, description=DESCRIPTIONS[LOST_OUTSIDE])
+    def lost_outside(lake: LakeResource) -> dg.AssetCheckResult:
+        log, heartbeats, quarantine = lake.tracking_log(USER), lake.heartbeats(USER), lake.quarantine(USER)
+        return lost_result(audit(log, heartbeats, quarantine, clock.now() - LOST_WITHIN), settings)
+
+    return [missed, late, lost_outside]
+
+
+DESCRIPTIONS: Mapping[str, str] = {
+    MISSED: "How many heartbeats landed after their window was computed, and it has not been computed again.",
+    LATE: "How many of the last day's heartbeats first landed below the watermark.",
+    LOST_OUTSIDE: "What tracking saw and base has passed within an hour, and never landed: a seek forward, an expiry, "
+    "or somebody else acknowledging on base.",
+}
+
+
+def late_since(watermark: datetime | None, now: datetime) -> datetime:
+    """From which event time on late heartbeats are counted."""
+    return (now if watermark is None else watermark) - LATE_WITHIN
+
+
+def missed_result(missed: Missed, settings: Settings) -> dg.AssetCheckResult:
+    """An error where nothing would mend it by itself, else a warning."""
+    return dg.AssetCheckResult(
+        asset_key=HEARTBEAT_DIFFS,
+        check_name=MISSED,
+        passed=missed.total <= settings.checks.max_missed,
+        severity=(
+            dg.AssetCheckSeverity.ERROR if settings.windows.recompute_missed == NEVER else dg.AssetCheckSeverity.WARN
+        ),
+        description=(
+            f"{missed.total} heartbeats missed in {len(missed.by_window)} windows; {len(missed.stale)} windows are "
+            f"stale; {missed.mended} were missed before and are not any more"
+        ),
+        metadata={
+            "missed": missed.total,
+            "stale_windows": len(missed.stale),
+            "mended": missed.mended,
+            "heartbeats_version": missed.heartbeats_version,
+            "by_window": dg.MetadataValue.json(first_of(missed.by_window)),
+            "by_stream": dg.MetadataValue.json(most_of(missed.by_stream)),
+            "stale": dg.MetadataValue.md(listed([stale.sentence for stale in missed.stale])),
+        },
+    )
+
+
+def late_result(late: Late, settings: Settings) -> dg.AssetCheckResult:
+    """A warning: what is late has landed, and is computed if its window is."""
+    return dg.AssetCheckResult(
+        asset_key=HEARTBEATS,
+        check_name=LATE,
+        passed=late.share <= settings.checks.max_late_share,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=(
+            f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
+            f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been enough"
+        ),
+        metadata={
+            "late": late.total,
+            "late_copies": late.copies,
+            "late_share": late.share,
+            "rows": late.rows,
+            "by_window": dg.MetadataValue.json(first_of(late.by_window)),
+            "by_stream": dg.MetadataValue.json(most_of(late.by_stream)),
+        },
+    )
+
+
+def lost_result(found: Audit, settings: Settings) -> dg.AssetCheckResult:
+    """An error: what is lost outside can be had again only by a seek of base to before it."""
+    where = "base has passed nothing yet"
+    if found.since is not None and found.before is not None:
+        where = f"published from {iso(found.since)} to {iso(found.before)}"
+    return dg.AssetCheckResult(
+        asset_key=HEARTBEATS,
+        check_name=LOST_OUTSIDE,
+        passed=found.at_least <= settings.checks.max_lost,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=(
+            f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
+            f"{found.landed} landed, {where}"
+        ),
+        metadata={
+            "lost_at_least": found.at_least,
+            "lost_at_most": found.at_most,
+            "tracked": found.tracked,
+            "landed": found.landed,
+            "by_minute": dg.MetadataValue.json(
+                {iso(minute.start): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
+            ),
+        },
+    )
+
+
+def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
+    """A result as the event that a sensor reports."""
+    if result.asset_key is None or result.check_name is None:
+        raise ValueError("a result without the name of its check")
+    return dg.AssetCheckEvaluation(
+        asset_key=result.asset_key,
+        check_name=result.check_name,
+        passed=result.passed,
+        metadata=result.metadata,
+        severity=result.severity,
+        description=result.description,
+    )
+
+
+def first_of(counts: Mapping[str, int]) -> dict[str, int]:
+    """The first so many, as the metadata shows them."""
+    return dict(islice(counts.items(), NAMED))
+
+
+def most_of(counts: Mapping[str, int]) -> dict[str, int]:
+    """The largest so many."""
+    return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:NAMED])
+
+
+def listed(sentences: Sequence[str]) -> str:
+    """A list in Markdown, cut after so many."""
+    lines = [f"- {sentence}" for sentence in sentences[:NAMED]]
+    return "\n".join([*lines, *([f"- and {len(sentences) - NAMED} more"] if len(sentences) > NAMED else [])])

@@ -1,0 +1,209 @@
+"""The sensor that looks after late, missed and lost: what it reports, and exactly which windows it asks for again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.test_utils import create_run_for_test
+
+from assets import staleness as staleness_module
+from assets.definitions import COMPUTE_WINDOWS
+from assets.requests import RANGE_END, RANGE_START
+from pipeline.clock import ManualClock
+from pipeline.settings import CheckSettings, LakeSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Decided
+from tests.dagster.house import Ticking, forget_caches, keys
+from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
+from tests.lake.builders import Beat
+from tests.lake.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
+from tests.watermark.builders import at, seconds
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    forget_caches()
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The sensor's."""
+    clock = ManualClock(at(1000))
+    monkeypatch.setattr(staleness_module, "SystemClock", lambda: clock)
+    return clock
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """A lake with ten computed windows of a minute, and a watermark that has passed them."""
+    history = new_history(tmp_path)
+    history.land([Beat("a", number * 60.0) for number in range(10)])
+    for number in range(10):
+        history.compute(number, number)
+    log = history.lake.tracking_log()
+    log.begin(Beginning(at(0)))
+    log.append(Decided(Decision(at=at(700), watermark=at(630), reason=Reason.ADVANCED), None, None, Policy()))
+    return history
+
+
+def settings_of(history: History, recompute_missed: str, checks: CheckSettings) -> Settings:
+    return Settings(
+        pubsub=PubSubSettings(),
+        windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, recompute_missed=recompute_missed),
+        watermark=WatermarkSettings(tick=seconds(10)),
+        lake=LakeSettings(uri=f"file:{history.folder / 'lake'}"),
+        checks=checks,
+    )
+
+
+def ticking_on(
+    history: History,
+    instance: dg.DagsterInstance,
+    recompute_missed: str = "automatic",
+    checks: CheckSettings | None = None,
+) -> Ticking:
+    return Ticking(settings_of(history, recompute_missed, checks or CheckSettings()), instance)
+
+
+def asked(ticking: Ticking) -> tuple[str, str] | None:
+    """The first and the last window of the run that a tick asks for."""
+    requests = ticking.tick("staleness").run_requests or []
+    assert len(requests) <= 1
+    return (requests[0].tags[RANGE_START], requests[0].tags[RANGE_END]) if requests else None
+
+
+def evaluations(ticking: Ticking) -> dict[str, dg.AssetCheckEvaluation]:
+    """What a tick says of each check."""
+    events = ticking.tick("staleness").asset_events
+    return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
+
+
+@pytest.mark.usefixtures("clock")
+def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
+    history: History, instance: dg.DagsterInstance
+) -> None:
+    ticking = ticking_on(history, instance)
+    first = ticking.tick("staleness")
+    assert keys(first) == ["heartbeat_diffs", "heartbeats", "heartbeats"]
+    assert all(isinstance(event, dg.AssetCheckEvaluation) and event.passed for event in first.asset_events)
+    assert "0 heartbeats missed in 0 windows" in (first.skip_message or "")
+    history.land([Beat("a", 640)])
+    second = ticking.tick("staleness")
+    assert (second.asset_events, second.run_requests) == ([], [])
+
+
+def test_exactly_the_stale_windows_are_asked_for_stretch_by_stretch_and_once_they_are_computed_never_again(
+    history: History, instance: dg.DagsterInstance, clock: ManualClock
+) -> None:
+    history.land([Beat("b", 45), Beat("b", 350, late=True)])
+    ticking = ticking_on(history, instance)
+    assert asked(ticking) == (WINDOWS[0].key, WINDOWS[2].key)
+    run = create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.STARTED)
+    clock.advance(seconds(10))
+    assert "is computing windows" in (ticking.tick("staleness").skip_message or "")
+    history.compute(0, 2)
+    instance.report_run_canceled(run)
+    assert asked(ticking) == (WINDOWS[5].key, WINDOWS[7].key)
+    history.compute(5, 7)
+    for _ in range(3):
+        clock.advance(seconds(120))
+        assert asked(ticking) is None
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_window_that_late_heartbeats_drip_into_is_asked_for_once_a_minute(
+    history: History, instance: dg.DagsterInstance, clock: ManualClock
+) -> None:
+    ticking = ticking_on(history, instance)
+    wanted = []
+    for number in range(13):
+        history.land([Beat("b", 599 - number)])
+        request = asked(ticking)
+        if request is not None:
+            history.compute(9, 9)
+            wanted.append(request)
+        clock.advance(seconds(10))
+    assert wanted == [(WINDOWS[9].key, WINDOWS[9].key)] * 3
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    ("policy", "request_of"),
+    [("never", None), ("within 4m", (WINDOWS[7].key, WINDOWS[9].key)), ("automatic", (WINDOWS[0].key, WINDOWS[1].key))],
+)
+def test_the_policy_says_which_stale_windows_are_computed_again(
+    history: History, instance: dg.DagsterInstance, policy: str, request_of: tuple[str, str] | None
+) -> None:
+    history.land([Beat("b", 1), Beat("b", 479)])
+    ticking = ticking_on(history, instance, policy)
+    assert asked(ticking) == request_of
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, instance: dg.DagsterInstance) -> None:
+    history.land([Beat("b", 45), Beat("b", 350, late=True)])
+    strict = evaluations(ticking_on(history, instance, "never"))
+    assert {name: event.passed for name, event in strict.items()} == {
+        "missed": False,
+        "late": False,
+        "lost_outside": True,
+    }
+    assert strict["missed"].severity is dg.AssetCheckSeverity.ERROR
+    assert strict["missed"].metadata["missed"].value == 2
+    assert strict["missed"].metadata["by_stream"].value == {"b": 2}
+    assert strict["missed"].metadata["by_window"].value == {WINDOWS[0].key: 1, WINDOWS[5].key: 1}
+    assert strict["late"].metadata["by_stream"].value == {"b": 1}
+    patient = evaluations(ticking_on(history, instance, checks=CheckSettings(max_missed=2, max_late_share=0.1)))
+    assert {name: event.passed for name, event in patient.items()} == {
+        "missed": True,
+        "late": True,
+        "lost_outside": True,
+    }
+    assert patient["missed"].severity is dg.AssetCheckSeverity.WARN
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, instance: dg.DagsterInstance) -> None:
+    history.land([Beat("b", 45)])
+    ticking_on(history, instance, "never").tick("staleness")
+    history.compute(0, 2)
+    ticking_on(history, instance, "never").tick("staleness")
+    forget_caches()
+    said = evaluations(ticking_on(history, instance, "never"))["missed"]
+    assert (said.metadata["missed"].value, said.metadata["mended"].value) == (0, 1)
+
+
+def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterInstance) -> None:
+    history.land([Beat("b", 45)])
+    definitions = ticking_on(history, instance).definitions
+    for asset, names in (("heartbeat_diffs", ["missed"]), ("heartbeats", ["late", "lost_outside"])):
+        for name in names:
+            key = dg.AssetCheckKey(dg.AssetKey(asset), name)
+            job = dg.define_asset_job("by_hand", selection=dg.AssetSelection.checks(key))
+            result = (
+                dg.Definitions(asset_checks=definitions.asset_checks, resources=definitions.resources, jobs=[job])
+                .resolve_job_def("by_hand")
+                .execute_in_process(instance=instance)
+            )
+            (evaluation,) = result.get_asset_check_evaluations()
+            assert evaluation.passed is (name != "missed")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
+def test_the_run_that_it_asks_for_mends_what_was_missed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    house = Materializing(tmp_path, CLASSIC)
+    first, last = "2026-11-21T05-20Z", "2026-11-21T05-22Z"
+    assert house.run(first, last, instance).success
+    ticking = Ticking(house.settings, instance)
+    before = house.rows().num_rows
+    assert asked(ticking) is None
+    house.land([("newcomer", START + seconds(90))])
+    assert (asked(ticking), WATERMARK) == (("2026-11-21T05-21Z", last), START + seconds(180))
+    assert house.run("2026-11-21T05-21Z", last, instance).success
+    assert house.rows().num_rows == before + 1
+    said = evaluations(ticking)["missed"]
+    assert (said.passed, said.metadata["mended"].value, said.metadata["stale_windows"].value) == (True, 1, 0)
