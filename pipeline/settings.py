@@ -25,6 +25,7 @@ from pipeline.settings_sections import (
     BudgetSettings,
     CheckSettings,
     DagsterSettings,
+    DrainSettings,
     LakeSettings,
     LandBudget,
     MessageSettings,
@@ -43,6 +44,7 @@ __all__ = [
     "BudgetSettings",
     "CheckSettings",
     "DagsterSettings",
+    "DrainSettings",
     "LakeSettings",
     "LandBudget",
     "MessageSettings",
@@ -76,6 +78,7 @@ class Settings(BaseSettings):
     watermark: WatermarkSettings = WatermarkSettings()
     track: TrackBudget = TrackBudget()
     land: LandBudget = LandBudget()
+    drain: DrainSettings = DrainSettings()
     tune: TuneSettings = TuneSettings()
     lake: LakeSettings = LakeSettings()
     spark: SparkSettings = SparkSettings()

@@ -237,6 +237,25 @@ class BudgetSettings(Section):
     batch_messages: int = Field(ge=1)
 
 
+class DrainSettings(Section):
+    """When an outage's backlog is drained by a run, and with how many readers."""
+
+    start_after: Positive = timedelta(minutes=10)
+    start_size: int = Field(1_000_000, ge=1)
+    stop_below: NotNegative = timedelta(minutes=1)
+    readers: int = Field(4, ge=1, le=1000)
+    round_seconds: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=20)
+    max_seconds: Annotated[Duration, Field(gt=ZERO, le=timedelta(hours=1))] = timedelta(minutes=30)
+    batch_messages: int = Field(20_000, ge=1)
+    batch_bytes: int = Field(64 << 20, ge=1)
+
+    @model_validator(mode="after")
+    def _starts_above_where_it_stops(self) -> Self:
+        if self.stop_below >= self.start_after:
+            raise ValueError("stop_below must be less than start_after: a run would start where another has just ended")
+        return self
+
+
 class TuneSettings(Section):
     """What the tuning report looks at and aims at."""
 

@@ -439,3 +439,8 @@ def test_settings_do_not_change_after_they_were_read() -> None:
         settings.watermark.band = timedelta(0)
     with pytest.raises(ValueError, match="frozen"):
         settings.watermark = settings.watermark
+
+
+def test_a_drain_starts_above_where_it_stops(written: Written) -> None:
+    said = refusal(written('[drain]\nstart_after = "1m"\nstop_below = "1m"\n'))
+    assert "stop_below must be less than start_after" in said
