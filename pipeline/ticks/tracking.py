@@ -1,7 +1,7 @@
 """One tick of the tracking subscription: what was published becomes the histogram, and the watermark is decided."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,22 @@ from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.standing import Beginning, Snapshot, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """What became part of the histogram: messages, and the entries of the log that hold them."""
+
+    messages: int = 0
+    snapshots: int = 0
+    acknowledged: Acknowledged = field(default_factory=Acknowledged)
+
+    def __add__(self, other: "Persisted") -> "Persisted":
+        return Persisted(
+            self.messages + other.messages,
+            self.snapshots + other.snapshots,
+            self.acknowledged + other.acknowledged,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +72,44 @@ def track(
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
     """
-    standing = log.catch_up()
-    if standing.complete_from is None:
-        log.begin(Beginning(_known_from(tracking_backlog, clock)))
-    messages, snapshots, acknowledged = 0, 0, Acknowledged()
-    for batch in batches(subscription, budget, clock):
-        with subscription.leased(batch):
-            log.append(Snapshot(histogram_of(batch.messages, reader)))
-            acknowledged += subscription.acknowledge(batch)
-        messages += len(batch)
-        snapshots += 1
+    begin_where_new(log, tracking_backlog, clock)
+    persisted = persist(subscription, log=log, reader=reader, budget=budget, clock=clock)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
     log.decide(lambda standing: standing.decide(base, tracking, policy, clock.now()))
     return Tracked(
         standing=log.compact_if_due(),
-        messages=messages,
-        snapshots=snapshots,
-        acknowledged=acknowledged,
-        problems=(*acknowledged.problems, *(problem for problem in (tracking_problem, base_problem) if problem)),
+        messages=persisted.messages,
+        snapshots=persisted.snapshots,
+        acknowledged=persisted.acknowledged,
+        problems=(
+            *persisted.acknowledged.problems,
+            *(problem for problem in (tracking_problem, base_problem) if problem),
+        ),
     )
+
+
+def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> None:
+    """Write the log's first entry where it has none. Before that nothing may be acknowledged on tracking."""
+    if log.catch_up().complete_from is None:
+        log.begin(Beginning(_known_from(tracking_backlog, clock)))
+
+
+def persist(
+    subscription: Subscription, *, log: TrackingLog, reader: HeartbeatReader, budget: Budget, clock: Clock
+) -> Persisted:
+    """Pull, make each batch's histogram an entry of the log, acknowledge, and report.
+
+    Guarantee: what is acknowledged on tracking is in the log. Any number of readers may run at once. Assumption: the log
+    has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged.
+    """
+    persisted = Persisted()
+    for batch in batches(subscription, budget, clock):
+        with subscription.leased(batch):
+            log.append(Snapshot(histogram_of(batch.messages, reader)))
+            persisted += Persisted(len(batch), 1, subscription.acknowledge(batch))
+    return persisted
 
 
 def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:
