@@ -101,8 +101,8 @@ def persist(
 ) -> Persisted:
     """Pull, make each batch's histogram an entry of the log, acknowledge, and report.
 
-    Guarantee: what is acknowledged on tracking is in the log. Any number of readers may run at once. Assumption: the log
-    has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged.
+    Guarantee: what is acknowledged on tracking is in the log. Any number of readers may run at once. Assumption: the
+    log has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged.
     """
     persisted = Persisted()
     for batch in batches(subscription, budget, clock):
