@@ -153,7 +153,7 @@ _ALL = (
     _patched("a restart forgets the histogram", 10, _anyway, f"{LOG}.TrackingLog._restored", restored_without_cells),
     _patched(
         "a checkpoint forgets the frontier",
-        1000,
+        1200,
         both(by_frontier, often_compacted),
         f"{LOG}.TrackingLog.compact_if_due",
         compact_without_the_frontier,
@@ -164,7 +164,7 @@ _ALL = (
     ),
     _patched(
         "decided without a frontier",
-        1000,
+        6000,
         both(by_frontier, soon),
         f"{ESTIMATOR}._frontier",
         frontier_without_need_of_one,
@@ -174,14 +174,14 @@ _ALL = (
     _patched("a seek is a reading like any other", 100, _anyway, f"{STANDING}.follow", follow_without_seeks),
     _patched(
         "<= for < in the frontier",
-        3000,
+        2500,
         both(just_in_time, by_frontier),
         f"{HISTOGRAM}.frontier_before",
         frontier_with_ties,
     ),
     _patched(
         "<= for < in the anchor",
-        3000,
+        2500,
         both(just_in_time, by_band),
         f"{HISTOGRAM}.newest_valid_before",
         anchor_with_ties,
@@ -191,12 +191,12 @@ _ALL = (
         "a quantile of the whole band", 1200, quantiles, f"{HISTOGRAM}.quantile_between", quantile_of_the_whole_band
     ),
     _patched("complete_from is ignored", 100, kept, f"{STANDING}.estimate", estimate_as_if_complete),
-    _patched("no look for holes", 1000, hole, f"{ESTIMATOR}._end_of_hole", lambda *_: None),
+    _patched("no look for holes", 2000, hole, f"{ESTIMATOR}._end_of_hole", lambda *_: None),
     _patched("unknown is nothing outstanding", 300, kept, "pipeline.ticks.tracking._reading", reading_of_nothing),
     _patched("the watermark follows the candidate back", 200, _anyway, f"{ESTIMATOR}._Held.decided", decided_anyway),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
     Planted("no slack for base", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),
-    Planted("no slack for tracking", 2000, slack, policy=lambda policy: replace(policy, reading_slack=ZERO)),
+    Planted("no slack for tracking", 3000, slack, policy=lambda policy: replace(policy, reading_slack=ZERO)),
     _patched("idle whatever base holds", 1300, idle, f"{ESTIMATOR}.is_idle", idle_whatever_base_holds),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 20, micro_batch=CopiesByMessage),
@@ -204,7 +204,7 @@ _ALL = (
     Planted("windows above the watermark", 20, micro_batch=Ahead),
     Planted("a run reads the version that it knew", 20, micro_batch=NotLoadedAgain),
     Planted("no fence", 300, two_runners, micro_batch=Unfenced),
-    _patched("missed messages are not counted", 400, _anyway, "tests.simulation.oracle.missed", lambda *_: {}),
+    _patched("missed messages are not counted", 600, _anyway, "tests.simulation.oracle.missed", lambda *_: {}),
 )
 
 PLANTED = {planted.name: planted for planted in _ALL}

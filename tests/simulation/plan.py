@@ -125,7 +125,7 @@ def plan_of(seed: int) -> Plan:
     kind: Kind = rng.choice(KINDS)
     is_live = kind == "just in time"
     if is_live:
-        band_s = rng.choice([1, 2, 5])
+        band_s = rng.choice([2, 5, 10])
     band_us = round(band_s * SECOND)
     delayed = whole and not is_live and rng.random() < 0.3
     planned = SOURCES[kind](rng, band_us, whole)
@@ -133,7 +133,7 @@ def plan_of(seed: int) -> Plan:
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
         assert disorder_of(messages) <= band_us, f"seed {seed}: the sources break their own assumption"
-    visible_after = timedelta(seconds=0 if is_live else rng.choice([0, 0, 0.7, 2, 5]))
+    visible_after = timedelta(seconds=rng.choice([0, 0, 0, 2] if is_live else [0, 0, 0.7, 2, 5]))
     slack = visible_after + timedelta(seconds=1 if delayed else 0)
     first, last = messages[0].arrives_us, messages[-1].arrives_us
     span = last - first + 10 * SECOND
@@ -157,9 +157,11 @@ def plan_of(seed: int) -> Plan:
         tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
         ends_us=last + rng.choice([0, 5, 60]) * SECOND,
         scales_us={
-            worker: _scale(rng, span, band_us if is_live else None) for worker in ("tracker", "lander", "runner")
+            "tracker": band_us // 4 if is_live else _scale(rng, span),
+            "lander": band_us // rng.choice([1, 2]) if is_live else _scale(rng, span),
+            "runner": band_us if is_live else _scale(rng, span),
         },
-        starts_at_once=rng.random() < 0.5,
+        starts_at_once=is_live or rng.random() < 0.5,
         step_us=SLOW_STEPS if is_live else rng.choice([(0, 1, 1000, 50_000), SLOW_STEPS]),
         outages=() if is_live else _outages(rng, first, span),
         incidents=_incidents(rng, first, span) if troubled and hole_until_us is None else (),
@@ -174,9 +176,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def _scale(rng: random.Random, span_us: int, band_us: int | None) -> int:
-    if band_us is not None:
-        return max(SECOND // 2, band_us // 2)
+def _scale(rng: random.Random, span_us: int) -> int:
     return max(SECOND // 2, span_us // rng.choice([4, 10, 30]))
 
 
