@@ -55,6 +55,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
                 windows,
                 heartbeats=lake.heartbeats("run"),
                 diffs=lake.diffs("run"),
+                status=lake.whole().stream_status(),
                 plan=plan,
                 watermark=watermark,
                 run=context.run.run_id,

@@ -10,6 +10,8 @@ from pipeline.lake.address import arrow_files, open_objects, storage_options, ta
 from pipeline.lake.checked import Checked, CheckedStore
 from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.staleness import Staleness
+from pipeline.lake.stream_status import StreamStatus
+from pipeline.lake.streams import Streams
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.lake.tuning_reports import TuningReports
@@ -17,6 +19,7 @@ from pipeline.settings import LakeSettings
 from pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
+STREAM_STATUS, STREAMS = "stream_status", "streams"
 
 
 class Lake:
@@ -48,6 +51,19 @@ class Lake:
             self._fields,
             self._clock,
         )
+
+    def stream_status(self) -> StreamStatus:
+        """What is remarkable about streams, by window."""
+        return StreamStatus(
+            self._table(STREAM_STATUS, diffs.PARTITION),
+            open_objects(self._settings),
+            arrow_files(self._settings, STREAM_STATUS),
+            self._clock,
+        )
+
+    def streams(self) -> Streams:
+        """Each stream's first and last heartbeat."""
+        return Streams(self._table(STREAMS, ""), self.diffs())
 
     def tuning_reports(self) -> TuningReports:
         """The tuning reports that are kept."""

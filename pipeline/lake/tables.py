@@ -38,7 +38,7 @@ class DataFile:
 
 
 class LakeTable:
-    """One Delta table, partitioned by one text column. Not shared between threads."""
+    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads."""
 
     def __init__(self, uri: str, storage_options: dict[str, str], partition_column: str) -> None:
         self.uri = uri

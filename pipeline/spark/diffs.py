@@ -54,7 +54,7 @@ def heartbeat_diffs(
     that interval alone, so any way of cutting a range into runs gives the same rows. `previous_...` is the stream's
     heartbeat before, at most `lookback` earlier; null if there is none.
     """
-    read = heartbeats.where(F.col("event_time").between(_moment(start - lookback), _moment(end)))
+    read = heartbeats.where(F.col("event_time").between(moment(start - lookback), moment(end)))
     return with_differences(
         without_copies(read), fields, start=start, end=end, lookback=lookback, period=period, length=window_length
     )
@@ -130,35 +130,9 @@ def with_differences(
         "late",
         F.date_format(window_start, "yyyy-MM-dd'T'HH-mm'Z'").alias("window"),
     )
-    return with_previous.where((F.col("event_time") >= _moment(start)) & (F.col("event_time") < _moment(end)))
+    return with_previous.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
 
 
-def silent_streams(
-    heartbeats: DataFrame, *, start: datetime, end: datetime, lookback: timedelta, length: timedelta
-) -> DataFrame:
-    """`window, stream_id`: the streams that had a heartbeat in the lookback before a window and none in it.
-
-    `heartbeats` as for `heartbeat_diffs`; copies do no harm.
-    """
-    length_us, lookback_us = us(length), us(lookback)
-    same_stream = Window.partitionBy("stream_id").orderBy("event_time")
-    event_us = F.unix_micros("event_time")
-    following = F.coalesce(F.lead(event_us).over(same_stream), F.lit(to_us(end) + lookback_us))
-    # The windows that begin after this heartbeat, within the lookback, and end before the stream's next one.
-    first = F.greatest(event_us - F.pmod(event_us, F.lit(length_us)) + length_us, F.lit(to_us(start)))
-    last = F.least(
-        following - F.pmod(following, F.lit(length_us)) - length_us,
-        event_us + lookback_us,
-        F.lit(to_us(end) - length_us),
-    )
-    return (
-        heartbeats.where(F.col("event_time").between(_moment(start - lookback), _moment(end)))
-        .select("stream_id", first.alias("first"), last.alias("last"))
-        .where(F.col("first") <= F.col("last"))
-        .select("stream_id", F.explode(F.sequence("first", "last", F.lit(length_us))).alias("start_us"))
-        .select(F.date_format(F.timestamp_micros("start_us"), "yyyy-MM-dd'T'HH-mm'Z'").alias("window"), "stream_id")
-    )
-
-
-def _moment(moment: datetime) -> Column:
-    return F.timestamp_micros(F.lit(to_us(moment)).cast("bigint"))
+def moment(at: datetime) -> Column:
+    """A moment as a literal, exact."""
+    return F.timestamp_micros(F.lit(to_us(at)).cast("bigint"))

@@ -2,20 +2,22 @@
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from pipeline.clock import Clock, iso
 from pipeline.errors import WindowNotClosed
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.diffs import DiffRun, HeartbeatDiffs, Replaced
 from pipeline.lake.heartbeats import Heartbeats
-from pipeline.spark.diffs import heartbeat_diffs, input_schema, silent_streams
+from pipeline.lake.stream_status import Kind, StreamStatus
+from pipeline.lake.windowed import PARTITION, WindowedTable
+from pipeline.spark.diffs import heartbeat_diffs, input_schema
+from pipeline.spark.silence import DIFFS_READ, stream_status
 from pipeline.windows import Window, runs_of_neighbours
 
 logger = logging.getLogger(__name__)
@@ -37,12 +39,14 @@ class DiffPlan:
 @dataclass(frozen=True, slots=True)
 class Computed:
     """What a micro-batch did: rows by window, the windows that another run had computed meanwhile from input at
-    least as new, and by window how many streams were silent and the first of their names."""
+    least as new (their diffs, their streams' status), and by window how many streams stopped and the first of their
+    names."""
 
     run: str
     heartbeats_version: int
     rows: Mapping[str, int]
     superseded: Sequence[str] = ()
+    status_superseded: Sequence[str] = ()
     silent: Mapping[str, tuple[int, list[str]]] = field(default_factory=dict)
     input_rows: int = 0
 
@@ -53,31 +57,48 @@ def compute_windows(
     *,
     heartbeats: Heartbeats,
     diffs: HeartbeatDiffs,
+    status: StreamStatus,
     plan: DiffPlan,
     watermark: datetime | None,
     run: str,
     clock: Clock,
 ) -> Computed:
-    """Compute a contiguous range of windows and replace them in the lake.
+    """Compute a contiguous range of windows and replace them in the lake, their diffs and their streams' status.
 
-    Guarantee: readers see each window whole, before or after; the same input gives the same rows. Raises
+    Guarantee: readers see each window of each table whole, before or after; the same input gives the same rows. Raises
     WindowNotClosed, before anything is read or written, if the watermark has not passed every window.
     """
     refuse_open(windows, watermark)
-    compute = partial(_compute, spark, heartbeats, diffs, plan, watermark, run, clock)
+    compute = partial(_compute, spark, heartbeats, diffs, status, plan, watermark, run, clock)
     computed = compute(windows)
     # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
-    versions = diffs.versions(computed.superseded)
-    older = [w for w in windows if w.key in versions and versions[w.key] < computed.heartbeats_version]
+    older = _of_older_input(computed, windows, diffs, status)
     for stretch in runs_of_neighbours(older):
         again = compute(stretch)
         computed = replace(
             computed,
             rows={**computed.rows, **again.rows},
             superseded=[key for key in computed.superseded if key not in again.rows],
-            silent={**computed.silent, **again.silent},
+            status_superseded=[key for key in computed.status_superseded if key not in again.rows],
         )
-    return computed
+    return replace(computed, silent=_silent(status, computed.rows))
+
+
+def _of_older_input(
+    computed: Computed, windows: Sequence[Window], diffs: HeartbeatDiffs, status: StreamStatus
+) -> list[Window]:
+    """The windows of which another run's diffs or status stand, made from less than this run has read."""
+    others: list[tuple[WindowedTable, Sequence[str]]] = [
+        (diffs, computed.superseded),
+        (status, computed.status_superseded),
+    ]
+    older = {
+        key
+        for table, superseded in others
+        for key, version in table.versions(superseded).items()
+        if version < computed.heartbeats_version
+    }
+    return [window for window in windows if window.key in older]
 
 
 def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
@@ -96,6 +117,7 @@ def _compute(
     spark: SparkSession,
     heartbeats: Heartbeats,
     diffs: HeartbeatDiffs,
+    status: StreamStatus,
     plan: DiffPlan,
     watermark: datetime | None,
     run: str,
@@ -104,7 +126,8 @@ def _compute(
 ) -> Computed:
     start, end = windows[0].start, windows[-1].end
     keys = [window.key for window in windows]
-    fence = diffs.fence(keys)  # before the input is listed, or a newer computation could be undone by an older one
+    # Before the input is listed, or a newer computation could be undone by an older one.
+    fence, status_fence = diffs.fence(keys), status.fence(keys)
     files = heartbeats.files_between(start - plan.lookback, end)
     attempt = DiffRun(
         name=f"{run}-{uuid.uuid4().hex[:8]}",
@@ -114,19 +137,22 @@ def _compute(
         started_at=clock.now(),
     )
     diffs.leave_manifest(attempt)
-    silent: dict[str, tuple[int, list[str]]] = {}
     if files.paths:
         logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.paths), files.rows)
         frame = spark.read.schema(input_schema(plan.fields)).parquet(*files.paths)
-        _write(_diffs(frame, plan, start, end), diffs.folder_of(attempt.name))
-        silent = _silent(frame, plan, start, end)
+        folder = diffs.folder_of(attempt.name)
+        _write(_diffs(frame, plan, start, end), folder)
+        written = spark.read.schema(DIFFS_READ).parquet(folder)
+        _write(_status(written, frame, plan, start, end), status.folder_of(attempt.name))
+    # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
+    replaced_status: Replaced = status.replace(attempt, status_fence)
     replaced: Replaced = diffs.replace(attempt, fence)
     return Computed(
         run=attempt.name,
         heartbeats_version=files.version,
         rows=replaced.rows,
         superseded=replaced.superseded,
-        silent=silent,
+        status_superseded=replaced_status.superseded,
         input_rows=files.rows,
     )
 
@@ -143,18 +169,19 @@ def _diffs(frame: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> 
     )
 
 
+def _status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
+    """One file a window: next to nothing is written, and no stream is looked for in it."""
+    rows = stream_status(diffs, heartbeats, start=start, end=end, lookback=plan.lookback, length=plan.window_length)
+    return rows.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
+
+
 def _write(frame: DataFrame, folder: str) -> None:
-    frame.write.mode("error").partitionBy("window").parquet(folder)
+    frame.write.mode("error").partitionBy(PARTITION).parquet(folder)
 
 
-def _silent(frame: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> dict[str, tuple[int, list[str]]]:
-    streams = silent_streams(frame, start=start, end=end, lookback=plan.lookback, length=plan.window_length)
-    by_window = (
-        streams.distinct()
-        .groupBy("window")
-        .agg(
-            F.count("*").alias("count"),
-            F.slice(F.sort_array(F.collect_list("stream_id")), 1, SILENT_NAMED).alias("names"),
-        )
-    )
-    return {row["window"]: (row["count"], list(row["names"])) for row in by_window.collect()}
+def _silent(status: StreamStatus, windows: Iterable[str]) -> dict[str, tuple[int, list[str]]]:
+    """By window, how many streams stopped, and the first of their names."""
+    stopped: dict[str, list[str]] = {}
+    for row in status.rows(set(windows), Kind.STOPPED).select([PARTITION, "stream_id"]).to_pylist():
+        stopped.setdefault(row[PARTITION], []).append(row["stream_id"])
+    return {key: (len(names), names[:SILENT_NAMED]) for key, names in stopped.items()}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.spark.diffs import heartbeat_diffs, silent_streams
+from pipeline.spark.diffs import heartbeat_diffs
 from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PERIOD, Beat, at, diffs, expected, frame
 
 STREAMS = 60
@@ -153,17 +153,3 @@ def test_a_range_in_one_run_or_window_by_window_gives_the_same_rows(spark: Spark
     whole = [tuple(row) for row in diffs(spark, traffic, 0, 1200)]
     pieces = [tuple(row) for start in (900, 0, 600, 300) for row in diffs(spark, traffic, start, start + 300)]
     assert sorted(pieces, key=lambda one: (one[0], one[1], one[-3])) == whole
-
-
-def test_a_silent_stream_has_a_heartbeat_in_the_lookback_and_none_in_the_window(
-    spark: SparkSession, traffic: list[Beat]
-) -> None:
-    found = silent_streams(frame(spark, traffic), start=at(0), end=at(1200), lookback=LOOKBACK, length=LENGTH)
-    silent = {(row.window, row.stream_id) for row in found.collect()}
-    by_hand = set()
-    for start in (0, 300, 600, 900):
-        before = {beat.stream for beat in traffic if start - 600 <= beat.event < start}
-        within = {beat.stream for beat in traffic if start <= beat.event < start + 300}
-        by_hand |= {(at(start).strftime("%Y-%m-%dT%H-%MZ"), stream) for stream in before - within}
-    assert by_hand
-    assert silent == by_hand

@@ -16,6 +16,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake.diffs import DiffRun, HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.layout import Lake
+from pipeline.lake.stream_status import StreamStatus
 from pipeline.settings import LakeSettings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
 from pipeline.windows import Window, Windowing
@@ -59,12 +60,14 @@ class House:
         watermark: datetime | None = None,
         heartbeats: Heartbeats | None = None,
         diffs: HeartbeatDiffs | None = None,
+        status: StreamStatus | None = None,
     ) -> Computed:
         return compute_windows(
             self.spark,
             windows,
             heartbeats=heartbeats or self.lake.heartbeats(),
             diffs=diffs or self.lake.diffs(),
+            status=status or self.lake.stream_status(),
             plan=PLAN,
             watermark=watermark or at(5000),
             run="run",
@@ -121,6 +124,7 @@ def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
             WINDOWS,
             heartbeats=house.lake.heartbeats(),
             diffs=house.lake.diffs(),
+            status=house.lake.stream_status(),
             plan=PLAN,
             watermark=watermark,
             run="run",

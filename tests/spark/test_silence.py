@@ -1,0 +1,131 @@
+"""What is remarkable about a stream in a window, on a real Spark, against a loop in plain Python."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.lake.stream_status import STATUS
+from pipeline.spark.diffs import heartbeat_diffs
+from pipeline.spark.silence import stream_status
+from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PERIOD, Beat, at, frame
+
+WINDOW = int(LENGTH.total_seconds())
+BACK = LOOKBACK.total_seconds()
+BEAT = PERIOD.total_seconds()
+
+
+def status(spark: SparkSession, beats: Sequence[Beat], start: float = 0, end: float = 300) -> list[dict[str, Any]]:
+    """What Spark makes of them, by window, stream and kind."""
+    landed = frame(spark, beats)
+    span = {"start": at(start), "end": at(end), "lookback": LOOKBACK}
+    diffs = heartbeat_diffs(landed, FIELDS, period=PERIOD, window_length=LENGTH, **span)
+    rows = [row.asDict() for row in stream_status(diffs, landed, length=LENGTH, **span).collect()]
+    return sorted(rows, key=order)
+
+
+def order(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["window"], row["stream_id"], row["kind"]
+
+
+def naive(event: float | None) -> datetime | None:
+    return None if event is None else at(event).replace(tzinfo=None)
+
+
+def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, Any]]:
+    """The same by another way: for each window and stream, what a person would look for."""
+    events: dict[str, set[tuple[float, str]]] = defaultdict(set)
+    for beat in beats:
+        events[beat.stream].add((beat.event, beat.publisher_id or f"message {beat.message_id}"))
+    rows: list[dict[str, Any]] = []
+    window = start
+    while window < end:
+        for stream, heard in events.items():
+            within = sorted(event for event, _ in heard if window <= event < window + WINDOW)
+            before = max((event for event, _ in heard if window - BACK <= event < window), default=None)
+            gaps = []
+            for number, event in enumerate(within):
+                earlier = within[number - 1] if number else max((e for e, _ in heard if e < window), default=None)
+                gap = None if earlier is None else (at(event) - at(earlier)).total_seconds()
+                if gap is not None and gap <= BACK and int(gap / BEAT + 0.5) > 1:
+                    gaps.append(gap)
+            row = {
+                "stream_id": stream,
+                "kind": "",
+                "last_event_time": naive(before),
+                "first_event_time": naive(within[0] if within else None),
+                "heartbeats": len(within) or None,
+                "gaps": None,
+                "missed_heartbeats": None,
+                "longest_gap_seconds": None,
+                "window": at(window).strftime("%Y-%m-%dT%H-%MZ"),
+            }
+            if before is not None and not within:
+                rows.append({**row, "kind": "stopped"})
+            if before is None and within:
+                rows.append({**row, "kind": "started"})
+            if gaps:
+                missed = sum(int(gap / BEAT + 0.5) - 1 for gap in gaps)
+                said = {"gaps": len(gaps), "missed_heartbeats": missed, "longest_gap_seconds": max(gaps)}
+                rows.append({**row, **said, "kind": "missed"})
+        window += WINDOW
+    return sorted(rows, key=order)
+
+
+@pytest.fixture(scope="module")
+def traffic() -> list[Beat]:
+    """Streams that beat, miss, fall silent for less and for more than the lookback and to the microsecond of it, with
+    copies and equal moments."""
+    source = random.Random(7_331)
+    beats: list[Beat] = []
+    for stream in range(120):
+        event = float(source.choice([-1200, -600, -300, 0, 300])) + source.choice([0, 0, source.uniform(-50, 50)])
+        until = source.choice([100, 700, 1500])
+        while event < until:
+            event = round(event, 6)
+            identity = source.choice([None, f"id{len(beats)}"])
+            beats.append(Beat(f"s{stream}", event, str(len(beats)), identity, event + 1))
+            if source.random() < 0.2:
+                again = beats[-1].message_id if identity is None else str(len(beats))
+                beats.append(Beat(f"s{stream}", event, again, identity, event + source.choice([1, 60])))
+            event += source.choice([0, 30, 30, 30, 30, 44.999999, 45, 90, 300, 599.999999, 600, 600.000001, 900, 1300])
+    source.shuffle(beats)
+    return beats
+
+
+def test_every_row_is_what_a_person_would_find(spark: SparkSession, traffic: list[Beat]) -> None:
+    made = status(spark, traffic, 0, 1200)
+    assert {row["kind"] for row in made} == {"stopped", "started", "missed"}
+    assert made == expected(traffic, 0, 1200)
+
+
+def test_a_range_in_one_run_or_window_by_window_in_any_order_gives_the_same_rows(
+    spark: SparkSession, traffic: list[Beat]
+) -> None:
+    whole = status(spark, traffic, 0, 1200)
+    pieces = [row for start in (900, 0, 600, 300) for row in status(spark, traffic, start, start + 300)]
+    assert sorted(pieces, key=order) == whole
+
+
+def test_a_stream_that_beats_as_promised_has_no_row(spark: SparkSession) -> None:
+    assert status(spark, [Beat("a", 30 * number, str(number)) for number in range(-5, 20)], 0, 600) == []
+
+
+def test_a_stream_is_called_stopped_in_each_window_whose_lookback_reaches_its_last_heartbeat(
+    spark: SparkSession,
+) -> None:
+    rows = status(spark, [Beat("a", -600, "1"), Beat("b", -600.000001, "2"), Beat("c", -1, "3")], 0, 900)
+    assert [(row["window"][-6:-1], row["stream_id"]) for row in rows] == [
+        ("12-00", "a"),
+        ("12-00", "c"),
+        ("12-05", "c"),
+    ]
+
+
+def test_the_columns_are_those_of_the_table(spark: SparkSession) -> None:
+    (row,) = status(spark, [Beat("a", 10, "1")])
+    assert list(row) == STATUS.names
