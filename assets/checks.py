@@ -1,7 +1,6 @@
 """Asset checks: late, missed, and lost outside of the pipeline, each against what the settings put up with."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from itertools import islice
 
 import dagster as dg
@@ -11,13 +10,12 @@ from pipeline.clock import SystemClock, iso
 from pipeline.lake.audit import Audit, audit
 from pipeline.lake.late import Late
 from pipeline.lake.missed import Missed
+from pipeline.lake.report import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.settings_sections import NEVER
 from resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE = "missed", "late", "lost_outside"
-LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
-"""How far back the checks look: event times below the watermark, and what base has passed lately."""
 NAMED = 20
 USER = "checks"
 
@@ -49,11 +47,6 @@ DESCRIPTIONS: Mapping[str, str] = {
     LOST_OUTSIDE: "What tracking saw and base has passed within an hour, and never landed: a seek forward, an expiry, "
     "or somebody else acknowledging on base.",
 }
-
-
-def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """From which event time on late heartbeats are counted."""
-    return (now if watermark is None else watermark) - LATE_WITHIN
 
 
 def missed_result(missed: Missed, settings: Settings) -> dg.AssetCheckResult:

@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 
 from pipeline.cli.explained import explanation_facts, show_explanation
+from pipeline.cli.losses import loss_details, loss_facts
 from pipeline.cli.run import AsJson, wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.durations import format_duration
@@ -17,7 +18,7 @@ from pipeline.errors import CorruptObject, LakeError
 from pipeline.lake.diffs import PARTITION
 from pipeline.lake.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.layout import Lake
-from pipeline.lake.report import LakeReport, read_report
+from pipeline.lake.report import LakeReport, read_losses, read_report
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.explanation import explain as explain_decision
@@ -39,9 +40,10 @@ def status(as_json: AsJson = False) -> None:
     """Where the watermark stands, and what has landed and been computed."""
     settings, clock = load_settings(), SystemClock()
     report = read_report(_lake(settings), settings.windowing)
-    facts = _facts(report, clock.now())
+    losses = read_losses(_lake(settings), settings.windowing, settings.windows.lookback, clock.now())
+    facts = {**_facts(report, clock.now()), **loss_facts(losses)}
     if as_json:
-        print(json.dumps(facts, default=plain))
+        print(json.dumps({**facts, **loss_details(losses)}, default=plain))
         return
     table = Table.grid(padding=(0, 3))
     table.add_column(style="bold")

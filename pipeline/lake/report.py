@@ -2,14 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pipeline.clock import from_us
+from pipeline.lake.audit import Audit, audit
+from pipeline.lake.late import Late
 from pipeline.lake.layout import Lake
+from pipeline.lake.missed import Missed
 from pipeline.lake.tables import data_files
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.watermark.standing import Standing
 from pipeline.windows import Window, Windowing, due
+
+LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
+"""How far back is looked: event times below the watermark, and what base has passed lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,32 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
         computed_at={} if table is None else _committed_at(diffs.table.committed_ms()),
         waiting=due(closed, set(rows), heartbeats.hours()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What did not go as it should: late within a day, missed and not mended, lost outside of the pipeline within an
+    hour."""
+
+    missed: Missed
+    late: Late
+    lost: Audit
+
+
+def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime) -> Losses:
+    """Read them, going on from what the last check left in the lake. Raises LakeError."""
+    log = lake.tracking_log()
+    newest = log.newest_decision()
+    return Losses(
+        missed=lake.staleness(windowing, lookback, lake.checked().newest()).check(),
+        late=lake.late(windowing).since(late_since(None if newest is None else newest.decision.watermark, now)),
+        lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
+    )
+
+
+def late_since(watermark: datetime | None, now: datetime) -> datetime:
+    """From which event time on late heartbeats are counted."""
+    return (now if watermark is None else watermark) - LATE_WITHIN
 
 
 def _committed_at(milliseconds: Mapping[str, int]) -> dict[str, datetime]:

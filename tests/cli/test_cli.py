@@ -299,6 +299,8 @@ def test_status_tells_where_everything_stands(built: Built) -> None:
     closed = windowing.closed_at(watermark, min(times))
     assert facts["windows_waiting"] == len(closed) - 1
     assert facts["rows_computed"] == sum(time < windowing.named(built.first).end for time in times)
+    assert (facts["late"], facts["missed"], facts["windows_stale"], facts["lost_at_least"]) == (0, 0, 0, 0)
+    assert facts["stale_windows"] == []
 
 
 def test_status_for_people_has_the_same_facts(built: Built) -> None:

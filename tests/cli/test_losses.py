@@ -1,0 +1,56 @@
+"""What is late, missed and lost, as `tidemark status` says it: on a lake where something of each has happened."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipeline.cli.app import app
+from pipeline.cli.losses import loss_details, loss_facts
+from pipeline.lake.report import read_losses
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.standing import Beginning, Decided, Snapshot
+from tests.lake.builders import Beat
+from tests.lake.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
+from tests.watermark.builders import at, effective, published
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """Two heartbeats landed in time, one late and missed; one more was tracked and never landed."""
+    history = new_history(tmp_path)
+    history.land([Beat("a", 10), Beat("a", 70)])
+    history.compute(0, 1)
+    history.land([Beat("b", 75, late=True)])
+    log = history.lake.tracking_log()
+    log.begin(Beginning(at(0)))
+    log.append(Snapshot(published([(11, 10), (71, 70), (76, 75), (80, 79)])))
+    base = effective(600)
+    decision = Decision(at=at(600), watermark=at(590), reason=Reason.ADVANCED, base=base, tracking=effective(600))
+    log.append(Decided(decision, base.newest, base.newest, Policy()))
+    return history
+
+
+def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: History) -> None:
+    losses = read_losses(history.lake, WINDOWING, LOOKBACK, at(601))
+    facts, details = loss_facts(losses), loss_details(losses)
+    assert (facts["late"], facts["late_copies"]) == (1, 0)
+    assert (facts["missed"], facts["windows_stale"], facts["first_stale_window"]) == (1, 1, WINDOWS[1].key)
+    assert (facts["lost_at_least"], facts["lost_at_most"]) == (1, 1)
+    assert details["late_by_window"] == details["missed_by_window"] == {WINDOWS[1].key: 1}
+    assert details["late_by_stream"] == details["missed_by_stream"] == {"b": 1}
+    assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 0}]
+    assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
+
+
+def test_the_command_prints_them_to_people_and_to_programs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = history.folder / "tidemark.toml"
+    settings.write_text('[lake]\nuri = "file:lake"\n[windows]\nlength = "1m"\nlookback = "90s"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
+    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    assert (facts["missed"], facts["windows_stale"], facts["late"]) == (1, 1, 1)
+    assert facts["stale_windows"][0]["window"] == WINDOWS[1].key
+    said = " ".join(CliRunner().invoke(app, ["status"]).output.split())
+    assert f"missed 1 missed and mended 0 windows stale 1 first stale window {WINDOWS[1].key}" in said
