@@ -146,8 +146,8 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
     def distinct(rows: pa.Table) -> Ints:
         return a_second(rows.group_by(["second", "message_id"], use_threads=False).aggregate([])["second"])
 
-    of_good = _with_seconds(good, "publish_time", "event_time")
-    of_bad = _with_seconds(bad, "publish_time")
+    of_good = with_seconds(good, "publish_time", "event_time")
+    of_bad = with_seconds(bad, "publish_time")
     rejected = distinct(of_bad)
     landed = distinct(pa.concat_tables([of_good.select(["second", "message_id"]), of_bad]))
     has_event = pc.not_equal(cells["event"], NO_EVENT)
@@ -159,7 +159,7 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
     return np.stack([tracked, landed, at_least, np.maximum(tracked - landed, at_least)], axis=1)
 
 
-def _with_seconds(rows: pa.Table | None, publish: str, event: str | None = None) -> pa.Table:
+def with_seconds(rows: pa.Table | None, publish: str, event: str | None = None) -> pa.Table:
     """Message ids with their publish second, and, where it is asked for, their event second."""
     columns = {"second": publish} if event is None else {"second": publish, "event": event}
     if rows is None:

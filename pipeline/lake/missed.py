@@ -26,12 +26,17 @@ class StaleWindow:
 
     @property
     def sentence(self) -> str:
+        """Which window, and why it is stale."""
+        return f"{self.window}: {self.why}"
+
+    @property
+    def why(self) -> str:
         """Why it is stale."""
         if self.computed_from is None:
-            return f"{self.window}: nobody can say any more what it has read of what is in its reach"
+            return "nobody can say any more what it has read of what is in its reach"
         return (
-            f"{self.window}: computed from version {self.computed_from} of heartbeats, without {self.missed} of its "
-            f"own and {self.missed_before} in its lookback"
+            f"computed from version {self.computed_from} of heartbeats, without {self.missed} of its own and "
+            f"{self.missed_before} in its lookback"
         )
 
 

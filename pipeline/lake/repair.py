@@ -1,0 +1,177 @@
+"""A lake looked at as a whole before a repair: its windows, its tracking log, and its orphans."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+
+from pipeline.clock import Clock, iso
+from pipeline.errors import CorruptObject, LakeError, LakeUnreachable
+from pipeline.lake import diffs, heartbeats, quarantine
+from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
+from pipeline.lake.integrity import Integrity, Progress, WindowChecker
+from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
+from pipeline.lake.log_check import LogHealth, Untracked, check_log, relied_on, untracked
+from pipeline.lake.log_witness import LogWitness, what_to_do
+from pipeline.lake.orphans import Orphan, orphaned_files, orphaned_manifests, remove
+from pipeline.lake.tables import LakeTable
+from pipeline.lake.windowed import MANIFESTS
+from pipeline.settings import Settings
+from pipeline.windows import Window
+
+STREAM_STATUS = "stream_status"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found. `orphans` are by the folder of the lake that they are in."""
+
+    integrity: Integrity
+    log: LogHealth
+    untracked: Untracked
+    orphans: Mapping[str, Sequence[Orphan]]
+    watermark: datetime | None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is nothing to mend."""
+        integrity = self.integrity
+        return (
+            not integrity.broken
+            and not integrity.inputs
+            and not integrity.untold
+            and self.log.is_whole
+            and not self.untracked.messages
+            and not any(self.orphans.values())
+        )
+
+    @property
+    def needs_a_hand(self) -> bool:
+        """Whether something is wrong that computing windows again does not mend."""
+        return (
+            bool(self.integrity.inputs or self.integrity.blocked or self.integrity.untold or self.untracked.messages)
+            or not self.log.is_whole
+        )
+
+
+class Surveyor:
+    """Looks at one lake. Removes orphans when it is told to, and changes nothing else."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._lake = Lake(settings.lake, settings.message.fields, clock)
+
+    def extent(self) -> tuple[datetime, datetime] | None:
+        """From the first window with a landed heartbeat to the end of the last closed one; None where none is."""
+        oldest = self._lake.heartbeats().extent().oldest_event_time
+        watermark = self._watermark()
+        if oldest is None or watermark is None:
+            return None
+        windows = self._settings.windowing.closed_at(watermark, oldest)
+        return (windows[0].start, windows[-1].end) if windows else None
+
+    def look(self, start: datetime, end: datetime, *, read_values: bool, progress: Progress | None = None) -> Survey:
+        """Look at the windows in `[start, end)`, at the log from then on, and at all that is orphaned.
+
+        Raises LakeError where a table's own log cannot be read, or the lake does not answer.
+        """
+        tell: Progress = progress or (lambda *_: None)
+        lake, settings = self._lake, self._settings
+        of_diffs = lake.diffs()
+        watermark = self._watermark()
+        checker = WindowChecker(
+            landed_table=self._table(HEARTBEATS, heartbeats.PARTITION),
+            heartbeats=lake.heartbeats(),
+            diffs=of_diffs,
+            beside=[self._table(STREAM_STATUS, diffs.PARTITION)],
+            staleness=lake.staleness(settings.windowing, settings.windows.lookback, lake.checked().newest()),
+            windowing=settings.windowing,
+            lookback=settings.windows.lookback,
+        )
+        # A window whose end is still to come by the clock is left for later: Dagster's partitions end now.
+        closed_at = None if watermark is None else min(watermark, self._clock.now())
+        integrity = checker.check(start, end, watermark=closed_at, read_values=read_values, progress=progress)
+        return Survey(
+            integrity=integrity,
+            log=self._log(start, relied_on(of_diffs), tell),
+            untracked=self._untracked(start, end),
+            orphans=self.orphans(tell),
+            watermark=watermark,
+        )
+
+    def orphans(self, tell: Progress) -> dict[str, list[Orphan]]:
+        """What no version of a table lists, by folder of the lake."""
+        found: dict[str, list[Orphan]] = {}
+        of_windows = (HEARTBEAT_DIFFS, STREAM_STATUS)
+        partitions = {
+            HEARTBEATS: heartbeats.PARTITION,
+            QUARANTINE: quarantine.PARTITION,
+            **dict.fromkeys(of_windows, diffs.PARTITION),
+        }
+        tables = {name: self._table(name, partition) for name, partition in partitions.items()}
+        for number, (name, table) in enumerate(tables.items()):
+            tell("orphans", number, len(tables) + 1)
+            found[name] = orphaned_files(table)
+        folder = MANIFESTS.rstrip("/")
+        place = arrow_files(self._settings.lake, folder)
+        uri = table_uri(self._settings.lake, folder)
+        found[folder] = orphaned_manifests([tables[name] for name in of_windows], place, uri)
+        tell("orphans", len(tables) + 1, len(tables) + 1)
+        return found
+
+    def remove_orphans(self, orphans: Mapping[str, Sequence[Orphan]], grace: timedelta) -> list[Orphan]:
+        """Delete those that are older than `grace`; which they were. Raises LakeError."""
+        objects, now = open_objects(self._settings.lake), self._clock.now()
+        removed = []
+        for folder, of_folder in orphans.items():
+            over = [orphan for orphan in of_folder if orphan.is_over(now, grace)]
+            remove(over, objects, folder)
+            removed += over
+        return removed
+
+    def are_mended(self, windows: Sequence[Window], since: Mapping[str, frozenset[str]]) -> list[Window]:
+        """Of these windows, those that have other files now than they had `since`."""
+        now = self.files_of(windows)
+        return [window for window in windows if now[window.key] and now[window.key] != since[window.key]]
+
+    def files_of(self, windows: Sequence[Window]) -> Mapping[str, frozenset[str]]:
+        """The files that each window has now."""
+        return self._lake.diffs().fence([window.key for window in windows]).files
+
+    def _watermark(self) -> datetime | None:
+        """Where the log says that the watermark is; None where there is none, or the log cannot be read."""
+        try:
+            decided = self._lake.tracking_log().newest_decision()
+        except CorruptObject:
+            return None
+        return None if decided is None else decided.decision.watermark
+
+    def _log(self, since: datetime, relied: datetime | None, tell: Progress) -> LogHealth:
+        log = self._lake.tracking_log()
+        note = LogWitness(open_objects(self._settings.lake)).newest()
+        health = check_log(log, since, note, lambda done, of: tell("entries of the tracking log", done, of))
+        if not health.is_whole:
+            return health
+        standing = log.catch_up()
+        watermark = standing.watermark
+        if relied is None or (watermark is not None and watermark >= relied):
+            return health
+        now = "there is no watermark" if watermark is None else f"the watermark is at {iso(watermark)}"
+        loss = (
+            f"by the tracking log {now}, and a run relied on {iso(relied)}: the log's end is lost. "
+            f"{what_to_do(standing.number)}"
+        )
+        return replace(health, lost=[loss])
+
+    def _untracked(self, start: datetime, end: datetime) -> Untracked:
+        try:
+            return untracked(self._lake.tracking_log(), self._lake.heartbeats(), start, end)
+        except LakeUnreachable:
+            raise
+        except (LakeError, pa.ArrowException):  # damage to the log, or to landed files, which is told by itself
+            return Untracked()
+
+    def _table(self, name: str, partition: str) -> LakeTable:
+        return LakeTable(table_uri(self._settings.lake, name), storage_options(self._settings.lake), partition)
