@@ -1,0 +1,221 @@
+"""Draining an outage's backlog: rounds of a Spark job whose tasks all read the same subscription.
+
+A round's length is bounded, so that a run says how far it is, ends in time, and loses nothing when it is killed.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pipeline.clock import Clock, from_us
+from pipeline.durations import format_duration
+from pipeline.errors import ReadingUnavailable
+from pipeline.heartbeat import RejectionReason
+from pipeline.lake.landings import LandedBatches
+from pipeline.lake.objects import ObjectStore
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.pubsub.backlog import Backlog
+from pipeline.pubsub.subscription import Acknowledged
+from pipeline.settings import Settings
+from pipeline.spark.drain_reader import REPORTED, Side, Split, read_split
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.landing import Landed
+from pipeline.ticks.tracking import Persisted, begin_where_new
+
+logger = logging.getLogger(__name__)
+
+DRY_ROUNDS = 2
+"""Rounds in a row that found hardly anything to pull. One may be an accident: an empty pull proves nothing."""
+
+Reader = Callable[[Split, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Ended(StrEnum):
+    """Why a drain ended; of two sides the one that stands further down counts."""
+
+    CAUGHT_UP = "caught up"
+    RAN_DRY = "ran dry"
+    TIME_IS_UP = "time is up"
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one Spark job did on one of the subscriptions, and how old its backlog was afterwards (None: not known)."""
+
+    side: Side
+    number: int
+    readers: int
+    seconds: float
+    landed: Landed
+    persisted: Persisted
+    is_dry: bool
+    backlog_age: timedelta | None
+
+    @property
+    def messages(self) -> int:
+        """All that were made durable."""
+        return self.landed.messages + self.persisted.messages
+
+    @property
+    def messages_per_second(self) -> float:
+        """All readers together."""
+        return self.messages / self.seconds if self.seconds else 0.0
+
+    def sentence(self) -> str:
+        """How far it is."""
+        what = (
+            f"tracked {self.persisted.messages} messages"
+            if self.side is Side.TRACKING
+            else f"landed {self.landed.heartbeats} heartbeats ({self.landed.late} late), "
+            f"quarantined {self.landed.rejected.total()}"
+        )
+        age = "unknown" if self.backlog_age is None else format_duration(_whole_seconds(self.backlog_age))
+        return (
+            f"round {self.number}: {self.readers} readers of {self.side} {what} in {self.seconds:.1f} s, "
+            f"{self.messages_per_second:.0f} a second; the age of its backlog is {age}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What a drain did in all its rounds."""
+
+    ended: Ended
+    rounds: int
+    landed: Landed
+    persisted: Persisted
+    seconds: float
+
+
+@dataclass(slots=True)
+class Drain:
+    """One run of rounds. `run` is a name that no other run has, not even one that repeats it.
+
+    `read` is what the tasks run. Assumption: executors reach Pub/Sub and the lake at the same addresses as this
+    process, and have tidemark installed.
+    """
+
+    spark: SparkSession
+    settings: Settings
+    run: str
+    objects: ObjectStore
+    log: TrackingLog
+    backlogs: dict[Side, Backlog]
+    clock: Clock
+    tell: Callable[[Round], None]
+    read: Reader = read_split
+    _rounds: int = 0
+    _landed: Landed = field(default_factory=Landed)
+    _persisted: Persisted = field(default_factory=Persisted)
+
+    def empty(self) -> Drained:
+        """Drain tracking, then base, as far as either is behind, until caught up or the time is up.
+
+        Tracking is first because the watermark moves only when tracking is ahead. Guarantee: what is acknowledged is
+        durable, whatever is killed, and however many drains and ticks read the same subscriptions. Raises PubSubError,
+        LakeError, and what Spark raises when a task has failed too often; what was done until then stays.
+        """
+        began = self.clock.monotonic()
+        until = began + self.settings.drain.max_seconds.total_seconds()
+        begin_where_new(self.log, self.backlogs[Side.TRACKING], self.clock)
+        ended = [self._empty(side, until) for side in (Side.TRACKING, Side.BASE)]
+        return Drained(
+            ended=max(ended, key=list(Ended).index),
+            rounds=self._rounds,
+            landed=self._landed,
+            persisted=self._persisted,
+            seconds=self.clock.monotonic() - began,
+        )
+
+    def _empty(self, side: Side, until: float) -> Ended:
+        chosen, dry = self.settings.drain, 0
+        age = self._age(side)
+        while age is None or age >= chosen.stop_below:
+            left = until - self.clock.monotonic()
+            if left <= 0:
+                return Ended.TIME_IS_UP
+            if dry == DRY_ROUNDS:
+                return Ended.RAN_DRY
+            done = self._round(side, min(chosen.round_seconds, timedelta(seconds=left)))
+            self.tell(done)
+            age = done.backlog_age
+            dry = dry + 1 if done.is_dry else 0
+        return Ended.CAUGHT_UP
+
+    def _round(self, side: Side, time: timedelta) -> Round:
+        chosen = self.settings.drain
+        split = Split(
+            side=side,
+            run=f"drain-{self.run}",
+            number=self._rounds,
+            pubsub=self.settings.pubsub,
+            lake=self.settings.lake,
+            contract=self.settings.contract,
+            budget=Budget(chosen.batch_messages, chosen.batch_bytes, time, chosen.batch_messages),
+            time=time,
+        )
+        began = self.clock.monotonic()
+        rows = (
+            self.spark.range(0, chosen.readers, 1, chosen.readers)
+            .mapInArrow(partial(self.read, split), from_arrow_schema(REPORTED))
+            .collect()
+        )
+        landed = sum((_landed(row) for row in rows), Landed())
+        persisted = sum((_persisted(row) for row in rows), Persisted())
+        if side is Side.BASE:
+            LandedBatches(self.objects, split.run).end(split.number, keep=0)
+        self._rounds, self._landed, self._persisted = (
+            self._rounds + 1,
+            self._landed + landed,
+            self._persisted + persisted,
+        )
+        return Round(
+            side=side,
+            number=split.number,
+            readers=chosen.readers,
+            seconds=self.clock.monotonic() - began,
+            landed=landed,
+            persisted=persisted,
+            is_dry=len({row["reader"] for row in rows if row["is_last"]}) == chosen.readers,
+            backlog_age=self._age(side),
+        )
+
+    def _age(self, side: Side) -> timedelta | None:
+        try:
+            return self.backlogs[side].read().age
+        except ReadingUnavailable as error:
+            logger.warning("the age of %s's backlog is not known: %s", side, error)
+            return None
+
+
+def _landed(row: Any) -> Landed:
+    return Landed(
+        heartbeats=row["heartbeats"],
+        rejected=Counter({RejectionReason(reason): count for reason, count in row["rejected"].items()}),
+        late=row["late"],
+        of_another_kind=Counter(row["of_another_kind"]),
+        oldest_event_time=None if row["oldest_event_us"] is None else from_us(row["oldest_event_us"]),
+        newest_event_time=None if row["newest_event_us"] is None else from_us(row["newest_event_us"]),
+        acknowledged=_acknowledged(row) if row["tracked"] == 0 else Acknowledged(),
+    )
+
+
+def _persisted(row: Any) -> Persisted:
+    return Persisted(row["tracked"], row["snapshots"], _acknowledged(row) if row["tracked"] else Acknowledged())
+
+
+def _acknowledged(row: Any) -> Acknowledged:
+    return Acknowledged(row["acknowledged"], row["acknowledgements_failed"])
+
+
+def _whole_seconds(duration: timedelta) -> timedelta:
+    return timedelta(seconds=round(duration.total_seconds()))

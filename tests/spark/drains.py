@@ -1,0 +1,67 @@
+"""Drains of a `PubSubWorld`, and readers that are killed on the way."""
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pipeline.clock import SystemClock
+from pipeline.heartbeat import FieldKind
+from pipeline.lake import layout
+from pipeline.lake.address import open_objects
+from pipeline.lake.disk import DiskObjects
+from pipeline.lake.layout import Lake
+from pipeline.lake.objects import ObjectStore
+from pipeline.pubsub.backlog import SnapshotBacklog
+from pipeline.pubsub.connection import subscriber_client
+from pipeline.settings import DrainSettings, LakeSettings, MessageSettings, PubSubSettings, Settings
+from pipeline.spark import drain_reader
+from pipeline.spark.drain import Drain, Reader, Round
+from pipeline.spark.drain_reader import Side, Split, read_split
+from tests.spark.dying_source import DyingObjects
+
+
+def settings_of(pubsub: PubSubSettings, lake: str, drain: DrainSettings) -> Settings:
+    """Four readers unless the test says otherwise."""
+    fields = {"load": FieldKind.NUMBER}
+    return Settings(
+        pubsub=pubsub, message=MessageSettings(fields=fields), lake=LakeSettings(uri=f"file:{lake}"), drain=drain
+    )
+
+
+def small_drain(**more: object) -> DrainSettings:
+    """Rounds and batches so small that a test has several of them."""
+    return DrainSettings.model_validate(
+        {"stop_below": "2s", "round_seconds": "5s", "max_seconds": "60s", "batch_messages": 1000, **more}
+    )
+
+
+def drain_of(
+    spark: SparkSession, settings: Settings, run: str, rounds: list[Round], read: Reader = read_split
+) -> Drain:
+    """A drain that keeps what it tells."""
+    clock, client = SystemClock(), subscriber_client(settings.pubsub.emulator_host)
+    paths = {Side.TRACKING: settings.pubsub.tracking_path, Side.BASE: settings.pubsub.base_path}
+    return Drain(
+        spark=spark,
+        settings=settings,
+        run=run,
+        objects=open_objects(settings.lake),
+        log=Lake(settings.lake, settings.message.fields, clock).tracking_log(),
+        backlogs={side: SnapshotBacklog(client, path, clock, timedelta(seconds=10)) for side, path in paths.items()},
+        clock=clock,
+        tell=rounds.append,
+        read=read,
+    )
+
+
+def read_and_die(split: Split, readers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What the readers run, killed once at each step that is ordained for the lake."""
+
+    def dying(place: LakeSettings) -> ObjectStore:
+        assert place.folder is not None
+        return DyingObjects(DiskObjects(place.folder), place.folder)
+
+    layout.open_objects = drain_reader.open_objects = dying  # type: ignore[attr-defined]
+    yield from read_split(split, readers)

@@ -1,0 +1,162 @@
+"""Draining a backlog on a real Spark and the emulator: everything once quiet, whatever is killed on the way."""
+
+import time
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from pyspark.sql import SparkSession
+
+from pipeline.clock import SystemClock
+from pipeline.lake.layout import Lake
+from pipeline.settings import PubSubSettings, Settings
+from pipeline.spark.drain import Ended, Round
+from pipeline.spark.drain_reader import Side
+from pipeline.watermark.standing import Snapshot
+from tests.spark.drains import drain_of, read_and_die, settings_of, small_drain
+from tests.spark.dying_source import deaths, ordain
+from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, PubSubWorld
+
+
+@pytest.fixture
+def world(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
+) -> PubSubWorld:
+    return PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
+
+
+def run_name() -> str:
+    return uuid.uuid4().hex
+
+
+def lake_of(settings: Settings) -> Lake:
+    return Lake(settings.lake, settings.message.fields, SystemClock())
+
+
+def message_ids(table: object) -> list[str]:
+    current = table._table.current()  # type: ignore[attr-defined]
+    return [] if current is None else current.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
+
+
+def landed(settings: Settings) -> list[str]:
+    return message_ids(lake_of(settings).heartbeats())
+
+
+def quarantined(settings: Settings) -> list[str]:
+    return message_ids(lake_of(settings).quarantine())
+
+
+def tracked(settings: Settings) -> int:
+    log = lake_of(settings).tracking_log()
+    entries = [log.entry(number) for number in log.numbers()]
+    return sum(int(entry.histogram.count.sum()) for entry in entries if isinstance(entry, Snapshot))
+
+
+def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_first(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings = settings_of(world.settings, str(world.lake), small_drain())
+    world.publish(20_000, broken=7)
+    time.sleep(2.1)
+    rounds: list[Round] = []
+    drained = drain_of(spark, settings, run_name(), rounds).empty()
+    assert drained.ended is Ended.CAUGHT_UP
+    assert world.is_quiet()
+    assert Counter(landed(settings)) == Counter(world.published)
+    assert sorted(quarantined(settings)) == sorted(world.rejected)
+    assert tracked(settings) == 20_007
+    assert (drained.landed.heartbeats, drained.landed.rejected.total(), drained.persisted.messages) == (
+        20_000,
+        7,
+        20_007,
+    )
+    assert drained.landed.acknowledged.count == drained.persisted.acknowledged.count == 20_007
+    sides = [done.side for done in rounds]
+    assert sides == sorted(sides, key=list(Side).index)
+    assert set(sides) == {Side.TRACKING, Side.BASE}
+    assert [done.number for done in rounds] == list(range(drained.rounds))
+    newest_ms = round((drained.landed.newest_event_time or SystemClock().now()).timestamp() * 1000)
+    oldest_ms = round((drained.landed.oldest_event_time or SystemClock().now()).timestamp() * 1000)
+    assert newest_ms - oldest_ms == 19_999
+    left = [path.name for path in (world.lake / "landings").rglob("*") if path.is_file()]
+    assert all(name.startswith("over-") for name in left), "no manifest is left of a round that is over"
+
+
+def test_nothing_is_read_where_nothing_is_behind(spark: SparkSession, world: PubSubWorld) -> None:
+    settings = settings_of(world.settings, str(world.lake), small_drain(start_after="2m", stop_below="1m"))
+    world.publish(10)
+    rounds: list[Round] = []
+    drained = drain_of(spark, settings, run_name(), rounds).empty()
+    assert (drained.ended, drained.rounds, rounds) == (Ended.CAUGHT_UP, 0, [])
+    assert lake_of(settings).tracking_log().catch_up().complete_from is not None
+
+
+def test_it_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, world: PubSubWorld) -> None:
+    drain = small_drain(max_seconds="1s", round_seconds="1s", batch_messages=100, readers=1)
+    settings = settings_of(world.settings, str(world.lake), drain)
+    world.publish(5000)
+    time.sleep(2.1)
+    first = drain_of(spark, settings, run_name(), []).empty()
+    assert first.ended is Ended.TIME_IS_UP
+    assert first.rounds == 1
+    ample = settings.model_copy(update={"drain": small_drain()})
+    assert drain_of(spark, ample, run_name(), []).empty().ended is Ended.CAUGHT_UP
+    assert set(landed(settings)) == set(world.published)
+
+
+def test_what_somebody_else_holds_is_left_alone_after_two_dry_rounds(spark: SparkSession, world: PubSubWorld) -> None:
+    settings = settings_of(world.settings, str(world.lake), small_drain())
+    world.publish(50)
+    held = world.subscriber.pull(subscription=world.settings.base_path, max_messages=50, timeout=5)
+    world.subscriber.modify_ack_deadline(
+        subscription=world.settings.base_path,
+        ack_ids=[received.ack_id for received in held.received_messages],
+        ack_deadline_seconds=120,
+    )
+    time.sleep(2.1)
+    rounds: list[Round] = []
+    drained = drain_of(spark, settings, run_name(), rounds).empty()
+    assert drained.ended is Ended.RAN_DRY
+    assert [done.is_dry for done in rounds if done.side is Side.BASE] == [True, True]
+    assert drained.landed.messages + len(held.received_messages) == 50
+
+
+def test_readers_killed_at_every_step_lose_nothing_and_what_they_landed_is_told_by_its_name(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    # Tracking: before an entry of the log, and before its acknowledgement. Base: the same about a manifest.
+    steps = ("before create .parquet", "after create .parquet", "before create .json", "after create .json")
+    settings = settings_of(world.settings, str(world.lake), small_drain(batch_messages=400, readers=2))
+    ordain(world.lake, *steps)
+    world.publish(4000, broken=3)
+    until = time.monotonic() + QUIET_WITHIN_SECONDS
+    told = 0
+    while not (world.is_quiet() and deaths_are_over(world)):
+        assert time.monotonic() < until
+        told += drain_of(spark, settings, run_name(), [], read_and_die).empty().landed.heartbeats
+    assert sorted(path.name for path in deaths(world.lake).iterdir()) == sorted(f"{step} done" for step in steps)
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
+    assert tracked(settings) >= 4003
+    # Killed between the table and the manifest, a batch is in the table and nobody tells of it; it comes again.
+    assert len(landed(settings)) - 400 <= told <= len(landed(settings))
+
+
+def deaths_are_over(world: PubSubWorld) -> bool:
+    return all(path.name.endswith(" done") for path in deaths(world.lake).iterdir())
+
+
+def test_two_drains_at_once_share_the_backlog(spark: SparkSession, world: PubSubWorld) -> None:
+    settings = settings_of(world.settings, str(world.lake), small_drain(readers=1))  # one place of Spark's each
+    world.publish(6000)
+    time.sleep(2.1)
+    with ThreadPoolExecutor(2) as both:
+        runs = [both.submit(drain_of(spark, settings, run_name(), []).empty) for _ in range(2)]
+    done = [run.result() for run in runs]
+    assert world.is_quiet()
+    assert set(landed(settings)) == set(world.published)
+    assert sum(drained.landed.heartbeats for drained in done) == len(landed(settings)) >= 6000
+    assert sum(drained.persisted.messages for drained in done) >= 6000
