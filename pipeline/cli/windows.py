@@ -32,13 +32,21 @@ def recompute(
     windows = [_window(settings, "--from", first), _window(settings, "--to", last)]
     if windows[1] < windows[0]:
         raise typer.BadParameter(f"--to {last} is before --from {first}")
+    print(f"requested {windows[0].key} to {windows[1].key}; {launch(settings, windows[0], windows[1])}")
+
+
+def launch(settings: Settings, first: Window, last: Window) -> str:
+    """Have the Dagster that runs compute a range of windows in one run; where the run can be watched.
+
+    Raises ServiceFailed where no code server answers, or Dagster does not take the run.
+    """
     if not listens("127.0.0.1", settings.dagster.code_port):
         raise ServiceFailed(
             f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, and "
             "try again"
         )
     root = project_root()
-    tags = json.dumps({RANGE_START: windows[0].key, RANGE_END: windows[1].key})
+    tags = json.dumps({RANGE_START: first.key, RANGE_END: last.key})
     command = [str(Path(sys.executable).parent / "dagster"), "job", "launch", "-w", str(root / "workspace.yaml")]
     launched = subprocess.run(
         [*command, "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags],
@@ -51,9 +59,7 @@ def recompute(
     )
     if launched.returncode:
         raise ServiceFailed(f"Dagster did not take the run: {launched.stderr.strip()[-2000:]}")
-    print(
-        f"requested {windows[0].key} to {windows[1].key}; the run is at http://127.0.0.1:{settings.dagster.web_port}/runs"
-    )
+    return f"the run is at http://127.0.0.1:{settings.dagster.web_port}/runs"
 
 
 def _window(settings: Settings, option: str, key: str) -> Window:

@@ -11,7 +11,7 @@ from pipeline.errors import CorruptObject, LakeError, LakeUnreachable
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.integrity import Integrity, Progress, WindowChecker
-from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
+from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, STREAMS, Lake
 from pipeline.lake.log_check import LogHealth, Untracked, check_log, relied_on, untracked
 from pipeline.lake.log_witness import LogWitness, what_to_do
 from pipeline.lake.orphans import Orphan, orphaned_files, orphaned_manifests, remove
@@ -19,8 +19,6 @@ from pipeline.lake.tables import LakeTable
 from pipeline.lake.windowed import MANIFESTS
 from pipeline.settings import Settings
 from pipeline.windows import Window
-
-STREAM_STATUS = "stream_status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +106,7 @@ class Surveyor:
         partitions = {
             HEARTBEATS: heartbeats.PARTITION,
             QUARANTINE: quarantine.PARTITION,
+            STREAMS: "",
             **dict.fromkeys(of_windows, diffs.PARTITION),
         }
         tables = {name: self._table(name, partition) for name, partition in partitions.items()}
