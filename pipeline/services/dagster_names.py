@@ -3,6 +3,12 @@
 COMPUTE_WINDOWS = "compute_windows"
 """The job that computes a range of windows."""
 
+DRAIN = "drain"
+"""The job that drains an outage's backlog."""
+
+DRAINED = "tidemark/drained"
+"""The tag that says why a run of it ended."""
+
 CODE_LOCATION = "tidemark"
 """As `workspace.yaml` calls it."""
 

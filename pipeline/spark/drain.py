@@ -5,7 +5,7 @@ A round's length is bounded, so that a run says how far it is, ends in time, and
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -93,7 +93,6 @@ class Drained:
     rounds: int
     landed: Landed
     persisted: Persisted
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -109,47 +108,46 @@ class Drain:
     run: str
     objects: ObjectStore
     log: TrackingLog
-    backlogs: dict[Side, Backlog]
+    backlogs: Mapping[Side, Backlog]
     clock: Clock
-    tell: Callable[[Round], None]
     read: Reader = read_split
+    _ended: Ended = Ended.CAUGHT_UP
     _rounds: int = 0
     _landed: Landed = field(default_factory=Landed)
     _persisted: Persisted = field(default_factory=Persisted)
 
-    def empty(self) -> Drained:
+    def rounds(self) -> Iterator[Round]:
         """Drain tracking, then base, as far as either is behind, until caught up or the time is up.
 
         Tracking is first because the watermark moves only when tracking is ahead. Guarantee: what is acknowledged is
         durable, whatever is killed, and however many drains and ticks read the same subscriptions. Raises PubSubError,
         LakeError, and what Spark raises when a task has failed too often; what was done until then stays.
         """
-        began = self.clock.monotonic()
-        until = began + self.settings.drain.max_seconds.total_seconds()
+        until = self.clock.monotonic() + self.settings.drain.max_seconds.total_seconds()
         begin_where_new(self.log, self.backlogs[Side.TRACKING], self.clock)
-        ended = [self._empty(side, until) for side in (Side.TRACKING, Side.BASE)]
-        return Drained(
-            ended=max(ended, key=list(Ended).index),
-            rounds=self._rounds,
-            landed=self._landed,
-            persisted=self._persisted,
-            seconds=self.clock.monotonic() - began,
-        )
+        for side in (Side.TRACKING, Side.BASE):
+            yield from self._empty(side, until)
 
-    def _empty(self, side: Side, until: float) -> Ended:
+    @property
+    def drained(self) -> Drained:
+        """What was done in all the rounds so far; why it ended, once it has."""
+        return Drained(self._ended, self._rounds, self._landed, self._persisted)
+
+    def _empty(self, side: Side, until: float) -> Iterator[Round]:
         chosen, dry = self.settings.drain, 0
         age = self._age(side)
         while age is None or age >= chosen.stop_below:
             left = until - self.clock.monotonic()
-            if left <= 0:
-                return Ended.TIME_IS_UP
-            if dry == DRY_ROUNDS:
-                return Ended.RAN_DRY
+            if left <= 0 or dry == DRY_ROUNDS:
+                self._ends(Ended.TIME_IS_UP if left <= 0 else Ended.RAN_DRY)
+                return
             done = self._round(side, min(chosen.round_seconds, timedelta(seconds=left)))
-            self.tell(done)
+            yield done
             age = done.backlog_age
             dry = dry + 1 if done.is_dry else 0
-        return Ended.CAUGHT_UP
+
+    def _ends(self, ended: Ended) -> None:
+        self._ended = max(self._ended, ended, key=list(Ended).index)
 
     def _round(self, side: Side, time: timedelta) -> Round:
         chosen = self.settings.drain

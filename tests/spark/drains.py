@@ -17,7 +17,7 @@ from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.settings import DrainSettings, LakeSettings, MessageSettings, PubSubSettings, Settings
 from pipeline.spark import drain_reader
-from pipeline.spark.drain import Drain, Reader, Round
+from pipeline.spark.drain import Drain, Drained, Reader, Round
 from pipeline.spark.drain_reader import Side, Split, read_split
 from tests.spark.dying_source import DyingObjects
 
@@ -37,10 +37,8 @@ def small_drain(**more: object) -> DrainSettings:
     )
 
 
-def drain_of(
-    spark: SparkSession, settings: Settings, run: str, rounds: list[Round], read: Reader = read_split
-) -> Drain:
-    """A drain that keeps what it tells."""
+def drain_of(spark: SparkSession, settings: Settings, run: str, read: Reader = read_split) -> Drain:
+    """A drain of a lake and subscriptions."""
     clock, client = SystemClock(), subscriber_client(settings.pubsub.emulator_host)
     paths = {Side.TRACKING: settings.pubsub.tracking_path, Side.BASE: settings.pubsub.base_path}
     return Drain(
@@ -51,9 +49,17 @@ def drain_of(
         log=Lake(settings.lake, settings.message.fields, clock).tracking_log(),
         backlogs={side: SnapshotBacklog(client, path, clock, timedelta(seconds=10)) for side, path in paths.items()},
         clock=clock,
-        tell=rounds.append,
         read=read,
     )
+
+
+def drained(
+    spark: SparkSession, settings: Settings, run: str, read: Reader = read_split
+) -> tuple[Drained, list[Round]]:
+    """All of a drain."""
+    drain = drain_of(spark, settings, run, read)
+    rounds = list(drain.rounds())
+    return drain.drained, rounds
 
 
 def read_and_die(split: Split, readers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

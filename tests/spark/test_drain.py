@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
 from pipeline.settings import PubSubSettings, Settings
-from pipeline.spark.drain import Ended, Round
+from pipeline.spark.drain import Ended
 from pipeline.spark.drain_reader import Side
 from pipeline.watermark.standing import Snapshot
-from tests.spark.drains import drain_of, read_and_die, settings_of, small_drain
+from tests.spark.drains import drained, read_and_die, settings_of, small_drain
 from tests.spark.dying_source import deaths, ordain
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, PubSubWorld
 
@@ -61,25 +61,24 @@ def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_fir
     settings = settings_of(world.settings, str(world.lake), small_drain())
     world.publish(20_000, broken=7)
     time.sleep(2.1)
-    rounds: list[Round] = []
-    drained = drain_of(spark, settings, run_name(), rounds).empty()
-    assert drained.ended is Ended.CAUGHT_UP
+    done, rounds = drained(spark, settings, run_name())
+    assert done.ended is Ended.CAUGHT_UP
     assert world.is_quiet()
     assert Counter(landed(settings)) == Counter(world.published)
     assert sorted(quarantined(settings)) == sorted(world.rejected)
     assert tracked(settings) == 20_007
-    assert (drained.landed.heartbeats, drained.landed.rejected.total(), drained.persisted.messages) == (
+    assert (done.landed.heartbeats, done.landed.rejected.total(), done.persisted.messages) == (
         20_000,
         7,
         20_007,
     )
-    assert drained.landed.acknowledged.count == drained.persisted.acknowledged.count == 20_007
-    sides = [done.side for done in rounds]
+    assert done.landed.acknowledged.count == done.persisted.acknowledged.count == 20_007
+    sides = [one.side for one in rounds]
     assert sides == sorted(sides, key=list(Side).index)
     assert set(sides) == {Side.TRACKING, Side.BASE}
-    assert [done.number for done in rounds] == list(range(drained.rounds))
-    newest_ms = round((drained.landed.newest_event_time or SystemClock().now()).timestamp() * 1000)
-    oldest_ms = round((drained.landed.oldest_event_time or SystemClock().now()).timestamp() * 1000)
+    assert [one.number for one in rounds] == list(range(done.rounds))
+    newest_ms = round((done.landed.newest_event_time or SystemClock().now()).timestamp() * 1000)
+    oldest_ms = round((done.landed.oldest_event_time or SystemClock().now()).timestamp() * 1000)
     assert newest_ms - oldest_ms == 19_999
     left = [path.name for path in (world.lake / "landings").rglob("*") if path.is_file()]
     assert all(name.startswith("over-") for name in left), "no manifest is left of a round that is over"
@@ -88,9 +87,8 @@ def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_fir
 def test_nothing_is_read_where_nothing_is_behind(spark: SparkSession, world: PubSubWorld) -> None:
     settings = settings_of(world.settings, str(world.lake), small_drain(start_after="2m", stop_below="1m"))
     world.publish(10)
-    rounds: list[Round] = []
-    drained = drain_of(spark, settings, run_name(), rounds).empty()
-    assert (drained.ended, drained.rounds, rounds) == (Ended.CAUGHT_UP, 0, [])
+    done, rounds = drained(spark, settings, run_name())
+    assert (done.ended, done.rounds, rounds) == (Ended.CAUGHT_UP, 0, [])
     assert lake_of(settings).tracking_log().catch_up().complete_from is not None
 
 
@@ -99,11 +97,11 @@ def test_it_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, world: Pu
     settings = settings_of(world.settings, str(world.lake), drain)
     world.publish(5000)
     time.sleep(2.1)
-    first = drain_of(spark, settings, run_name(), []).empty()
+    first, _ = drained(spark, settings, run_name())
     assert first.ended is Ended.TIME_IS_UP
     assert first.rounds == 1
     ample = settings.model_copy(update={"drain": small_drain()})
-    assert drain_of(spark, ample, run_name(), []).empty().ended is Ended.CAUGHT_UP
+    assert drained(spark, ample, run_name())[0].ended is Ended.CAUGHT_UP
     assert set(landed(settings)) == set(world.published)
 
 
@@ -117,11 +115,10 @@ def test_what_somebody_else_holds_is_left_alone_after_two_dry_rounds(spark: Spar
         ack_deadline_seconds=120,
     )
     time.sleep(2.1)
-    rounds: list[Round] = []
-    drained = drain_of(spark, settings, run_name(), rounds).empty()
-    assert drained.ended is Ended.RAN_DRY
-    assert [done.is_dry for done in rounds if done.side is Side.BASE] == [True, True]
-    assert drained.landed.messages + len(held.received_messages) == 50
+    done, rounds = drained(spark, settings, run_name())
+    assert done.ended is Ended.RAN_DRY
+    assert [one.is_dry for one in rounds if one.side is Side.BASE] == [True, True]
+    assert done.landed.messages + len(held.received_messages) == 50
 
 
 def test_readers_killed_at_every_step_lose_nothing_and_what_they_landed_is_told_by_its_name(
@@ -136,7 +133,7 @@ def test_readers_killed_at_every_step_lose_nothing_and_what_they_landed_is_told_
     told = 0
     while not (world.is_quiet() and deaths_are_over(world)):
         assert time.monotonic() < until
-        told += drain_of(spark, settings, run_name(), [], read_and_die).empty().landed.heartbeats
+        told += drained(spark, settings, run_name(), read_and_die)[0].landed.heartbeats
     assert sorted(path.name for path in deaths(world.lake).iterdir()) == sorted(f"{step} done" for step in steps)
     assert set(landed(settings)) == set(world.published)
     assert set(quarantined(settings)) == set(world.rejected)
@@ -154,9 +151,9 @@ def test_two_drains_at_once_share_the_backlog(spark: SparkSession, world: PubSub
     world.publish(6000)
     time.sleep(2.1)
     with ThreadPoolExecutor(2) as both:
-        runs = [both.submit(drain_of(spark, settings, run_name(), []).empty) for _ in range(2)]
-    done = [run.result() for run in runs]
+        runs = [both.submit(drained, spark, settings, run_name()) for _ in range(2)]
+    both_did = [run.result()[0] for run in runs]
     assert world.is_quiet()
     assert set(landed(settings)) == set(world.published)
-    assert sum(drained.landed.heartbeats for drained in done) == len(landed(settings)) >= 6000
-    assert sum(drained.persisted.messages for drained in done) >= 6000
+    assert sum(done.landed.heartbeats for done in both_did) == len(landed(settings)) >= 6000
+    assert sum(done.persisted.messages for done in both_did) >= 6000

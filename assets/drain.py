@@ -1,0 +1,181 @@
+"""The run that drains an outage's backlog, the sensor that starts it, and what the landing sensor asks of it."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+
+from assets.events import landing_events
+from assets.observed import TRACKING_HISTOGRAM
+from assets.requests import UNFINISHED, pause_of
+from pipeline.clock import Clock, SystemClock, to_us
+from pipeline.durations import format_duration
+from pipeline.errors import TidemarkError
+from pipeline.lake.address import open_objects
+from pipeline.services.dagster_names import DRAIN, DRAINED
+from pipeline.settings import DrainSettings, Settings
+from pipeline.spark.drain import Drain, Ended, Round
+from pipeline.spark.drain_reader import Side
+from pipeline.watermark.histogram import bucket_of
+from pipeline.watermark.standing import Standing
+from resources.lake import LakeResource
+from resources.pubsub import PubSubResource
+from resources.spark import SparkResource
+
+OVERTIME = timedelta(minutes=5)
+"""How much longer than `drain.max_seconds` a run is waited for: one that hangs must not keep the ticks from landing."""
+
+
+def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinition:
+    """One run: rounds of a Spark job, each reported when it is done."""
+    clock = clock or SystemClock()
+
+    @dg.op(
+        name="drain_backlog",
+        description="Readers of tracking, then of base, until their backlog is gone; they land as ticks do.",
+    )
+    def drain_backlog(
+        context: dg.OpExecutionContext, pubsub: PubSubResource, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+        began = clock.monotonic()
+        try:
+            drain = Drain(
+                spark=spark.session(),
+                settings=settings,
+                run=context.run_id,
+                objects=open_objects(settings.lake),
+                log=lake.tracking_log("run"),
+                backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+                clock=clock,
+            )
+            for done in drain.rounds():
+                context.log.info(done.sentence())
+                yield from round_events(done)
+        except TidemarkError as error:
+            raise dg.Failure(description=str(error)) from error
+        drained = drain.drained
+        context.instance.add_run_tags(context.run_id, {DRAINED: str(drained.ended)})
+        context.log.info(f"{drained.ended} after {drained.rounds} rounds")
+        metadata: dict[str, Any] = {
+            "ended": str(drained.ended),
+            "rounds": drained.rounds,
+            "tracked": drained.persisted.messages,
+            "heartbeats": drained.landed.heartbeats,
+            "quarantined": drained.landed.rejected.total(),
+            "late": drained.landed.late,
+            "seconds": round(clock.monotonic() - began, 1),
+        }
+        yield dg.Output(None, metadata=metadata)
+
+    @dg.job(
+        name=DRAIN,
+        executor_def=dg.in_process_executor,
+        description=(
+            f"Drains a backlog with {settings.drain.readers} readers, tracking first, then base. May be started at any "
+            "time, killed, and started twice: what is acknowledged is durable."
+        ),
+    )
+    def drain() -> None:
+        drain_backlog()
+
+    return drain
+
+
+def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDefinition:
+    """Ask for a run when a backlog is beyond what ticks can land."""
+    clock, chosen = clock or SystemClock(), settings.drain
+
+    @dg.sensor(
+        name="drain",
+        job_name=DRAIN,
+        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Requests a run of the job {DRAIN} when base or tracking holds a message older than "
+            f"{format_duration(chosen.start_after)}, or {chosen.start_size} messages were published since the oldest "
+            "that base holds. Meanwhile the sensor landing does not land."
+        ),
+    )
+    def drain(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
+        now = clock.now()
+        standing = lake.tracking_log("drain").catch_up()
+        reason = why_drain(standing, now, chosen, max_reading_age=settings.watermark.max_reading_age)
+        if reason is None:
+            return dg.SensorResult(skip_reason=dg.SkipReason("no backlog is beyond what ticks can land"))
+        pause = _pause_of(context.instance, now, chosen)
+        if pause is not None:
+            return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
+        context.log.info(f"draining: {reason}")
+        return dg.SensorResult(run_requests=[dg.RunRequest(tags={"tidemark/why": reason})])
+
+    return drain
+
+
+def why_drain(standing: Standing, now: datetime, chosen: DrainSettings, *, max_reading_age: timedelta) -> str | None:
+    """Why the backlog is beyond what ticks can land, in a sentence; None where it is not, or nothing new is known."""
+    decision = standing.decision
+    if decision is None:
+        return None
+    for side, reading in ((Side.BASE, decision.base), (Side.TRACKING, decision.tracking)):
+        if reading is None or now - reading.newest.observed_at > max_reading_age:
+            continue
+        if reading.newest.age >= chosen.start_after:
+            age = format_duration(timedelta(seconds=int(reading.newest.age.total_seconds())))
+            return f"{side} holds a message that is {age} old"
+    if decision.base is not None and now - decision.base.newest.observed_at <= max_reading_age:
+        histogram = standing.histogram
+        since = histogram.since(to_us(decision.base.oldest_unacked), bucket_of(now))
+        size = histogram.messages_at(since)
+        if size >= chosen.start_size:
+            return f"{size} messages were published since the oldest that base holds"
+    return None
+
+
+def draining(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
+    """The id of a run that drains at this moment, whose readers land instead of the ticks."""
+    at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
+    for record in instance.get_run_records(dg.RunsFilter(job_name=DRAIN, statuses=at_it), limit=1):
+        began = record.start_time or record.create_timestamp.timestamp()
+        if now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds():
+            return record.dagster_run.run_id
+    return None
+
+
+def round_events(done: Round) -> list[dg.AssetMaterialization]:
+    """What a round added to the tables or to the histogram, with how far it is."""
+    progress: dict[str, Any] = {
+        "drain_round": done.number,
+        "readers": done.readers,
+        "messages_per_second": round(done.messages_per_second, 1),
+    }
+    if done.backlog_age is not None:
+        progress[f"{done.side}_backlog_age_seconds"] = done.backlog_age.total_seconds()
+    events = landing_events(done.landed)
+    if done.persisted.messages:
+        metadata: dict[str, Any] = {
+            "messages": done.persisted.messages,
+            "snapshots": done.persisted.snapshots,
+            "acknowledged": done.persisted.acknowledged.count,
+            "acknowledgements_failed": done.persisted.acknowledged.failed,
+        }
+        events.append(dg.AssetMaterialization(TRACKING_HISTOGRAM, metadata=metadata))
+    return [event.with_metadata({**event.metadata, **progress}) for event in events]
+
+
+def _pause_of(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
+    """Why no run is asked for all the same: one is under way, the last ones failed, or the last one found nothing."""
+    under_way = instance.get_run_records(dg.RunsFilter(job_name=DRAIN, statuses=UNFINISHED), limit=1)
+    if under_way:
+        return f"run {under_way[0].dagster_run.run_id[:8]} drains it"
+    pause = pause_of(instance, DRAIN, now)
+    if pause is not None:
+        return pause
+    newest = instance.get_run_records(dg.RunsFilter(job_name=DRAIN), limit=1)
+    if newest and newest[0].dagster_run.tags.get(DRAINED) == Ended.RAN_DRY:
+        ended = newest[0].end_time or newest[0].create_timestamp.timestamp()
+        if now.timestamp() - ended < chosen.start_after.total_seconds():
+            return (
+                f"run {newest[0].dagster_run.run_id[:8]} has found hardly anything to pull: another consumer holds it"
+            )
+    return None

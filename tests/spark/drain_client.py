@@ -1,0 +1,32 @@
+"""Run as a program: a drain over Spark Connect, its totals as JSON. A process cannot hold both kinds of session, so
+that the tests start this one."""
+
+import json
+import sys
+
+from pyspark.sql import SparkSession
+
+from pipeline.settings import PubSubSettings, Settings, SparkSettings
+from pipeline.spark.session import session_config
+from tests.spark.drains import drained, settings_of, small_drain
+
+if __name__ == "__main__":
+    remote, lake, pubsub = sys.argv[1], sys.argv[2], PubSubSettings.model_validate_json(sys.argv[3])
+    builder = SparkSession.builder
+    for key, value in session_config(Settings(spark=SparkSettings(remote=remote))).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    done, rounds = drained(session, settings_of(pubsub, lake, small_drain()), "over-connect")
+    print(
+        json.dumps(
+            {
+                "ended": done.ended,
+                "landed": done.landed.heartbeats,
+                "quarantined": done.landed.rejected.total(),
+                "tracked": done.persisted.messages,
+                "acknowledged": done.landed.acknowledged.count,
+                "sentences": [one.sentence() for one in rounds],
+            }
+        )
+    )
+    session.stop()

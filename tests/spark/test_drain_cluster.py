@@ -1,0 +1,68 @@
+"""A drain over Spark Connect, on a standalone cluster of two worker processes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock
+from pipeline.lake.layout import Lake
+from pipeline.services.processes import Supervisor
+from pipeline.services.spark_server import TOKEN, spark_server
+from pipeline.settings import LakeSettings, PubSubSettings, Settings, SparkSettings
+from tests.emulator import free_port
+from tests.spark.pubsub_world import PubSubWorld
+from tests.spark.standalone import start_cluster
+
+SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
+SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+MESSAGES, READERS = 20_000, 4
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[str]:
+    supervisor = Supervisor(tmp_path / "services", SystemClock(), lambda _: None)
+    try:
+        master = start_cluster(supervisor, tmp_path)
+        address = f"sc://localhost:{free_port()}"
+        spark = SparkSettings(remote=address, server_master=master, driver_memory="1g", config=SMALL)
+        supervisor.start(spark_server(Settings(spark=spark), tmp_path, {TOKEN: SECRET}))
+        yield address
+    finally:
+        supervisor.stop()
+
+
+def test_four_readers_on_two_workers_land_everything_and_the_client_tells_how_far_it_is(
+    remote: str, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
+) -> None:
+    world = PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
+    world.publish(MESSAGES, broken=5)
+    assert not world.is_quiet()
+    answer = subprocess.run(
+        [*(sys.executable, "-m", "tests.spark.drain_client", remote, str(world.lake)), fresh_pubsub.model_dump_json()],
+        env={**os.environ, TOKEN: SECRET},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    said = json.loads(answer.stdout)
+    assert said["ended"] == "caught up"
+    assert (said["landed"], said["quarantined"], said["tracked"]) == (MESSAGES, 5, MESSAGES + 5)
+    assert said["acknowledged"] == MESSAGES + 5
+    assert all(f"{READERS} readers of" in sentence for sentence in said["sentences"])
+    assert world.is_quiet()
+    lake = Lake(LakeSettings(uri=f"file:{world.lake}"), {}, SystemClock())
+    table = lake.heartbeats().pinned()
+    assert table is not None
+    ids = table.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
+    assert Counter(ids) == Counter(world.published)
+    executors = [folder for worker in (0, 1) for folder in (tmp_path / f"worker-{worker}").glob("app-*/*")]
+    assert len({folder.parents[1] for folder in executors}) == 2, "both workers ran an executor"
