@@ -4,6 +4,7 @@ import dagster as dg
 
 from assets.checks import asset_checks
 from assets.diffs import heartbeat_diffs_asset
+from assets.drain import drain_job, drain_sensor
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.sensors import landing_sensor, tracking_sensor
 from assets.staleness import staleness_sensor
@@ -26,11 +27,12 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     )
     return dg.Definitions(
         assets=[*observed_assets(settings), heartbeat_diffs_asset(settings), tuning_asset(settings)],
-        jobs=[job],
+        jobs=[job, drain_job(settings)],
         asset_checks=asset_checks(settings),
         sensors=[
             tracking_sensor(settings, COMPUTE_WINDOWS),
             landing_sensor(settings),
+            drain_sensor(settings),
             staleness_sensor(settings, COMPUTE_WINDOWS),
         ],
         schedules=[tuning_schedule()],

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from assets.drain import draining
 from assets.events import decision_cursor, landing_events, landing_sentence, tracking_events
 from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
 from assets.requests import attempts_of, next_request, pause_of
@@ -79,10 +80,14 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             f"Every {settings.watermark.tick.total_seconds():g} s: pulls from the base subscription, appends to "
-            f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable."
+            f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
+            "Rests while a run drains a backlog."
         ),
     )
-    def landing(pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+    def landing(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+        run = draining(context.instance, clock.now(), settings.drain)
+        if run is not None:
+            return dg.SensorResult(skip_reason=dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land"))
         landed = land(
             pubsub.base(),
             heartbeats=lake.heartbeats("landing"),
