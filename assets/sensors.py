@@ -35,16 +35,19 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
     )
     def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
         pubsub.sweep()
+        log, witness = lake.tracking_log("tracking"), lake.log_witness("tracking")
+        witness.refuse_lost_end(log.catch_up())
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
             base_backlog=pubsub.base_backlog(),
-            log=lake.tracking_log("tracking"),
+            log=log,
             reader=reader,
             policy=policy,
             budget=budget,
             clock=clock,
         )
+        witness.note(tracked.standing)
         now = clock.now()
         events, cursor = tracking_events(tracked), decision_cursor(tracked.decision, tracked.standing.number)
         pause = pause_of(context.instance, job_name, now)

@@ -13,6 +13,7 @@ from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.layout import Lake
+from pipeline.lake.log_witness import LogWitness
 from pipeline.lake.quarantine import Quarantine
 from pipeline.lake.staleness import Staleness
 from pipeline.lake.tracking_log import TrackingLog
@@ -35,6 +36,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""
         return _tracking_log(self._key(), user)
+
+    def log_witness(self, user: str) -> LogWitness:
+        """How far the tracking log has come, noted outside of it."""
+        return _log_witness(self._key(), user)
 
     def heartbeats(self, user: str) -> Heartbeats:
         """Landed messages."""
@@ -73,6 +78,11 @@ def _lake(key: tuple[Any, ...]) -> Lake:
 @lru_cache(maxsize=16)
 def _tracking_log(key: tuple[Any, ...], _user: str) -> TrackingLog:
     return _lake(key).tracking_log()
+
+
+@lru_cache(maxsize=16)
+def _log_witness(key: tuple[Any, ...], _user: str) -> LogWitness:
+    return _lake(key).log_witness()
 
 
 @lru_cache(maxsize=16)

@@ -209,7 +209,11 @@ def forget(
     """
     settings = load_settings()
     lake = Lake(settings.lake, settings.message.fields, SystemClock())
-    lake.tracking_log().forget(number, "an operator called it lost", lake.diffs().newest_watermark())
+    log, witness = lake.tracking_log(), lake.log_witness()
+    note = witness.newest()
+    known = (lake.diffs().newest_watermark(), None if note is None else note.watermark)
+    log.forget(number, "an operator called it lost", max((one for one in known if one is not None), default=None))
+    witness.accept_end(max(log.numbers()))
     print(f"entry {number} is noted as lost; the watermark holds until base has caught up")
 
 

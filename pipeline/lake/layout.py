@@ -9,6 +9,7 @@ from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.checked import Checked, CheckedStore
 from pipeline.lake.late import LateHeartbeats
+from pipeline.lake.log_witness import LogWitness
 from pipeline.lake.staleness import Staleness
 from pipeline.lake.stream_status import StreamStatus
 from pipeline.lake.streams import Streams
@@ -81,6 +82,10 @@ class Lake:
     def checked(self) -> CheckedStore:
         """What the last check of staleness left for the next."""
         return CheckedStore(open_objects(self._settings))
+
+    def log_witness(self) -> LogWitness:
+        """How far the tracking log has come, noted outside of it."""
+        return LogWitness(open_objects(self._settings))
 
     def _table(self, name: str, partition_column: str) -> LakeTable:
         return LakeTable(table_uri(self._settings, name), storage_options(self._settings), partition_column)

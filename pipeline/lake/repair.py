@@ -13,7 +13,7 @@ from pipeline.lake.address import arrow_files, open_objects, storage_options, ta
 from pipeline.lake.integrity import Integrity, Progress, WindowChecker
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, STREAMS, Lake
 from pipeline.lake.log_check import LogHealth, Untracked, check_log, relied_on, untracked
-from pipeline.lake.log_witness import LogWitness, what_to_do
+from pipeline.lake.log_witness import what_to_do
 from pipeline.lake.orphans import Orphan, orphaned_files, orphaned_manifests, remove
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.windowed import MANIFESTS
@@ -149,7 +149,7 @@ class Surveyor:
 
     def _log(self, since: datetime, relied: datetime | None, tell: Progress) -> LogHealth:
         log = self._lake.tracking_log()
-        note = LogWitness(open_objects(self._settings.lake)).newest()
+        note = self._lake.log_witness().newest()
         health = check_log(log, since, note, lambda done, of: tell("entries of the tracking log", done, of))
         if not health.is_whole:
             return health

@@ -46,7 +46,16 @@ def settings_of(
 
 def forget_caches() -> None:
     """What a new code server begins with: nothing."""
-    for cached in ("_tracking_log", "_heartbeats", "_quarantine", "_diffs", "_staleness", "_checked", "_late"):
+    for cached in (
+        "_tracking_log",
+        "_log_witness",
+        "_heartbeats",
+        "_quarantine",
+        "_diffs",
+        "_staleness",
+        "_checked",
+        "_late",
+    ):
         getattr(lake_resource, cached).cache_clear()
 
 
