@@ -1,5 +1,7 @@
 """dagster-pyspark's own resource, with the two things that a long-lived server needs of it."""
 
+import os
+import sys
 from typing import Any
 
 import dagster as dg
@@ -22,6 +24,7 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             check_answers(remote)
         else:
             set_java_home()
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
         session: SparkSession = self.spark_session
         return session
 
