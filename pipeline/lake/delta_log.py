@@ -53,7 +53,8 @@ class DeltaLog:
         absent = [version for version in wanted if version not in self._known]
         if absent:
             with ThreadPoolExecutor(READERS, thread_name_prefix="delta-log") as pool:
-                self._known.update(zip(absent, pool.map(self._read, absent), strict=True))
+                for version, files in zip(absent, pool.map(self._read, absent), strict=True):
+                    self._known[version] = files  # one by one: who is interrupted goes on from here
         for version in wanted:
             yield from self._known[version]
 
