@@ -14,7 +14,8 @@ from pipeline.lake import arrivals
 from pipeline.lake.checked import FOLDER, Checked
 from pipeline.lake.diffs import MANIFESTS
 from pipeline.lake.missed import Missed
-from tests.lake.builders import Beat
+from tests.gcs.apart import fresh_lake, server_apart
+from tests.lake.builders import Beat, lake_of
 from tests.lake.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, UnderWay, copy_of, found_in, new_history
 from tests.watermark.builders import bounded
 
@@ -239,6 +240,24 @@ def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_begi
     history.compute(0, 0)
     history.land([Beat("a", 30)])
     assert found_in(history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
+
+
+@pytest.mark.gcs
+def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
+    with server_apart() as endpoint:
+        history = History(lake_of(fresh_lake(endpoint)), tmp_path)
+        history.land([Beat("a", 10, message_id="m1")])
+        history.compute(0, 1)
+        history.land([Beat("a", 10, message_id="m1"), Beat("b", 70)])
+        history.compact()
+        staleness, store = history.staleness(), history.lake.checked()
+        assert found_in(staleness.check()) == history.truth()
+        assert staleness.checked is not None
+        store.keep(staleness.checked)
+        history.land([Beat("b", 75)])
+        restored = history.lake.staleness(WINDOWING, LOOKBACK, history.lake.checked().newest())
+        assert restored.check().total == 2
+        assert found_in(restored.check()) == history.truth()
 
 
 def test_a_lake_without_tables_misses_nothing(history: History) -> None:
