@@ -1,0 +1,56 @@
+"""`make bench`: measure every stage, print the table, write `build/bench.json`. Always exits with 0 once it measured."""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.diffs import measure_diffs
+from benchmarks.machine import Machine, machine
+from benchmarks.measures import Measure, show, write
+from benchmarks.ticks import measure_land, measure_track
+
+Stage = Callable[[Machine, int, float], Sequence[Measure]]
+
+STAGES: dict[str, Stage] = {
+    "track": lambda *given: [measure_track(*given)],
+    "land": lambda *given: [measure_land(*given)],
+    "diffs": lambda *given: [measure_diffs(*given)],
+}
+
+
+def main() -> None:
+    """Parse what is asked for, and do it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full sizes, such as 0.1 (default 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each stage (default 3)")
+    parser.add_argument("--stages", default=",".join(STAGES), help=f"which, of {','.join(STAGES)} (default all)")
+    parser.add_argument("--out", type=Path, default=Path("build/bench.json"), help="the results as JSON")
+    asked = parser.parse_args()
+    unknown = set(asked.stages.split(",")) - STAGES.keys()
+    if unknown or asked.scale <= 0 or asked.rounds < 1:
+        parser.error(f"stages are {', '.join(STAGES)}; scale and rounds are positive")
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-bench-"))
+    measures: list[Measure] = []
+    began = time.monotonic()
+    try:
+        with machine(folder, console.print) as parts:
+            for name in asked.stages.split(","):
+                stage_began = time.monotonic()
+                measures += STAGES[name](parts, asked.rounds, asked.scale)
+                console.print(f"{name}: measured in {time.monotonic() - stage_began:.0f} s")
+                write(measures, asked.out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    show(measures, console)
+    console.print(f"{asked.out} written; all took {time.monotonic() - began:.0f} s", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

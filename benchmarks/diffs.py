@@ -1,0 +1,148 @@
+"""An hour of 10,000 streams through `compute_windows`, beside DuckDB and Polars doing the same from the same files."""
+
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import numpy as np
+from deltalake import DeltaTable
+
+from benchmarks.engines import Work, by_duckdb, by_polars
+from benchmarks.machine import REGULAR, Machine, World
+from benchmarks.measures import Measure
+from pipeline.clock import to_us
+from pipeline.errors import ServiceFailed
+from pipeline.pubsub.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
+from pipeline.settings import Settings
+from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
+
+GOAL = 2.0
+SPAN = timedelta(hours=1)
+START = datetime(2026, 11, 1, 12, tzinfo=UTC)
+ENGINES: Mapping[str, Callable[[Work, Path], int]] = {"DuckDB": by_duckdb, "Polars": by_polars}
+
+
+def plan_of(settings: Settings) -> DiffPlan:
+    """As the asset has it."""
+    windows = settings.windows
+    return DiffPlan(settings.message.fields, windows.lookback, windows.heartbeat_period, windows.length)
+
+
+def measure_diffs(machine: Machine, rounds: int, scale: float) -> Measure:
+    """Seconds for all windows of the span: ours, and those of the faster of the two engines."""
+    world = machine.world()
+    windows = world.settings.windows
+    rows = _fill(world, START - windows.lookback, START + SPAN, scale)
+    work = Work(
+        files=world.heartbeats.files_between(START - windows.lookback, START + SPAN).paths,
+        start=START,
+        end=START + SPAN,
+        lookback=windows.lookback,
+        period=windows.heartbeat_period,
+        length=windows.length,
+    )
+    # Once before anything is measured: the server has then computed such windows, and everybody wrote the same.
+    computed = _ours(machine, world)
+    for name in ENGINES:
+        _refuse_other_rows(name, world, work, computed, machine.folder / "engine")
+    seconds: dict[str, list[float]] = {name: [] for name in ("tidemark", *ENGINES)}
+    for number in range(rounds):
+        for name in np.roll(list(seconds), number).tolist():
+            shutil.rmtree(machine.folder / "engine", ignore_errors=True)
+            began = machine.clock.monotonic()
+            if name == "tidemark":
+                _ours(machine, world)
+            else:
+                ENGINES[name](work, machine.folder / "engine")
+            seconds[name].append(machine.clock.monotonic() - began)
+    machine.forget(world)
+    faster = min(ENGINES, key=lambda name: statistics.median(seconds[name]))
+    told = ", ".join(f"{name} {statistics.median(seconds[name]):.2f} s" for name in ENGINES)
+    return Measure(
+        "diffs",
+        seconds["tidemark"],
+        seconds[faster],
+        GOAL,
+        "lower",
+        "s",
+        f"{len(computed.rows)} windows of {sum(computed.rows.values()):,} rows ({rows:,} with the lookback, in "
+        f"{len(work.files)} files) by compute_windows on a warm Spark Connect server, beside {faster} on the same files "
+        f"with the same rows written ({told})",
+    )
+
+
+def _ours(machine: Machine, world: World) -> Computed:
+    return compute_windows(
+        machine.spark,
+        list(world.settings.windowing.between(START, START + SPAN)),
+        heartbeats=world.heartbeats,
+        diffs=world.lake.diffs(),
+        plan=plan_of(world.settings),
+        watermark=START + SPAN,
+        run="bench",
+        clock=machine.clock,
+    )
+
+
+def _fill(world: World, start: datetime, end: datetime, scale: float) -> int:
+    """Land the traffic of an interval, as landing does it, without a Pub/Sub; how many rows."""
+    source = replace(REGULAR, streams=max(1, round(REGULAR.streams * scale)))
+    at_once, landed = world.settings.land.batch_messages, 0
+    for piece in messages(source, start, end, rows_at_least=at_once):
+        for first in range(0, len(piece), at_once):
+            rows = piece[first : first + at_once]
+            world.heartbeats.append(_columns(source_rows=rows, number=landed, landed_at=end))
+            landed += len(rows)
+    return landed
+
+
+def _columns(source_rows: Rows, number: int, landed_at: datetime) -> dict[str, object]:
+    attributes, payloads = compose(REGULAR, source_rows)
+    rows = len(source_rows)
+    return {
+        "stream_id": [one[REGULAR.stream_id_attribute] for one in attributes],
+        "event_time": source_rows["event_ms"] * 1000,
+        "publisher_id": [one[REGULAR.heartbeat_id_attribute] for one in attributes],
+        "message_id": [f"{at:016d}" for at in range(number, number + rows)],
+        "publish_time": source_rows["publish_us"].copy(),
+        "ordering_key": [None] * rows,
+        "attributes": [list(one.items()) for one in attributes],
+        "payload": payloads,
+        "landed_at": np.full(rows, to_us(landed_at)),
+        "late": np.zeros(rows, dtype=bool),
+        "temperature": [
+            value if form == NUMBER else None
+            for value, form in zip(
+                source_rows["temperature"].tolist(), source_rows["temperature_form"].tolist(), strict=True
+            )
+        ],
+        "status": [STATUSES[one] for one in source_rows["status"].tolist()],
+    }
+
+
+def _refuse_other_rows(
+    name: str, world: World, work: Work, computed: Computed, out: Path
+) -> None:
+    """Raise ServiceFailed if an engine does not write the rows that we write: then it did other work."""
+    shutil.rmtree(out, ignore_errors=True)
+    silent = ENGINES[name](work, out)
+    ours = DeltaTable(world.lake.diffs().table.uri).file_uris()
+    with duckdb.connect() as connection:
+        for view, files in {"ours": ours, "theirs": [str(file) for file in out.rglob("*.parquet")]}.items():
+            connection.execute(
+                f"create table {view} as select * from read_parquet($files, hive_types = {{'window': varchar}})",
+                {"files": files},
+            )
+        differing = connection.execute(
+            "select count(*) from ((from ours except all by name from theirs) union all by name "
+            "(from theirs except all by name from ours))"
+        ).fetchall()[0][0]
+    if differing or silent != sum(count for count, _ in computed.silent.values()):
+        raise ServiceFailed(
+            f"{name} and compute_windows differ in {differing} rows, or in the silent streams ({silent}): their speeds "
+            "cannot be compared; mend benchmarks/engines.py"
+        )

@@ -1,0 +1,221 @@
+"""The real parts that are measured: a Pub/Sub on loopback, Spark Connect, and lakes on this disk."""
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from pyspark.sql import SparkSession
+
+from pipeline.clock import SystemClock
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.heartbeats import Heartbeats
+from pipeline.lake.layout import Lake
+from pipeline.lake.quarantine import Quarantine
+from pipeline.lake.tracking_log import TrackingLog
+from pipeline.pubsub.backlog import SnapshotBacklog
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.pubsub.provision import provision
+from pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from pipeline.pubsub.synthetic import SyntheticSource, publish
+from pipeline.services.emulator import choose_emulator
+from pipeline.services.processes import Supervisor
+from pipeline.services.spark_server import spark_server, token_environment
+from pipeline.services.stack import start_emulator
+from pipeline.settings import Settings, load_settings
+from pipeline.spark.session import session_config
+from pipeline.spark.warm_up import warm_up
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.landing import Landed, land
+from pipeline.ticks.tracking import Tracked, track
+
+LIVE_RATE = 10_000 / 30
+"""Messages a second: 10,000 streams that beat every 30 s."""
+
+HISTORY_AGE = timedelta(hours=1)
+"""How far before now a published history ends: further than `max_idle_lag`, so that the watermark passes all of it."""
+
+REGULAR = SyntheticSource(duplicates=0, broken=0, silent=0)
+"""All streams, each beat once: what is measured is the same in every round."""
+
+
+@dataclass(frozen=True)
+class World:
+    """One topic with its two subscriptions, and one lake: its own for each round, so that each begins with nothing."""
+
+    settings: Settings
+    subscriber: SubscriberClient
+    publisher: PublisherClient
+    clock: SystemClock
+
+    @cached_property
+    def lake(self) -> Lake:
+        return Lake(self.settings.lake, self.settings.message.fields, self.clock)
+
+    @cached_property
+    def tracking_log(self) -> TrackingLog:
+        """The tracker's own view of the log."""
+        return self.lake.tracking_log()
+
+    @cached_property
+    def landing_log(self) -> TrackingLog:
+        """The lander's own view of the log."""
+        return self.lake.tracking_log()
+
+    @cached_property
+    def heartbeats(self) -> Heartbeats:
+        return self.lake.heartbeats()
+
+    @cached_property
+    def quarantine(self) -> Quarantine:
+        return self.lake.quarantine()
+
+    @cached_property
+    def reader(self) -> HeartbeatReader:
+        return HeartbeatReader(self.settings.contract)
+
+    def publish(self, messages: int) -> int:
+        """Publish so many messages' worth of traffic at the live rate, in one go; how many there were."""
+        end = self.clock.now() - HISTORY_AGE
+        start = end - timedelta(seconds=messages / LIVE_RATE)
+        truth = self.settings.lake.folder
+        if truth is None:
+            raise ValueError("a benchmark's lake is a folder")
+        topic = self.settings.pubsub.topic_path
+        done = publish(
+            REGULAR, self.publisher, topic, self.clock, start, end, truth_path=truth.with_suffix(".truth.parquet")
+        )
+        return done.messages
+
+    def subscription(self, path: str) -> PubSubSubscription:
+        """As the sensors have it."""
+        pubsub = self.settings.pubsub
+        return PubSubSubscription(
+            self.subscriber,
+            path,
+            self.clock,
+            ack_deadline=pubsub.ack_deadline,
+            pull_wait=pubsub.pull_wait,
+            call_timeout=pubsub.call_timeout,
+        )
+
+    def backlog(self, path: str) -> SnapshotBacklog:
+        """The reading of a subscription."""
+        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.pubsub.call_timeout)
+
+    def track(self, budget: Budget, subscription: Subscription | None = None) -> Tracked:
+        """One tracking tick."""
+        pubsub = self.settings.pubsub
+        return track(
+            subscription or self.subscription(pubsub.tracking_path),
+            tracking_backlog=self.backlog(pubsub.tracking_path),
+            base_backlog=self.backlog(pubsub.base_path),
+            log=self.tracking_log,
+            reader=self.reader,
+            policy=self.settings.policy,
+            budget=budget,
+            clock=self.clock,
+        )
+
+    def land(self, budget: Budget, subscription: Subscription | None = None) -> Landed:
+        """One landing tick."""
+        return land(
+            subscription or self.subscription(self.settings.pubsub.base_path),
+            heartbeats=self.heartbeats,
+            quarantine=self.quarantine,
+            log=self.landing_log,
+            reader=self.reader,
+            budget=budget,
+            clock=self.clock,
+        )
+
+
+class Machine:
+    """What runs for the whole benchmark, and what is made on it."""
+
+    def __init__(self, settings: Settings, folder: Path, supervisor: Supervisor) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.clock = SystemClock()
+        self.supervisor = supervisor
+        self.pubsub_name = choose_emulator(settings.pubsub.emulator).name
+        self._subscriber = subscriber_client(settings.pubsub.emulator_host)
+        self._publisher = publisher_client(settings.pubsub.emulator_host)
+
+    def world(self, **watermark: timedelta) -> World:
+        """A new topic, subscriptions and lake, with the settings of `tidemark.toml` but for these of `[watermark]`."""
+        unique = uuid.uuid4().hex[:12]
+        names = {"topic": "topic", "base_subscription": "base", "tracking_subscription": "tracking"}
+        pubsub = self.settings.pubsub.model_copy(
+            update={key: f"bench-{name}-{unique}" for key, name in names.items()}
+        )
+        settings = self.settings.model_copy(
+            update={
+                "pubsub": pubsub,
+                "lake": self.settings.lake.model_copy(update={"uri": f"file:{self.folder / 'lakes' / unique}"}),
+                "watermark": self.settings.watermark.model_copy(update=watermark),
+            }
+        )
+        provision(self._subscriber, self._publisher, pubsub, settings.contract, self.clock)
+        return World(settings, self._subscriber, self._publisher, self.clock)
+
+    def forget(self, world: World) -> None:
+        """Take a world's topic and subscriptions off the server, which holds everything in memory."""
+        pubsub = world.settings.pubsub
+        for path in (pubsub.base_path, pubsub.tracking_path):
+            self._subscriber.delete_subscription(subscription=path)
+        self._publisher.delete_topic(topic=pubsub.topic_path)
+
+    def stop(self) -> None:
+        """Give the session back while there is a server: at the program's end it would look for it for minutes."""
+        if "spark" in self.__dict__:
+            self.spark.stop()
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """A session on the Spark Connect server, which is started when it is first asked for, and warmed up."""
+        token = token_environment()
+        os.environ.update(token)
+        self.supervisor.start(spark_server(self.settings, self.supervisor.state_folder, token))
+        builder = SparkSession.builder
+        for key, value in session_config(self.settings).items():
+            builder = builder.config(key, value)
+        session: SparkSession = builder.getOrCreate()
+        warm_up(session)
+        return session
+
+
+@contextmanager
+def machine(folder: Path, say: Callable[[str], None]) -> Iterator[Machine]:
+    """Everything that is needed, on free ports of loopback; it is stopped at the end, whatever happens."""
+    settings = load_settings()
+    settings = settings.model_copy(
+        update={
+            "pubsub": settings.pubsub.model_copy(
+                update={"emulator_host": f"127.0.0.1:{_free_port()}", "project": "tidemark-bench"}
+            ),
+            "spark": settings.spark.model_copy(update={"remote": f"sc://localhost:{_free_port()}", "master": None}),
+        }
+    )
+    supervisor = Supervisor(folder, SystemClock(), say)
+    try:
+        start_emulator(supervisor, settings)
+        parts = Machine(settings, folder, supervisor)
+        try:
+            yield parts
+        finally:
+            parts.stop()
+    finally:
+        supervisor.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,58 @@
+"""Traffic made in memory, for what is measured without a Pub/Sub: sizes, memory, and a table to compute from."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import datetime
+from typing import Any
+
+from google.pubsub_v1 import PubsubMessage
+
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from pipeline.pubsub.synthetic_beats import Rows, SyntheticSource, compose, messages
+
+PLAIN = PubsubMessage.pb()
+"""The plain protobuf class, which is what a pull hands out."""
+
+
+class MadeSubscription:
+    """Hands out a source's messages, each published when its row says; acknowledging them is free.
+
+    It makes a batch when it is asked for one, and keeps none.
+    """
+
+    path = "projects/tidemark-bench/subscriptions/made"
+
+    def __init__(self, source: SyntheticSource, start: datetime, end: datetime) -> None:
+        self._source = source
+        self._rows = messages(source, start, end)
+        self._left: Rows | None = None
+        self._pulled = 0
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:  # noqa: ARG002 (the protocol's)
+        """As many as are asked for; fewer at the end, and then none."""
+        made = [message for rows in self._next(max_messages) for message in self._messages(rows)]
+        return PulledBatch(made, [message.message_id for message in made], sum(one.ByteSize() for one in made))
+
+    def leased(self, batch: PulledBatch) -> Any:  # noqa: ARG002 (the protocol's)
+        """These leases do not run out."""
+        return nullcontext()
+
+    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+        return Acknowledged(len(batch))
+
+    def _next(self, wanted: int) -> Iterator[Rows]:
+        while wanted > 0:
+            rows = self._left if self._left is not None and len(self._left) else next(self._rows, None)
+            if rows is None:
+                return
+            yield rows[:wanted]
+            self._left = rows[wanted:]
+            wanted -= len(rows[:wanted])
+
+    def _messages(self, rows: Rows) -> Iterator[Any]:
+        attributes, payloads = compose(self._source, rows)
+        for published, carried, payload in zip(rows["publish_us"].tolist(), attributes, payloads, strict=True):
+            message = PLAIN(data=payload, attributes=carried, message_id=f"{self._pulled:016d}")
+            message.publish_time.FromMicroseconds(published)
+            self._pulled += 1
+            yield message
