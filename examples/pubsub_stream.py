@@ -83,9 +83,8 @@ def options_of(chosen: argparse.Namespace) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    chosen = arguments()
-    spark = session()
+def read(spark: SparkSession, chosen: argparse.Namespace) -> str:
+    """Read until there is nothing more, or until somebody stops it; what it came to."""
     trigger = {"processingTime": chosen.every} if chosen.every else {"availableNow": True}
     query = (
         stream(spark, options_of(chosen))
@@ -95,12 +94,12 @@ def main() -> None:
         .start()
     )
     query.awaitTermination()
-    print(told(query))
     kept = spark.read.parquet(str(chosen.out / "batches"))
     distinct = kept.select("message_id").distinct().count()
-    print(f"{kept.count()} messages are in {chosen.out / 'batches'}, {distinct} distinct")
-    spark.stop()
+    return f"{told(query)}\n{kept.count()} messages are in {chosen.out / 'batches'}, {distinct} distinct"
 
 
 if __name__ == "__main__":
-    main()
+    started = session()
+    print(read(started, arguments()))
+    started.stop()

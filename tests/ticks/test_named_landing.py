@@ -1,6 +1,7 @@
 """Landing under a name: served when asked again, one winner of any number of readers, and nothing lost to a crash."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pipeline.errors import CorruptObject, LakeFull, LandingOver
 from pipeline.lake.disk import DiskObjects
 from pipeline.lake.landings import LandedBatches, manifest_name, read_piece
 from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import Tables
+from pipeline.ticks.landing import SortedOut, Tables
 from pipeline.ticks.named_landing import NamedLanding, Pieces, land_named, landed_under, never
 from tests.ticks.fakes import FIELDS, Crash, StepwiseObjects, World
 from tests.watermark.builders import at
@@ -155,6 +156,29 @@ def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int)
     assert world.base.unacknowledged == []
     assert set(world.landed_ids()) == {"m0", "m1", "m2", "m3", "m4"}
     assert set(world.quarantined_ids()) == {"m5"}
+
+
+def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(world: PiecesWorld) -> None:
+    publish(world, 7)
+    pieces = Pieces(NAME, world.objects, FIELDS, world.quarantine)  # type: ignore[arg-type]
+
+    class Slow:
+        def keep(self, sorted_out: SortedOut) -> tuple[str, ...]:
+            world.wait(300)
+            return pieces.keep(sorted_out)
+
+    landing = land_named(
+        NAME,
+        world.base,
+        objects=world.objects,
+        keeper=Slow(),
+        watermark=lambda: None,
+        reader=world.reader,
+        budget=replace(BUDGET, max_time=timedelta(hours=1)),
+        clock=world.clock,
+    )
+    assert (len(landing.pieces), landing.landed.acknowledged.count) == (3, 7)
+    assert world.base.unacknowledged == []
 
 
 def test_a_full_lake_leaves_everything_unacknowledged_and_the_name_free(world: PiecesWorld) -> None:
