@@ -10,8 +10,8 @@ from pipeline.clock import iso
 from pipeline.windows import Window, runs_of_neighbours
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
-HALVINGS = 2
-"""After each failure, a quarter of the stretch is tried, until the window that fails is alone."""
+STEP = 4
+"""After a failure a quarter of as many windows is tried, until the one that fails is alone; after a success, more."""
 NAMED = 3
 
 
@@ -58,7 +58,7 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
 
     A window rests after a run over it failed: 15 s, doubled with each failure since the last success, at most 10 min.
     A stretch that failed is tried in ever smaller parts, so that a window that fails by itself is soon alone in its
-    rest. However many fail, every other window gets its turn.
+    rest, and what had only been interrupted soon goes on as before. However many fail, every other one gets its turn.
     """
     failures = _failures(wanted, attempts)
     resting = [
@@ -72,9 +72,20 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
         return Turn((), resting)
     stretch = runs_of_neighbours(ready)[0]
     failed, _ = failures.get(stretch[0], (0, now))
-    at_most = max(1, max_windows >> (HALVINGS * failed))
     alike = takewhile(lambda window: failures.get(window, (0, now))[0] == failed, stretch)
-    return Turn(list(alike)[:at_most], resting)
+    return Turn(list(alike)[: _at_most(attempts, max_windows)], resting)
+
+
+def _at_most(attempts: Sequence[Attempt], max_windows: int) -> int:
+    """How many windows to try at once: less after a run over several has failed, more again after a success. A window
+    that fails alone says nothing about the others."""
+    at_most = max_windows
+    for attempt in reversed(attempts):
+        if not attempt.failed:
+            at_most = min(max_windows, at_most * STEP)
+        elif attempt.first != attempt.last:
+            at_most = max(1, at_most // STEP)
+    return at_most
 
 
 def _failures(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Window, tuple[int, datetime]]:
