@@ -59,14 +59,14 @@ def many(first: int, seeds: int, jobs: int, planted: Planted) -> int:
         for played, broken, counts in finished(tasks):
             done += played
             failed |= broken
+            for told in broken.values():  # at once: a long run may be stopped
+                print(f"\n{told}\n", flush=True)
             totals += counts
             rate = done / (time.monotonic() - began)
             end = "\n" if done == seeds or (not sys.stdout.isatty() and done % (20 * AT_ONCE) == 0) else "\r"
             if end == "\n" or sys.stdout.isatty():
                 print(f"{done:,} of {seeds:,} seeds, {rate:.0f} a second, {len(failed)} failed", end=end, flush=True)
     print(", ".join(f"{count:,} {what}" for what, count in totals.items()))
-    for _, told in sorted(failed.items())[:20]:
-        print(f"\n{told}")
     if failed:
         print(f"\nfailed: {' '.join(map(str, sorted(failed)))}")
         print(f"play one again: .venv/bin/python -m tests.simulation --seed {min(failed)} --trace")

@@ -105,6 +105,10 @@ def just_in_time(plan: Plan) -> bool:
     return plan.kind == "just in time"
 
 
+def any_lag(plan: Plan) -> bool:
+    return plan.kind == "any lag"
+
+
 def slack(plan: Plan) -> bool:
     return plan.is_kept and plan.slack_us > 0
 
@@ -196,7 +200,12 @@ _ALL = (
     _patched("the watermark follows the candidate back", 200, _anyway, f"{ESTIMATOR}._Held.decided", decided_anyway),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
     Planted("no slack for base", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),
-    Planted("no slack for tracking", 3000, slack, policy=lambda policy: replace(policy, reading_slack=ZERO)),
+    Planted(
+        "no slack for tracking",
+        6000,
+        both(any_lag, slack),
+        policy=lambda policy: replace(policy, reading_slack=ZERO),
+    ),
     _patched("idle whatever base holds", 1300, idle, f"{ESTIMATOR}.is_idle", idle_whatever_base_holds),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 20, micro_batch=CopiesByMessage),

@@ -81,10 +81,10 @@ def any_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
 
 
 def just_in_time(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
-    """Few messages, exactly a band or half of one apart, each with the most disorder that it can have: what is published when tracking
-    has read up to now, a band after the message that the watermark rests on."""
+    """Few messages, about a band apart, each with the least or the most disorder that it can have: what is published
+    when tracking has read up to now, a band after the message that the watermark rests on."""
     publish, keyed = _rounded(START_US + rng.randrange(SECOND), whole), []
-    steps = (0, 1, 1, 1, 2) if whole else rng.choice([(0, 1, 1, 1, 2), (0, 1, 1, 1, 2), (0.5, 0.5, 0.5, 1)])
+    steps = (0, 1, 1, 1, 2) if whole else rng.choice([(0, 1, 1, 1, 2), (0, 1, 1, 1, 2), (0.9,), (0.5, 0.5, 1)])
     for _ in range(rng.randint(4, MOST // 3)):
         publish += round(rng.choice(steps) * band_us)
         keyed.append((publish + _within(rng, band_us, EXTREMES), rng.random(), publish))
