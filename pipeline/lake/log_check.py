@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.clock import iso
-from pipeline.errors import CorruptObject, LakeError, ObjectMissing
+from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.audit import AT_ONCE, with_seconds
 from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.history import decision_in_force
@@ -109,7 +109,7 @@ def relied_on(diffs: WindowedTable) -> datetime | None:
         for run in diffs.runs([window]).values():
             try:
                 found.append(datetime.fromisoformat(diffs.manifest(run)["watermark"]))
-            except (LakeError, ValueError, KeyError, TypeError):
+            except (ObjectMissing, CorruptObject):
                 continue  # told as damage of its window
     return max(found, default=None)
 

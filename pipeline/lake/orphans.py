@@ -9,9 +9,11 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
+from deltalake.exceptions import TableNotFoundError
 
 from pipeline.lake.delta_log import READERS, DeltaLog
 from pipeline.lake.objects import ObjectStore
@@ -66,11 +68,13 @@ def orphaned_files(table: LakeTable) -> list[Orphan]:
     run is listed. Raises LakeError.
     """
     place = _place_of(table)
+    if place is None:
+        return []
     found = [info for info in place.listed() if not info.path.startswith(f"{LOG_FOLDER}/")]
     listed = _listed_now(table)
     data = [info for info in found if is_data(info.path)]
     if any(info.path not in listed for info in data):
-        listed |= _listed_ever(table, place.files)
+        listed |= _listed_ever(table)
     runs = {run_of(path) for path in listed}
     orphans = []
     for info in found:
@@ -94,7 +98,7 @@ def orphaned_manifests(tables: Sequence[LakeTable], manifests: pafs.FileSystem, 
     found = [info for info in place.listed() if info.path.endswith(".json")]
     runs = {run_of(path) for table in tables for path in _listed_now(table)}
     if any(_run_of_manifest(info) not in runs for info in found):
-        runs |= {run_of(path) for table in tables for path in _listed_ever(table, _place_of(table).files)}
+        runs |= {run_of(path) for table in tables for path in _listed_ever(table)}
     return [
         place.orphan(info, "the manifest of a run that has committed nothing")
         for info in found
@@ -137,16 +141,17 @@ def _listed_now(table: LakeTable) -> set[str]:
     return set() if current is None else {unquote(path) for path in current.get_add_actions()["path"].to_pylist()}
 
 
-def _listed_ever(table: LakeTable, files: pafs.FileSystem) -> set[str]:
+def _listed_ever(table: LakeTable) -> set[str]:
     """Every path that a commit which is still there added or removed: no version that can be read lists another one,
     but for what is in the newest."""
-    if table.current() is None:
+    place = _place_of(table)
+    if place is None:
         return set()
     with table_errors(table.uri):
-        logged = files.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+        logged = place.files.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
         commits = [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
         with ThreadPoolExecutor(READERS, thread_name_prefix="orphans") as pool:
-            return set().union(*pool.map(lambda commit: _paths_in(files, commit), commits))
+            return set().union(*pool.map(partial(_paths_in, place.files), commits))
 
 
 def _paths_in(files: pafs.FileSystem, commit: str) -> set[str]:
@@ -155,5 +160,10 @@ def _paths_in(files: pafs.FileSystem, commit: str) -> set[str]:
     return {unquote(file["path"]) for action in actions for kind in ("add", "remove") if (file := action.get(kind))}
 
 
-def _place_of(table: LakeTable) -> Place:
-    return Place(DeltaLog(table).files(), table.uri)
+def _place_of(table: LakeTable) -> Place | None:
+    """The table's folder; None where there is none."""
+    with table_errors(table.uri):
+        try:
+            return Place(DeltaLog(table).files(), table.uri)
+        except TableNotFoundError:
+            return None

@@ -17,7 +17,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from pipeline.clock import to_us, us
-from pipeline.errors import ObjectMissing
+from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.arrivals import Arrivals, earliest
 from pipeline.lake.checked import Checked
 from pipeline.lake.comparison import not_in_their_windows
@@ -164,6 +164,6 @@ class Staleness:
         for key, run in self._diffs.runs(windows).items() if windows else ():
             try:
                 found[key] = int(self._diffs.manifest(run)["heartbeats_version"])
-            except ObjectMissing:
+            except (ObjectMissing, CorruptObject):
                 gone.add(key)
         return found, gone

@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pipeline.clock import Clock, iso, to_us
-from pipeline.errors import LakeUnreachable, TableConflict
+from pipeline.errors import CorruptObject, LakeUnreachable, TableConflict
 from pipeline.lake.objects import ObjectStore
 from pipeline.lake.tables import LakeTable, data_files, table_errors
 
@@ -120,9 +120,20 @@ class WindowedTable:
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
 
     def manifest(self, run: str) -> Mapping[str, Any]:
-        """What a run said before its commit. Raises ObjectMissing. Kept, since a manifest never changes."""
+        """What a run said before its commit. Raises ObjectMissing, CorruptObject. Kept, since a manifest never
+        changes."""
         if run not in self._manifests:
-            self._manifests[run] = json.loads(self._objects.read(f"{MANIFESTS}{run}.json"))
+            name = f"{MANIFESTS}{run}.json"
+            content = self._objects.read(name)
+            try:
+                manifest = json.loads(content)
+                int(manifest["heartbeats_version"]), datetime.fromisoformat(manifest["watermark"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise CorruptObject(
+                    f"{self._objects.uri}/{name} cannot be read as the manifest of a run ({error!r}); run `tidemark "
+                    "repair`, which has the windows of that run computed again"
+                ) from error
+            self._manifests[run] = manifest
         return self._manifests[run]
 
     def replace(self, run: DiffRun, fence: Fence) -> Replaced:
