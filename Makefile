@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gcs simulate check pictures clean
+.PHONY: help setup demo up test test-gcs simulate drain-demo check pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0
 test-gcs: setup ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
 	$(BIN)/python -m tests.gcs.tools
 	$(BIN)/python -m pytest -m gcs
+
+drain-demo: setup ## drain an outage's backlog of MESSAGES=3000000 with READERS=4, and compare every row with the truth
+	$(BIN)/python -m benchmarks.drain --messages $(or $(MESSAGES),3000000) --readers $(or $(READERS),4)
 
 check: setup ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -1,0 +1,288 @@
+"""An outage's backlog on the whole pipeline: published while it is down, drained by N readers while traffic goes on,
+and compared with the truth row by row. `make drain-demo`, or `python -m benchmarks.drain --help`.
+
+Real parts: tidemark's own Pub/Sub server, Spark Connect, Dagster's daemon and code server, a lake on disk.
+"""
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.watched import Memory, RunOfDrain, Ticks, runs_of_drain, ticks_of
+from pipeline.clock import Clock, SystemClock, iso
+from pipeline.demo.comparison import Comparison, compare
+from pipeline.demo.source import Source
+from pipeline.demo.workspace import USUAL_PORTS, free_port
+from pipeline.durations import format_duration, parse_duration
+from pipeline.errors import LakeError, ServiceFailed
+from pipeline.lake.layout import Lake
+from pipeline.lake.report import LakeReport, read_report
+from pipeline.pubsub.synthetic import Published
+from pipeline.pubsub.synthetic_beats import SyntheticSource
+from pipeline.services.processes import Supervisor
+from pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
+from pipeline.settings import Settings, load_settings
+
+STREAMS, PERIOD = 10_000, timedelta(seconds=30)
+PER_SECOND = STREAMS / PERIOD.total_seconds()
+"""What the sources publish in real time: a multiple of real time is a multiple of this."""
+
+LOOK_EVERY_SECONDS = 3.0
+SAY_EVERY_SECONDS = 15.0
+
+CONFIG = """\
+[pubsub]
+emulator_host = "127.0.0.1:{emulator}"
+emulator = "local"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[windows]
+length = "{window}"
+first = "{first}"
+
+[drain]
+readers = {readers}
+start_after = "{start_after}"
+stop_below = "15s"
+
+[lake]
+uri = "file:lake"
+
+[spark]
+remote = "sc://localhost:{spark}"
+server_master = "local[{places},4]"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is played."""
+
+    messages: int
+    readers: int
+    live: timedelta
+    window: str
+    start_after: str
+    patience: timedelta
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What came of it. Seconds are since the pipeline was started; `multiples` are of real time."""
+
+    backlog: int
+    backlog_event_time: str
+    published: int
+    duplicates: int
+    landed: int
+    rows: int
+    expected_rows: int
+    differences: int
+    quarantine_differences: int
+    late: int
+    missed: int
+    landed_after_seconds: float
+    computed_after_seconds: float
+    landed_multiple: float
+    computed_multiple: float
+    drains: list[dict[str, object]]
+    ticks: dict[str, dict[str, float]]
+    peak_memory_mb: dict[str, float]
+
+
+def main() -> None:
+    """Parse what is asked for, play it, and print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drain", description=__doc__)
+    parser.add_argument("--messages", type=int, default=3_000_000, help="of the backlog (default 3000000)")
+    parser.add_argument("--readers", type=int, default=4, help="of the drain (default 4)")
+    parser.add_argument("--live", type=parse_duration, default=timedelta(minutes=2), help="traffic afterwards (2m)")
+    parser.add_argument("--window", default="5m", help="length of a window (default 5m)")
+    parser.add_argument("--start-after", default="1m", help="drain.start_after (default 1m)")
+    parser.add_argument("--patience", type=parse_duration, default=timedelta(hours=1), help="for each wait (1h)")
+    parser.add_argument("--folder", type=Path, default=Path("build/drain"), help="everything is below it")
+    asked = Asked(**vars(parser.parse_args()))
+    console = Console(width=160)
+    shown = play(asked, console, SystemClock())
+    text = json.dumps(asdict(shown), indent=1)
+    (asked.folder / "drain.json").write_text(text + "\n")
+    console.print(text, highlight=False)
+    right = not (shown.differences or shown.missed or shown.quarantine_differences)
+    console.print("every row is right" if right and shown.rows == shown.expected_rows else "NOT RIGHT")
+
+
+def play(asked: Asked, console: Console, clock: Clock) -> Shown:
+    """The backlog, the pipeline, live traffic, silence, the comparison. Stops what it started, whatever happens."""
+    began = clock.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{clock.monotonic() - began:6.0f} s  {text}", highlight=False)
+
+    start = _minute(clock.now()) - timedelta(seconds=asked.messages / PER_SECOND)
+    supervisor = Supervisor(asked.folder.resolve(), clock, say)
+    supervisor.stop_leftovers()
+    shutil.rmtree(asked.folder, ignore_errors=True)
+    asked.folder.mkdir(parents=True)
+    config = (asked.folder / "tidemark.toml").resolve()
+    config.write_text(_config(asked, start))
+    settings = load_settings(config)
+    source = SyntheticSource(streams=STREAMS, period=PERIOD, jitter=timedelta(seconds=8))
+    truth = asked.folder / "truth.parquet"
+    publishing = Source(source, settings, truth, start, clock)
+    try:
+        return _play(asked, settings, config, publishing, start, truth, supervisor, say, clock)
+    finally:
+        try:
+            publishing.stop()
+        finally:
+            supervisor.stop()
+
+
+def _play(
+    asked: Asked,
+    settings: Settings,
+    config: Path,
+    publishing: Source,
+    start: datetime,
+    truth: Path,
+    supervisor: Supervisor,
+    say: Callable[[str], None],
+    clock: Clock,
+) -> Shown:
+    start_emulator(supervisor, settings)
+    provision_here(settings, clock)
+    publishing.start()
+    while publishing.sent < asked.messages or publishing.reached < clock.now() - timedelta(seconds=1):
+        publishing.raise_failure()
+        clock.sleep(0.2)
+    backlog, reached = publishing.sent, publishing.reached
+    say(f"{backlog:,} messages of {STREAMS:,} streams wait, up to {iso(reached)}; the sources go on live")
+    with Memory(supervisor.running, clock) as memory:
+        pipeline_began = clock.monotonic()
+        start_stack(supervisor, settings, config, say, clock)
+        watched = _watched(asked, settings, publishing, supervisor, say, clock)
+        next(report for report in watched if report.landed_rows + sum(report.quarantined.values()) >= backlog)
+        landed_after = clock.monotonic() - pipeline_began
+        say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
+        windows = {window.key for window in settings.windowing.closed_at(reached, start)}
+        next(report for report in watched if windows <= set(report.computed))
+        computed_after = clock.monotonic() - pipeline_began
+        say(f"its {len(windows)} windows are computed after {computed_after:.0f} s")
+        until = clock.monotonic() + asked.live.total_seconds()
+        next(report for report in watched if clock.monotonic() >= until)
+        published = publishing.stop()
+        if published is None or published.last_event_time is None:
+            raise ServiceFailed("the source left no record of what it published")
+        last = settings.windowing.containing(published.last_event_time)
+        say("the sources fall silent; the idle rule closes what is left")
+        next(report for report in watched if last.key in report.computed and not report.waiting)
+    say("comparing every row with the truth")
+    found = compare(
+        truth,
+        asked.folder / "lake",
+        lookback_seconds=settings.windows.lookback.total_seconds(),
+        period_seconds=settings.windows.heartbeat_period.total_seconds(),
+        window_seconds=settings.windows.length.total_seconds(),
+    )
+    os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
+    drains, ticks = runs_of_drain(project_root()), ticks_of(project_root())
+    return _shown(backlog, reached - start, found, (landed_after, computed_after), drains, ticks, memory, published)
+
+
+def _watched(
+    asked: Asked,
+    settings: Settings,
+    publishing: Source,
+    supervisor: Supervisor,
+    say: Callable[[str], None],
+    clock: Clock,
+) -> Iterator[LakeReport]:
+    """What the lake holds, every few seconds. Raises ServiceFailed when nothing came of it for too long."""
+    lake = Lake(settings.lake, settings.message.fields, clock)
+    log, said, began = lake.tracking_log(), 0.0, clock.monotonic()
+    while clock.monotonic() - began < asked.patience.total_seconds():
+        supervisor.restart_what_died()
+        publishing.raise_failure()
+        with suppress(LakeError):  # an instant in which a table is being made
+            report = read_report(lake, settings.windowing, log)
+            if clock.monotonic() - said >= SAY_EVERY_SECONDS:
+                said = clock.monotonic()
+                decision = report.standing.decision
+                why = "no decision" if decision is None else decision.sentence()[:70]
+                say(
+                    f"sent {publishing.sent:,}, landed {report.landed_rows:,}, windows computed "
+                    f"{len(report.computed)}, waiting {len(report.waiting)}; {why}"
+                )
+            yield report
+        clock.sleep(LOOK_EVERY_SECONDS)
+    raise ServiceFailed(
+        f"nothing came of waiting {format_duration(asked.patience)}; see {supervisor.state_folder}/logs"
+    )
+
+
+def _shown(
+    backlog: int,
+    span: timedelta,
+    found: Comparison,
+    after: tuple[float, float],
+    drains: list[RunOfDrain],
+    ticks: dict[str, Ticks],
+    memory: Memory,
+    published: Published,
+) -> Shown:
+    return Shown(
+        backlog=backlog,
+        backlog_event_time=format_duration(timedelta(seconds=round(span.total_seconds()))),
+        published=published.messages,
+        duplicates=published.duplicates,
+        landed=found.landed,
+        rows=found.rows,
+        expected_rows=found.expected_rows,
+        differences=found.differences,
+        quarantine_differences=found.quarantine_differences,
+        late=found.late,
+        missed=found.missed,
+        landed_after_seconds=round(after[0], 1),
+        computed_after_seconds=round(after[1], 1),
+        landed_multiple=round(backlog / PER_SECOND / after[0], 1),
+        computed_multiple=round(backlog / PER_SECOND / after[1], 1),
+        drains=[asdict(run) for run in drains],
+        ticks={name: asdict(seen) for name, seen in ticks.items()},
+        peak_memory_mb={name: round(size / (1 << 20), 1) for name, size in memory.peaks.items()},
+    )
+
+
+def _config(asked: Asked, start: datetime) -> str:
+    ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
+    return CONFIG.format(
+        window=asked.window,
+        first=iso(start.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
+        readers=asked.readers,
+        start_after=asked.start_after,
+        places=asked.readers + 2,
+        **ports,
+    )
+
+
+def _minute(moment: datetime) -> datetime:
+    return moment.replace(second=0, microsecond=0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What a run of the whole pipeline cost: the memory of its processes, and what Dagster noted of ticks and runs."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+import dagster as dg
+import psutil
+
+from pipeline.clock import Clock
+from pipeline.services.dagster_names import DRAIN, DRAINED
+from pipeline.services.processes import Running
+
+SAMPLE_EVERY_SECONDS = 1.0
+TICKS_AT_MOST = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """How long the ticks of a sensor took, in seconds, and how many failed."""
+
+    count: int
+    failed: int
+    median: float
+    longest: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunOfDrain:
+    """A run of the drain, and what its log said of each round."""
+
+    status: str
+    ended: str
+    seconds: float
+    rounds: list[str]
+
+
+def ticks_of(root: Path) -> dict[str, Ticks]:
+    """Of each sensor, from Dagster's storage."""
+    seen: dict[str, Ticks] = {}
+    with dg.DagsterInstance.from_config(str(root)) as instance:
+        for state in instance.all_instigator_state():
+            ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=TICKS_AT_MOST)
+            took = [tick.end_timestamp - tick.timestamp for tick in ticks if tick.end_timestamp is not None]
+            if took:
+                failed = sum(tick.status.value == "FAILURE" for tick in ticks)
+                median, longest = round(statistics.median(took), 2), round(max(took), 2)
+                seen[state.instigator_name] = Ticks(len(took), failed, median, longest)
+    return seen
+
+
+def runs_of_drain(root: Path) -> list[RunOfDrain]:
+    """In their order, from Dagster's storage."""
+    runs = []
+    with dg.DagsterInstance.from_config(str(root)) as instance:
+        for record in instance.get_run_records(dg.RunsFilter(job_name=DRAIN)):
+            run = record.dagster_run
+            said = [
+                entry.user_message for entry in instance.all_logs(run.run_id) if entry.user_message.startswith("round ")
+            ]
+            seconds = (record.end_time or 0.0) - (record.start_time or 0.0)
+            runs.append(RunOfDrain(run.status.value, run.tags.get(DRAINED, ""), round(seconds, 1), said))
+    return runs[::-1]
+
+
+@dataclass
+class Memory:
+    """The peaks of resident memory, in bytes, by kind of process, sampled once a second while the block runs. Pages
+    that processes share are counted in each."""
+
+    running: Sequence[Running]
+    clock: Clock
+    peaks: dict[str, int] = field(default_factory=dict)
+    _done: Event = field(default_factory=Event)
+
+    def __enter__(self) -> Self:
+        self._thread = Thread(target=self._sample, name="memory", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _sample(self) -> None:
+        while not self._done.wait(SAMPLE_EVERY_SECONDS):
+            for service in list(self.running):
+                try:
+                    self._look(service.spec.name, psutil.Process(service.process.pid))
+                except psutil.Error:  # it ended meanwhile
+                    continue
+
+    def _look(self, name: str, process: psutil.Process) -> None:
+        self._note(name, process.memory_info().rss)
+        for child in process.children(recursive=True):
+            self._note(f"{name}: {_kind(child)}", child.memory_info().rss)
+
+    def _note(self, kind: str, size: int) -> None:
+        self.peaks[kind] = max(self.peaks.get(kind, 0), size)
+
+
+def _kind(process: psutil.Process) -> str:
+    words = " ".join(process.cmdline())
+    if "pyspark.daemon" in words:
+        return "a Python worker"
+    return "a run" if "multiprocessing" in words or "execute" in words else process.name()
