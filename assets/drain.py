@@ -33,19 +33,21 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
 
     @dg.op(
         name="drain_backlog",
+        out=dg.Out(dg.Nothing),
         description="Readers of tracking, then of base, until their backlog is gone; they land as ticks do.",
     )
     def drain_backlog(
         context: dg.OpExecutionContext, pubsub: PubSubResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        began = clock.monotonic()
+        began, log = clock.monotonic(), lake.tracking_log("run")
         try:
+            lake.log_witness("run").refuse_lost_end(log.catch_up())
             drain = Drain(
                 spark=spark.session(),
                 settings=settings,
                 run=context.run_id,
                 objects=open_objects(settings.lake),
-                log=lake.tracking_log("run"),
+                log=log,
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
                 clock=clock,
             )

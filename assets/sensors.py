@@ -1,5 +1,8 @@
 """The two ticks as sensors: shells that gather what a tick needs and put its answer in Dagster's words."""
 
+from dataclasses import replace
+from datetime import timedelta
+
 import dagster as dg
 
 from assets.drain import draining
@@ -14,6 +17,10 @@ from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
+
+WHILE_DRAINING = timedelta(seconds=2)
+"""The longest that a tracking tick pulls beside a run's readers: it is enough for what is published meanwhile, and the
+decisions go on in time."""
 
 
 def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
@@ -37,6 +44,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
         pubsub.sweep()
         log, witness = lake.tracking_log("tracking"), lake.log_witness("tracking")
         witness.refuse_lost_end(log.catch_up())
+        run = draining(context.instance, clock.now(), settings.drain)
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
@@ -44,7 +52,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
             log=log,
             reader=reader,
             policy=policy,
-            budget=budget,
+            budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
         )
         witness.note(tracked.standing)
