@@ -6,6 +6,7 @@ from assets.checks import asset_checks
 from assets.diffs import heartbeat_diffs_asset
 from assets.drain import drain_job, drain_sensor
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
+from assets.repair import repair_job
 from assets.sensors import landing_sensor, tracking_sensor
 from assets.staleness import staleness_sensor
 from assets.tuning import tuning_asset, tuning_schedule
@@ -27,7 +28,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     )
     return dg.Definitions(
         assets=[*observed_assets(settings), heartbeat_diffs_asset(settings), tuning_asset(settings)],
-        jobs=[job, drain_job(settings)],
+        jobs=[job, drain_job(settings), repair_job(settings)],
         asset_checks=asset_checks(settings),
         sensors=[
             tracking_sensor(settings, COMPUTE_WINDOWS),

@@ -1,5 +1,9 @@
 """The asset that runs compute: heartbeat diffs, one partition a window."""
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
 import dagster as dg
 
 from assets.observed import GROUP, HEARTBEAT_DIFFS, HEARTBEATS, WATERMARK, column_schema
@@ -9,6 +13,7 @@ from pipeline.errors import TidemarkError, WindowNotClosed
 from pipeline.lake.diffs import diff_schema
 from pipeline.settings import Settings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows, refuse_open
+from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource
 
@@ -17,12 +22,6 @@ NAMED_IN_METADATA = 10
 
 def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
     """The asset for these settings."""
-    plan = DiffPlan(
-        fields=settings.message.fields,
-        lookback=settings.windows.lookback,
-        period=settings.windows.heartbeat_period,
-        window_length=settings.windows.length,
-    )
     windowing = settings.windowing
 
     @dg.asset(
@@ -47,44 +46,61 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         keys = context.partition_keys
         windows = sorted(windowing.named(key) for key in keys)
         try:
-            decided = lake.tracking_log("run").newest_decision()
-            watermark = None if decided is None else decided.decision.watermark
-            refuse_open(windows, watermark)
-            computed = compute_windows(
-                spark.session(),
-                windows,
-                heartbeats=lake.heartbeats("run"),
-                diffs=lake.diffs("run"),
-                status=lake.whole().stream_status(),
-                plan=plan,
-                watermark=watermark,
-                run=context.run.run_id,
-                clock=SystemClock(),
-            )
+            computed, watermark = compute_range(settings, windows, lake, spark, context.run.run_id)
         except WindowNotClosed as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         except TidemarkError as error:
             raise dg.Failure(description=str(error)) from error
-        _report(context, computed, "none" if watermark is None else iso(watermark))
+        _report(context, computed, watermark)
 
     return heartbeat_diffs
 
 
-def _report(context: dg.AssetExecutionContext, computed: Computed, watermark: str) -> None:
+def compute_range(
+    settings: Settings, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
+) -> tuple[Computed, datetime | None]:
+    """Compute a range of windows without a gap, and replace them in the lake; with the watermark that it relied on.
+
+    Raises WindowNotClosed, before Spark is asked, and what else tidemark raises.
+    """
+    decided = lake.tracking_log("run").newest_decision()
+    watermark = None if decided is None else decided.decision.watermark
+    refuse_open(windows, watermark)
+    computed = compute_windows(
+        spark.session(),
+        windows,
+        heartbeats=lake.heartbeats("run"),
+        diffs=lake.diffs("run"),
+        status=lake.whole().stream_status(),
+        plan=DiffPlan(
+            fields=settings.message.fields,
+            lookback=settings.windows.lookback,
+            period=settings.windows.heartbeat_period,
+            window_length=settings.windows.length,
+        ),
+        watermark=watermark,
+        run=run,
+        clock=SystemClock(),
+    )
+    return computed, watermark
+
+
+def metadata_of(computed: Computed, key: str, watermark: datetime | None) -> dict[str, Any]:
+    """What a computed window tells about itself."""
+    count, names = computed.silent.get(key, (0, []))
+    return {
+        "dagster/partition_row_count": computed.rows[key],
+        "silent_streams": count,
+        "silent_streams_first": ", ".join(names[:NAMED_IN_METADATA]),
+        "heartbeats_version": computed.heartbeats_version,
+        "watermark_when_computed": "none" if watermark is None else iso(watermark),
+    }
+
+
+def _report(context: dg.AssetExecutionContext, computed: Computed, watermark: datetime | None) -> None:
     """Rows and silent streams for each window, the totals in the run's log."""
-    for key, rows in computed.rows.items():
-        count, names = computed.silent.get(key, (0, []))
-        context.add_asset_metadata(
-            {
-                "dagster/partition_row_count": rows,
-                "silent_streams": count,
-                "silent_streams_first": ", ".join(names[:NAMED_IN_METADATA]),
-                "heartbeats_version": computed.heartbeats_version,
-                "watermark_when_computed": watermark,
-            },
-            asset_key=HEARTBEAT_DIFFS,
-            partition_key=key,
-        )
+    for key in computed.rows:
+        context.add_asset_metadata(metadata_of(computed, key, watermark), asset_key=HEARTBEAT_DIFFS, partition_key=key)
     context.log.info(
         f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"

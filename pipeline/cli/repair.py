@@ -1,6 +1,7 @@
 """The command that looks at a range of windows after an outage, and has what is wrong computed again."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -14,17 +15,16 @@ from pipeline.cli.look import moment, plain
 from pipeline.cli.run import duration, wide_console
 from pipeline.cli.windows import launch
 from pipeline.clock import Clock, SystemClock, iso
-from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.integrity import Progress as Tell
 from pipeline.lake.orphans import GRACE, Orphan
-from pipeline.lake.repair import Survey, Surveyor
+from pipeline.lake.repair import Survey, Surveyor, findings
 from pipeline.settings import Settings, load_settings
 from pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
-NOW_AND_THEN = 20
-"""Of many orphans of one folder, so many are named in a terminal; --json has all."""
+NAMED_OF_A_KIND = 50
+"""Of what is wrong in the same way, so many are named in a terminal; --json has all."""
 
 
 def repair(
@@ -67,7 +67,7 @@ def repair(
     if not dry_run:
         before = surveyor.files_of([window for stretch in survey.integrity.repairable for window in stretch])
         try:
-            for stretch in _runs(survey, settings.windows.max_windows_per_run):
+            for stretch in survey.runs(settings.windows.max_windows_per_run):
                 where = launch(settings, stretch[0], stretch[-1])
                 requested.append((stretch[0], stretch[-1]))
                 if not as_json:
@@ -106,13 +106,6 @@ def _window(settings: Settings, option: str, text: str) -> Window:
         return settings.windowing.containing(moment(text, f"({option}) neither a window's key nor a time"))
 
 
-def _runs(survey: Survey, most: int) -> Iterator[Sequence[Window]]:
-    """The windows to compute, a run at a time."""
-    for stretch in survey.integrity.repairable:
-        for number in range(0, len(stretch), most):
-            yield stretch[number : number + most]
-
-
 def _wait(
     surveyor: Surveyor, survey: Survey, before: Mapping[str, frozenset[str]], longest: timedelta, clock: Clock
 ) -> bool:
@@ -142,45 +135,18 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
 
 
 def _show(survey: Survey, now: datetime, grace: timedelta, console: Console) -> None:
-    integrity, log = survey.integrity, survey.log
-
-    def say(kind: str, text: str, style: str = "yellow") -> None:
-        console.print(f"[{style}]{kind:<10}[/]", end="")
-        console.print(text, highlight=False, markup=False)
-
-    for broken in integrity.broken:
-        for reason in broken.reasons:
-            say(broken.fault, f"{broken.window.key}  {reason}")
-        for block in broken.blocked_by:
-            say("", f"{broken.window.key}  cannot be computed now: {block}", "red")
-    for damaged in integrity.inputs:
-        first, last = damaged.windows[0].key, damaged.windows[-1].key
-        say(
-            "damaged",
-            f"{damaged.path}: {damaged.why}. Windows {first} to {last} are made from it and cannot be computed: put "
-            "back a backup of it, or the object's earlier generation",
-            "red",
-        )
-    for text in integrity.untold:
-        say("unknown", text, "red")
-    for number, why in log.damaged:
-        say("log", f"entry {number}: {why}", "red")
-    for number, why in log.forgotten:
-        say("log", f"entry {number} was forgotten: {why}", "dim")
-    for text in log.lost:
-        say("log", text, "red")
-    if survey.untracked.messages:
-        say("log", survey.untracked.sentence, "red")
-    for orphans in survey.orphans.values():
-        for orphan in orphans[:NOW_AND_THEN]:
-            age = format_duration(timedelta(seconds=int((now - orphan.written_at).total_seconds())))
-            young = "" if orphan.is_over(now, grace) else "; younger than the grace time: it may be of a run under way"
-            say("orphaned", f"{orphan.location}: {orphan.what} ({orphan.size} bytes, {age} old{young})")
-        if len(orphans) > NOW_AND_THEN:
-            say("orphaned", f"and {len(orphans) - NOW_AND_THEN} more there")
+    integrity, shown = survey.integrity, Counter[str]()
+    for finding in findings(survey, now, grace):
+        shown[finding.kind] += 1
+        if shown[finding.kind] <= NAMED_OF_A_KIND:
+            console.print(f"[{'red' if finding.is_grave else 'yellow'}]{finding.kind:<10}[/]", end="")
+            console.print(finding.text, highlight=False, markup=False, soft_wrap=True)
+    for kind, count in shown.items():
+        if count > NAMED_OF_A_KIND:
+            console.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all", highlight=False)
     console.print(
         f"[dim]looked at {integrity.windows} windows from {iso(integrity.start)} to {iso(integrity.end)}, "
-        f"{integrity.files} of their files, and {log.read} entries of the tracking log[/]",
+        f"{integrity.files} of their files, and {survey.log.read} entries of the tracking log[/]",
         highlight=False,
     )
 

@@ -1,12 +1,13 @@
 """A lake looked at as a whole before a repair: its windows, its tracking log, and its orphans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import pyarrow as pa
 
 from pipeline.clock import Clock, iso
+from pipeline.durations import format_duration
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
@@ -44,6 +45,12 @@ class Survey:
             and not any(self.orphans.values())
         )
 
+    def runs(self, most: int) -> Iterator[Sequence[Window]]:
+        """The windows to compute again that can be, a run of at most so many without a gap at a time."""
+        for stretch in self.integrity.repairable:
+            for number in range(0, len(stretch), most):
+                yield stretch[number : number + most]
+
     @property
     def needs_a_hand(self) -> bool:
         """Whether something is wrong that computing windows again does not mend."""
@@ -51,6 +58,51 @@ class Survey:
             bool(self.integrity.inputs or self.integrity.blocked or self.integrity.untold or self.untracked.messages)
             or not self.log.is_whole
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, in a word and a sentence, and whether more is needed than to compute windows again."""
+
+    kind: str
+    text: str
+    is_grave: bool = False
+
+
+def findings(survey: Survey, now: datetime, grace: timedelta) -> Iterator[Finding]:
+    """All that was found, by name."""
+    for broken in survey.integrity.broken:
+        for reason in broken.reasons:
+            yield Finding(str(broken.fault), f"{broken.window.key}: {reason}")
+        for block in broken.blocked_by:
+            yield Finding(str(broken.fault), f"{broken.window.key}: it cannot be computed now: {block}", True)
+    for damaged in survey.integrity.inputs:
+        yield Finding(
+            "damaged",
+            f"{damaged.path}: {damaged.why}. {_between(damaged.windows)} from it and cannot be computed: put back a "
+            "backup of it, or the object's earlier generation",
+            True,
+        )
+    for text in survey.integrity.untold:
+        yield Finding("unknown", text, True)
+    for number, why in survey.log.damaged:
+        yield Finding("log", f"entry {number}: {why}", True)
+    for number, why in survey.log.forgotten:
+        yield Finding("log", f"entry {number} was forgotten: {why}")
+    for text in survey.log.lost:
+        yield Finding("log", text, True)
+    if survey.untracked.messages:
+        yield Finding("log", survey.untracked.sentence, True)
+    for orphans in survey.orphans.values():
+        for orphan in orphans:
+            age = format_duration(timedelta(seconds=int((now - orphan.written_at).total_seconds())))
+            young = "" if orphan.is_over(now, grace) else "; younger than the grace time: it may be of a run under way"
+            yield Finding("orphaned", f"{orphan.location}: {orphan.what} ({orphan.size} bytes, {age} old{young})")
+
+
+def _between(windows: Sequence[Window]) -> str:
+    first, last = windows[0].key, windows[-1].key
+    return f"Window {first} is made" if first == last else f"The windows {first} to {last} are made"
 
 
 class Surveyor:

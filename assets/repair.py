@@ -1,0 +1,117 @@
+"""The job that looks at a range of windows after an outage and computes what is wrong: `tidemark repair` for the UI."""
+
+from typing import Any
+
+import dagster as dg
+
+from assets.diffs import compute_range, metadata_of
+from assets.observed import HEARTBEAT_DIFFS
+from pipeline.clock import SystemClock
+from pipeline.durations import parse_duration
+from pipeline.errors import TidemarkError
+from pipeline.lake.repair import Survey, Surveyor, findings
+from pipeline.settings import Settings
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+
+REPAIR = "repair"
+NAMED_IN_LOG = 200
+
+
+class RepairConfig(dg.Config):
+    """Which windows are looked at, by their keys such as 2026-11-21T05-20Z, both included (empty: all that are closed);
+    what is done about it; and, for orphans, a grace time that is longer than any run takes."""
+
+    first_window: str = ""
+    last_window: str = ""
+    dry_run: bool = False
+    quick: bool = False
+    remove_orphans: bool = False
+    grace: str = "1d"
+
+
+def repair_job(settings: Settings) -> dg.JobDefinition:
+    """The job for these settings."""
+
+    @dg.op(
+        name="look_and_compute_again",
+        description=(
+            "Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again "
+            "what can be computed. Fails if something is left that this does not mend."
+        ),
+    )
+    def look_and_compute_again(
+        context: dg.OpExecutionContext, config: RepairConfig, lake: LakeResource, spark: SparkResource
+    ) -> None:
+        clock = SystemClock()
+        try:
+            surveyor, grace = Surveyor(settings, clock), parse_duration(config.grace)
+            survey = _look(surveyor, settings, config)
+            if survey is None:
+                context.log.info("no window is closed: there is nothing to look at")
+                return
+            found = list(findings(survey, clock.now(), grace))
+            for finding in found[:NAMED_IN_LOG]:
+                context.log.warning(f"{finding.kind}: {finding.text}")
+            is_to_remove = config.remove_orphans and not config.dry_run
+            removed = surveyor.remove_orphans(survey.orphans, grace) if is_to_remove else []
+            computed = [] if config.dry_run else _compute(context, settings, survey, lake, spark)
+        except ValueError as error:
+            raise dg.Failure(description=str(error), allow_retries=False) from error
+        except TidemarkError as error:
+            raise dg.Failure(description=str(error)) from error
+        metadata: dict[str, Any] = {
+            "windows_looked_at": survey.integrity.windows,
+            "files_looked_at": survey.integrity.files,
+            "log_entries_read": survey.log.read,
+            "windows_broken": len(survey.integrity.broken),
+            "windows_computed": len(computed),
+            "windows_blocked": len(survey.integrity.blocked),
+            "orphans": sum(map(len, survey.orphans.values())),
+            "orphans_removed": len(removed),
+            "found": "\n".join(f"{finding.kind}: {finding.text}" for finding in found[:NAMED_IN_LOG]) or "nothing",
+        }
+        if survey.needs_a_hand:
+            grave = "; ".join(finding.text for finding in found if finding.is_grave)
+            raise dg.Failure(description=grave, metadata=metadata, allow_retries=False)
+        context.add_output_metadata(metadata)
+
+    @dg.job(
+        name=REPAIR,
+        description=(
+            "After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is "
+            "stale, missing, damaged or orphaned, and computes just that again."
+        ),
+    )
+    def repair() -> None:
+        look_and_compute_again()
+
+    return repair
+
+
+def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Survey | None:
+    """What is found in the range. Raises ValueError for a key that names no window, or a range that is none."""
+    named = settings.windowing.named
+    extent = surveyor.extent()
+    start = named(config.first_window).start if config.first_window else extent and extent[0]
+    end = named(config.last_window).end if config.last_window else extent and extent[1]
+    if start is None or end is None:
+        return None
+    if end <= start:
+        raise ValueError(f"last_window {config.last_window} is before first_window {config.first_window}")
+    return surveyor.look(start, end, read_values=not config.quick)
+
+
+def _compute(
+    context: dg.OpExecutionContext, settings: Settings, survey: Survey, lake: LakeResource, spark: SparkResource
+) -> list[str]:
+    """Compute again what can be; which windows that were. Each is materialized as far as Dagster knows."""
+    done = []
+    for windows in survey.runs(settings.windows.max_windows_per_run):
+        computed, watermark = compute_range(settings, windows, lake, spark, context.run_id)
+        for key in computed.rows:
+            context.log_event(
+                dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(computed, key, watermark))
+            )
+        done += list(computed.rows)
+    return done
