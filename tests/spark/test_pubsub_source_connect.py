@@ -35,6 +35,7 @@ def remote(tmp_path: Path) -> Iterator[str]:
         supervisor.stop()
 
 
+@pytest.mark.timeout(900)  # six JVMs: on a busy machine they take their time
 def test_both_forms_bring_everything_through_executors_that_are_sent_the_options_alone(
     remote: str,
     subscriber: SubscriberClient,
@@ -52,7 +53,7 @@ def test_both_forms_bring_everything_through_executors_that_are_sent_the_options
         env={**os.environ, TOKEN: SECRET},
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr
