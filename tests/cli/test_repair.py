@@ -1,0 +1,118 @@
+"""`tidemark repair` as a person and a script use it, on a lake without a Dagster."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import Place, Said
+from tests.emulator import free_port
+from tests.lake.staleness_history import WINDOWS
+from tests.lake.test_integrity import House, cut, noted
+
+CONFIG = """\
+[windows]
+length = "1m"
+lookback = "90s"
+
+[lake]
+uri = "file:{folder}/lake"
+
+[dagster]
+code_port = {port}
+"""
+
+
+class Repairing(House):
+    """The lake, and the command run with its settings."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        (folder / "tidemark.toml").write_text(CONFIG.format(folder=folder, port=free_port()))
+        self.place = Place(folder)
+
+    def repair(self, *arguments: str) -> Said:
+        return self.place.tidemark("repair", "--from", WINDOWS[0].key, "--to", WINDOWS[4].key, *arguments)
+
+    def facts(self, *arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.repair("--json", *arguments).out)
+        return found
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Repairing:
+    return Repairing(tmp_path)
+
+
+def test_a_lake_that_is_whole_is_said_to_be_with_exit_code_0(house: Repairing) -> None:
+    said = house.repair("--dry-run")
+    assert (said.code, said.out.splitlines()[-1]) == (0, "nothing is wrong"), said.err
+    assert "looked at 5 windows from 2026-11-21T05:20:00Z to 2026-11-21T05:25:00Z, 5 of their files" in said.out
+    facts = house.facts()
+    assert (facts["sound"], facts["windows"], facts["broken"], facts["requested"]) == (True, 5, [], [])
+
+
+def test_a_dry_run_names_each_harm_says_what_it_would_do_and_does_nothing(house: Repairing) -> None:
+    (gone,), (cut_short,) = house.files(0), house.files(2)
+    gone.unlink()
+    cut_short.write_bytes(cut_short.read_bytes()[:-1])
+    orphan = house.folder / "heartbeat_diffs" / "runs" / "dead" / "part-0.parquet"
+    orphan.parent.mkdir()
+    orphan.write_bytes(b"PAR1")
+    before = house.everything()
+    said = house.repair("--dry-run", "--remove-orphans", "--grace", "0")
+    assert said.code == 1
+    lines = said.out.splitlines()
+    assert lines[0] == f"damaged   {WINDOWS[0].key}: {gone}: it is gone"
+    assert lines[1].startswith(f"damaged   {WINDOWS[2].key}: {cut_short}: it has ")
+    assert lines[2].startswith(f"orphaned  {orphan}: left by run dead (4 bytes")
+    key = WINDOWS[0].key, WINDOWS[2].key
+    assert lines[-1] == f"would compute again: {key[0]} to {key[0]}, {key[1]} to {key[1]}"
+    assert house.everything() == before
+    facts = house.facts("--dry-run")
+    assert [(one["window"], one["fault"]) for one in facts["broken"]] == [(key[0], "damaged"), (key[1], "damaged")]
+    assert [(one["file"], one["removed"]) for one in facts["orphans"]] == [(str(orphan), False)]
+
+
+def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_can(house: Repairing) -> None:
+    house.files(0)[0].unlink()
+    orphan = house.folder / "heartbeats" / "stray.parquet"
+    orphan.write_bytes(b"PAR1")
+    young = house.repair("--remove-orphans")
+    assert "younger than the grace time: it may be of a run under way" in young.out
+    assert orphan.exists()
+    said = house.repair("--remove-orphans", "--grace", "0s")
+    assert said.code == 1
+    assert f"damaged   {WINDOWS[0].key}: " in said.out
+    assert "removed 1 orphaned files, 4 bytes" in said.out
+    assert "no Dagster code server answers" in said.err
+    assert "start it with `tidemark up`" in said.err
+    assert not orphan.exists()
+
+
+def test_the_lost_end_of_the_log_is_told_and_forgetting_accepts_it(house: Repairing) -> None:
+    noted(house, 20)
+    newest = house.lake.log_witness().newest()
+    assert newest is not None
+    cut(house, newest.number - 2)
+    said = house.repair()
+    assert said.code == 1
+    assert f"it had entry {newest.number}, when the watermark was at 2026-11-21T05:30:00Z: its end is lost" in said.out
+    forgotten = house.place.tidemark("forget", str(newest.number - 1))
+    assert forgotten.code == 0, forgotten.err
+    again = house.repair()
+    assert (again.code, f"entry {newest.number - 1} was forgotten" in again.out) == (0, True), again.out
+    assert house.lake.tracking_log().catch_up().watermark == newest.watermark
+
+
+def test_a_time_names_the_window_that_it_is_in_and_a_range_that_is_none_is_refused(house: Repairing) -> None:
+    house.files(3)[0].unlink()
+    moment = "2026-11-21T05:23:10Z"
+    facts = json.loads(house.place.tidemark("repair", "--from", moment, "--to", moment, "--dry-run", "--json").out)
+    assert (facts["from"], facts["to"]) == ("2026-11-21T05:23:00Z", "2026-11-21T05:24:00Z")
+    assert [one["window"] for one in facts["broken"]] == [WINDOWS[3].key]
+    for last in ("2026-11-21T05-20Z", "soon"):
+        said = house.place.tidemark("repair", "--from", moment, "--to", last)
+        assert said.code == 2
+        assert "Traceback" not in said.err
