@@ -191,7 +191,8 @@ def _play(
             raise ServiceFailed("the source left no record of what it published")
         last = settings.windowing.containing(published.last_event_time)
         say("the sources fall silent; the idle rule closes what is left")
-        next(report for report in watched if last.key in report.computed and not report.waiting)
+        everything = {window.key for window in settings.windowing.closed_at(last.end, start)}
+        next(report for report in watched if everything <= set(report.computed))
     say("comparing every row with the truth")
     found = compare(
         truth,

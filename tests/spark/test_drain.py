@@ -1,5 +1,8 @@
 """Draining a backlog on a real Spark and the emulator: everything once quiet, whatever is killed on the way."""
 
+import signal
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -144,6 +147,30 @@ def test_readers_killed_at_every_step_lose_nothing_and_what_they_landed_is_told_
 
 def deaths_are_over(world: PubSubWorld) -> bool:
     return all(path.name.endswith(" done") for path in deaths(world.lake).iterdir())
+
+
+def test_a_drain_whose_driver_is_killed_in_the_middle_of_a_round_loses_nothing(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings = settings_of(world.settings, str(world.lake), small_drain())
+    world.publish(10_000, broken=3)
+    time.sleep(2.1)
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.spark.dying_drain", str(world.lake), world.settings.model_dump_json()],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(set(landed(settings))) < 10_000, "it was killed before it was done"
+    until = time.monotonic() + QUIET_WITHIN_SECONDS
+    while not world.is_quiet():  # what the dead readers held comes again when its lease is over
+        assert time.monotonic() < until
+        drained(spark, settings, run_name())
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
 
 
 def test_two_drains_at_once_share_the_backlog(spark: SparkSession, world: PubSubWorld) -> None:

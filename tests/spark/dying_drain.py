@@ -1,0 +1,34 @@
+"""Run as a program: a drain on a classic session, which is killed as soon as one of its readers has landed anything."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+
+from pyspark.sql import SparkSession
+
+from pipeline.settings import PubSubSettings, Settings, SparkSettings
+from pipeline.spark.java import set_java_home
+from pipeline.spark.session import session_config
+from tests.spark.drains import drained, settings_of, small_drain
+
+
+def die_once_landed(lake: Path) -> None:
+    while not any((lake / "landings").rglob("*.json")):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    lake, pubsub = Path(sys.argv[1]), PubSubSettings.model_validate_json(sys.argv[2])
+    set_java_home()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder
+    classic = Settings(spark=SparkSettings(remote=None, master="local[2,4]", driver_memory="1g"))
+    for key, value in session_config(classic).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    Thread(target=die_once_landed, args=(lake,), daemon=True).start()
+    drained(session, settings_of(pubsub, str(lake), small_drain(batch_messages=200, readers=2)), "killed")
