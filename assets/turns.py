@@ -3,15 +3,15 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 from pipeline.clock import iso
-from pipeline.windows import Window, runs_of_neighbours
+from pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
 STEP = 4
-"""After a failure a quarter of as many windows is tried, until the one that fails is alone; after a success, more."""
+"""Of windows that failed together, a quarter is tried next, until the one that fails is alone."""
 NAMED = 3
 
 
@@ -57,49 +57,56 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
     """The first stretch of windows that do not rest. `wanted` is in order, `attempts` newest first.
 
     A window rests after a run over it failed: 15 s, doubled with each failure since the last success, at most 10 min.
-    A stretch that failed is tried in ever smaller parts, so that a window that fails by itself is soon alone in its
-    rest, and what had only been interrupted soon goes on as before. However many fail, every other one gets its turn.
+    Windows that failed together are tried in ever smaller parts, so that one that fails by itself is soon alone in its
+    rest. However many fail, every other one gets its turn.
     """
     failures = _failures(wanted, attempts)
     resting = [
-        Resting(window, count, ended_at + min(FIRST_REST * 2 ** min(count - 1, 20), LONGEST_REST))
-        for window, (count, ended_at) in failures.items()
+        Resting(window, failed.count, failed.ended_at + min(FIRST_REST * 2 ** min(failed.count - 1, 20), LONGEST_REST))
+        for window, failed in failures.items()
     ]
     resting = [rest for rest in resting if now < rest.until]
     idle = {rest.window for rest in resting}
     ready = [window for window in wanted if window not in idle]
     if not ready:
         return Turn((), resting)
-    stretch = runs_of_neighbours(ready)[0]
-    failed, _ = failures.get(stretch[0], (0, now))
-    alike = takewhile(lambda window: failures.get(window, (0, now))[0] == failed, stretch)
-    return Turn(list(alike)[: _at_most(attempts, max_windows)], resting)
+
+    def at_most(window: Window) -> int:
+        return max(1, failures[window].together // STEP) if window in failures else max_windows
+
+    stretch, most = runs_of_neighbours(ready)[0], at_most(ready[0])
+    return Turn(list(takewhile(lambda window: at_most(window) == most, stretch))[: min(most, max_windows)], resting)
 
 
-def _at_most(attempts: Sequence[Attempt], max_windows: int) -> int:
-    """How many windows to try at once: less after a run over several has failed, more again after a success. A window
-    that fails alone says nothing about the others."""
-    at_most = max_windows
-    for attempt in reversed(attempts):
-        if not attempt.failed:
-            at_most = min(max_windows, at_most * STEP)
-        elif attempt.first != attempt.last:
-            at_most = max(1, at_most // STEP)
-    return at_most
+@dataclass(slots=True)
+class _Failed:
+    """How many runs over a window failed since one succeeded; of the last: when it ended, and over how many windows."""
+
+    count: int
+    ended_at: datetime
+    together: int
 
 
-def _failures(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Window, tuple[int, datetime]]:
-    """How many runs over each window failed since one succeeded, and when the last of them ended."""
+def _failures(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Window, _Failed]:
     keys = [window.key for window in wanted]
     settled: set[str] = set()
-    found: dict[Window, tuple[int, datetime]] = {}
+    found: dict[Window, _Failed] = {}
     for attempt in attempts:
-        for number in range(bisect_left(keys, attempt.first), bisect_right(keys, attempt.last)):
-            if keys[number] in settled:
+        low, high = bisect_left(keys, attempt.first), bisect_right(keys, attempt.last)
+        if low == high:
+            continue
+        together = 1 + (_start(attempt.last) - _start(attempt.first)) // (wanted[0].end - wanted[0].start)
+        for window in wanted[low:high]:
+            if window.key in settled:
                 continue
-            if attempt.failed:
-                count, ended_at = found.get(wanted[number], (0, attempt.ended_at))
-                found[wanted[number]] = count + 1, ended_at
+            if not attempt.failed:
+                settled.add(window.key)
+            elif window in found:
+                found[window].count += 1
             else:
-                settled.add(keys[number])
+                found[window] = _Failed(1, attempt.ended_at, together)
     return found
+
+
+def _start(key: str) -> datetime:
+    return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)

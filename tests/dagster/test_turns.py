@@ -47,14 +47,14 @@ def test_failures_before_a_success_do_not_count() -> None:
     assert take_turn(WINDOWS[:1], history, at(51), 288).windows == WINDOWS[:1]
 
 
-def test_after_runs_that_were_interrupted_a_success_makes_the_stretches_long_again() -> None:
+def test_windows_that_were_interrupted_together_go_on_in_quarters_however_often_that_was() -> None:
     history = [attempt(WINDOWS[0], WINDOWS[63], at(number)) for number in (2, 1, 0)]
-    assert len(take_turn(WINDOWS[:64], history, at(100), 64).windows) == 1
-    history.insert(0, attempt(WINDOWS[0], WINDOWS[0], at(101), failed=False))
-    history.insert(0, attempt(WINDOWS[1], WINDOWS[4], at(102), failed=False))
-    assert len(take_turn(WINDOWS[5:64], history, at(103), 64).windows) == 16
-    history.insert(0, attempt(WINDOWS[70], WINDOWS[70], at(103)))  # one that fails alone
-    assert len(take_turn(WINDOWS[5:64], history, at(104), 64).windows) == 16
+    assert take_turn(WINDOWS[:70], history, at(100), 288).windows == WINDOWS[:16]
+    history.insert(0, attempt(WINDOWS[0], WINDOWS[15], at(101), failed=False))
+    assert take_turn(WINDOWS[16:70], history, at(102), 288).windows == WINDOWS[16:32]
+    assert take_turn(WINDOWS[64:70], history, at(102), 288).windows == WINDOWS[64:70]  # those had never failed
+    history.insert(0, attempt(WINDOWS[16], WINDOWS[31], at(103)))
+    assert take_turn(WINDOWS[16:70], history, at(300), 288).windows == WINDOWS[16:20]
 
 
 def test_of_many_that_rest_a_few_are_named_and_the_others_counted() -> None:
