@@ -151,6 +151,7 @@ def test_landing_rests_while_a_run_drains_and_goes_on_when_it_has_ended(
     rests = ticking.land()
     assert f"run {run.run_id[:8]} drains the backlog" in (rests.skip_message or "")
     assert rows(ticking) == 0
+    assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 4, "tracking goes on"
     ticking.instance.report_run_failed(ticking.instance.get_run_by_id(run.run_id))
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4
 
