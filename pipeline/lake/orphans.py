@@ -72,24 +72,28 @@ def orphaned_files(table: LakeTable) -> list[Orphan]:
         return []
     found = [info for info in place.listed() if not info.path.startswith(f"{LOG_FOLDER}/")]
     listed = _listed_now(table)
-    data = [info for info in found if is_data(info.path)]
-    if any(info.path not in listed for info in data):
-        listed |= _listed_ever(table)
-    runs = {run_of(path) for path in listed}
-    orphans = []
-    for info in found:
-        run = run_of(info.path)
-        if is_data(info.path):
-            is_orphan = info.path not in listed
-        elif (beside := data_beside(info.path)) is not None:
-            is_orphan = beside not in listed
-        else:
-            is_orphan = run is not None and run not in runs
-        if is_orphan:
-            orphans.append(
-                place.orphan(info, "no version of the table lists it" if run is None else f"left by run {run}")
-            )
-    return orphans
+    suspects = _unlisted(found, listed)
+    if suspects:  # older versions are asked only where it matters
+        suspects = _unlisted(suspects, listed | _listed_ever(table))
+    return [place.orphan(info, _left_by(run_of(info.path))) for info in suspects]
+
+
+def _unlisted(found: Sequence[pafs.FileInfo], listed: set[str]) -> list[pafs.FileInfo]:
+    committed = {run_of(path) for path in listed}
+    return [info for info in found if _is_orphan(info.path, listed, committed)]
+
+
+def _left_by(run: str | None) -> str:
+    return "no version of the table lists it" if run is None else f"left by run {run}"
+
+
+def _is_orphan(path: str, listed: set[str], committed: set[str | None]) -> bool:
+    if is_data(path):
+        return path not in listed
+    if (beside := data_beside(path)) is not None:
+        return beside not in listed
+    run = run_of(path)
+    return run is not None and run not in committed
 
 
 def orphaned_manifests(tables: Sequence[LakeTable], manifests: pafs.FileSystem, uri: str) -> list[Orphan]:

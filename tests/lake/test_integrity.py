@@ -289,6 +289,10 @@ def test_what_an_older_version_lists_is_no_orphan_nor_are_spark_s_marks_beside_i
     leave(data.with_name(f".{data.name}.crc"), DAY, house.clock.now())
     house.lake.heartbeats().pinned().optimize.compact()  # type: ignore[union-attr]
     assert house.look().is_sound
+    house.history.compute(0, 1)
+    assert house.look().is_sound
+    data.unlink()  # as a vacuum does, which leaves what is beside it
+    assert house.look().is_sound
 
 
 def test_a_manifest_of_a_run_that_never_committed_is_an_orphan(house: House) -> None:
