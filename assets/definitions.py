@@ -8,6 +8,7 @@ from assets.drain import drain_job, drain_sensor
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.repair import repair_job
 from assets.sensors import landing_sensor, tracking_sensor
+from assets.silence import STREAM_STATUS, stream_status_asset
 from assets.staleness import staleness_sensor
 from assets.tuning import tuning_asset, tuning_schedule
 from pipeline.durations import format_duration
@@ -23,11 +24,16 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     """Assets, sensors, the job and the resources for these settings."""
     job = dg.define_asset_job(
         COMPUTE_WINDOWS,
-        selection=[HEARTBEAT_DIFFS],
-        description="Heartbeat diffs of a range of closed windows, in one run.",
+        selection=[HEARTBEAT_DIFFS, STREAM_STATUS],
+        description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
     )
     return dg.Definitions(
-        assets=[*observed_assets(settings), heartbeat_diffs_asset(settings), tuning_asset(settings)],
+        assets=[
+            *observed_assets(settings),
+            heartbeat_diffs_asset(settings),
+            stream_status_asset(settings),
+            tuning_asset(settings),
+        ],
         jobs=[job, drain_job(settings), repair_job(settings)],
         asset_checks=asset_checks(settings),
         sensors=[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import local, look, release, repair, replay, run, tune, windows
+from pipeline.cli import local, look, release, repair, replay, run, streams, tune, windows
 from pipeline.errors import TidemarkError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 run.register(app)
 look.register(app)
+streams.register(app)
 windows.register(app)
 repair.register(app)
 release.register(app)

@@ -109,7 +109,7 @@ def diffs(
         raise LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` says what waits")
     wanted: Any = None
     if window is not None:
-        wanted = pc.field(PARTITION) == _window_key(settings, window)
+        wanted = pc.field(PARTITION) == window_key(settings, window)
     if stream is not None:
         of_stream = pc.field("stream_id") == stream
         wanted = of_stream if wanted is None else wanted & of_stream
@@ -167,7 +167,8 @@ def _facts(report: LakeReport, now: datetime) -> dict[str, Any]:
     return facts
 
 
-def _window_key(settings: Settings, text: str) -> str:
+def window_key(settings: Settings, text: str) -> str:
+    """The key of a window that the command line names by its key or by a time within it."""
     try:
         return settings.windowing.named(text).key
     except ValueError:

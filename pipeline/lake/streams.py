@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from pipeline.errors import ObjectMissing, TableConflict
+from pipeline.errors import LakeError, ObjectMissing, TableConflict
 from pipeline.lake.delta_log import DeltaLog
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.tables import MOMENT, LakeTable, data_files, table_errors
@@ -53,9 +53,14 @@ class KnownStreams:
         silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
-    def begun_since(self, moment: datetime) -> set[str]:
-        """The streams whose first heartbeat of all is not before a moment."""
-        begun = pc.greater_equal(self.rows["first_event_time"], pa.scalar(moment, MOMENT))
+    def begun_before(self, moment: datetime) -> int:
+        """How many streams had their first heartbeat before a moment."""
+        return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
+
+    def begun_in(self, start: datetime, end: datetime) -> set[str]:
+        """The streams whose first heartbeat of all is in `[start, end)`."""
+        first = self.rows["first_event_time"]
+        begun = pc.and_(pc.greater_equal(first, pa.scalar(start, MOMENT)), pc.less(first, pa.scalar(end, MOMENT)))
         return set(self.rows["stream_id"].filter(begun).to_pylist())
 
 
@@ -83,6 +88,10 @@ class Streams:
                 self._keep(table, known)
             except TableConflict:
                 continue
+            except LakeError:
+                if table is not None or self.table.current() is None:
+                    raise
+                continue  # somebody else has created it meanwhile
             self.table.make_durable()
             return known
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
@@ -92,7 +101,7 @@ class Streams:
         if table is None:
             return KnownStreams()
         with table_errors(self.table.uri):
-            (commit,) = table.history(1)
+            commit = next(iter(table.history(1)), {})  # none where the log was cut
             if OF_TABLE not in commit or THROUGH not in commit:
                 return KnownStreams()
             rows = table.to_pyarrow_dataset().to_table(columns=STREAMS.names, use_threads=False)

@@ -8,6 +8,7 @@ import pytest
 from assets.definitions import COMPUTE_WINDOWS, build_definitions, defs
 from assets.observed import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
 from assets.partitions import cron_of, window_partitions
+from assets.silence import STREAM_STATUS
 from assets.tuning import WATERMARK_TUNING
 from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind
@@ -45,6 +46,7 @@ def test_diffs_come_of_heartbeats_below_the_watermark_that_the_histogram_gives(
         HEARTBEATS: set(),
         QUARANTINED: set(),
         HEARTBEAT_DIFFS: {HEARTBEATS, WATERMARK},
+        STREAM_STATUS: {HEARTBEAT_DIFFS},
         WATERMARK_TUNING: {HEARTBEATS, WATERMARK},
     }
 

@@ -1,0 +1,144 @@
+"""The asset that says who is silent: streams that stopped, started or miss beats, by window, and each stream's last."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assets.observed import GROUP, HEARTBEAT_DIFFS, column_schema
+from assets.partitions import window_partitions
+from pipeline.clock import iso
+from pipeline.errors import TidemarkError
+from pipeline.lake.silence import WindowSilence, silence_of
+from pipeline.lake.stream_status import STATUS, Kind
+from pipeline.lake.windowed import PARTITION
+from pipeline.settings import Settings
+from resources.lake import LakeResource
+
+STREAM_STATUS = dg.AssetKey("stream_status")
+FEW_STOPPED = "few_streams_stopped"
+USER = "silence"
+NAMED = 5
+"""Streams of each kind that a window's metadata names; `tidemark streams` names all."""
+
+
+def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
+    """The asset for these settings. Its rows are committed with their window's diffs; it brings the streams' last
+    heartbeats up to date, reports, and checks."""
+    windowing = settings.windowing
+
+    @dg.asset(
+        key=STREAM_STATUS,
+        deps=[HEARTBEAT_DIFFS],
+        partitions_def=window_partitions(settings),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        group_name=GROUP,
+        kinds={"pyspark", "deltalake"},
+        owners=settings.dagster.owners,
+        metadata={"dagster/column_schema": column_schema(STATUS), "lake": settings.lake.uri},
+        description=(
+            "Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its "
+            "diffs. Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and "
+            "reports again what stands."
+        ),
+        check_specs=[
+            dg.AssetCheckSpec(
+                FEW_STOPPED,
+                asset=STREAM_STATUS,
+                description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
+            )
+        ],
+    )
+    def stream_status(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
+        keys = sorted(context.partition_keys)
+        try:
+            whole, diffs = lake.whole(), lake.diffs(USER)
+            status, known = whole.stream_status(), whole.streams().save()
+            windows, rows = silence_of(diffs, status, known, windowing, keys)
+            behind = status.behind(diffs, keys)
+        except TidemarkError as error:
+            raise dg.Failure(description=str(error)) from error
+        tables = _tables(rows)
+        for window in windows:
+            context.add_asset_metadata(
+                _metadata(window, tables.get(window.window, [])),
+                asset_key=STREAM_STATUS,
+                partition_key=window.window,
+            )
+        if behind:
+            context.log.warning(
+                f"{len(behind)} windows have a status of older input than their diffs, or none: "
+                f"{', '.join(behind[:NAMED])}; compute them again"
+            )
+        context.log.info(f"{known.rows.num_rows} streams known, {sum(w.stopped for w in windows)} stops in this run")
+        yield dg.MaterializeResult(check_results=[stopped_result(windows, settings.checks.max_stopped_share)])
+
+    return stream_status
+
+
+def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetCheckResult:
+    """A warning: sources fail, and data about it is complete all the same."""
+    beyond = [window for window in windows if window.stopped_share > most]
+    worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
+    said = "no window has been computed"
+    if windows:
+        said = (
+            f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
+            f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the {most:.2%} that is put up with"
+        )
+    return dg.AssetCheckResult(
+        asset_key=STREAM_STATUS,
+        check_name=FEW_STOPPED,
+        passed=not beyond,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{said}. `tidemark streams --silent` names them" if beyond else said,
+        metadata={
+            "worst_stopped_share": worst.stopped_share,
+            "worst_window": worst.window,
+            "windows_beyond": len(beyond),
+            "stopped": sum(window.stopped for window in windows),
+        },
+    )
+
+
+def _metadata(window: WindowSilence, named: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    records = [dg.TableRecord(dict(row)) for row in named]
+    numbers: dict[str, Any] = {
+        "streams": window.streams,
+        "absent": window.absent,
+        "stopped": window.stopped,
+        "stopped_share": window.stopped_share,
+        "started": window.started,
+        "new": window.new,
+        "missing": window.missing,
+        "missed_heartbeats": window.missed_heartbeats,
+    }
+    if records:
+        columns = [dg.TableColumn("stream"), dg.TableColumn("kind"), dg.TableColumn("last"), dg.TableColumn("first")]
+        columns.append(dg.TableColumn("missed_heartbeats", "int"))
+        numbers["first_of_each_kind"] = dg.TableMetadataValue(records=records, schema=dg.TableSchema(columns))
+    return numbers
+
+
+def _tables(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """By window, the first streams of each kind; of those that missed heartbeats, the ones that missed the most."""
+    most_first = rows.append_column("rank", pc.negate(pc.fill_null(rows["missed_heartbeats"], 0))).sort_by(
+        [(name, "ascending") for name in (PARTITION, "kind", "rank", "stream_id")]
+    )
+    found: dict[str, dict[Kind, list[dict[str, Any]]]] = {}
+    for row in most_first.to_pylist():
+        of_kind = found.setdefault(row[PARTITION], {}).setdefault(Kind(row["kind"]), [])
+        if len(of_kind) < NAMED:
+            last, first = row["last_event_time"], row["first_event_time"]
+            of_kind.append(
+                {
+                    "stream": row["stream_id"],
+                    "kind": row["kind"],
+                    "last": None if last is None else iso(last),
+                    "first": None if first is None else iso(first),
+                    "missed_heartbeats": row["missed_heartbeats"],
+                }
+            )
+    return {key: [row for kind in Kind for row in kinds.get(kind, [])] for key, kinds in found.items()}

@@ -1,0 +1,118 @@
+"""Who was silent, as Dagster shows it: by window, beside the diffs of the same run, with a check."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.definitions import COMPUTE_WINDOWS, build_definitions
+from assets.observed import HEARTBEAT_DIFFS
+from assets.silence import FEW_STOPPED, STREAM_STATUS, stopped_result, stream_status_asset
+from pipeline.lake.silence import WindowSilence
+from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
+
+
+@pytest.fixture(scope="module")
+def materialized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Materializing, dg.ExecuteInProcessResult]:
+    """Three closed windows computed in one run: a stream that stops, one that pauses, one that is there again."""
+    lake = Materializing(tmp_path_factory.mktemp("silence"), CLASSIC)
+    lake.land([("pausing", START + timedelta(seconds=seconds)) for seconds in (2, 32, 152, 182)])
+    with dg.DagsterInstance.ephemeral() as instance:
+        return lake, lake.run(WINDOWS[0], WINDOWS[-1], instance)
+
+
+def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    """What each partition of the status says."""
+    return {
+        event.partition or "": {
+            name: value.value if not isinstance(value, dg.TableMetadataValue) else value.records
+            for name, value in event.step_materialization_data.materialization.metadata.items()
+        }
+        for event in result.all_events
+        if event.is_step_materialization and event.asset_key == STREAM_STATUS
+    }
+
+
+def test_each_window_has_its_counts_as_numbers(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    _, result = materialized
+    assert result.success
+    found = metadata_of(result)
+    assert sorted(found) == WINDOWS
+    counts = ("streams", "absent", "stopped", "started", "new", "missing", "missed_heartbeats")
+    assert [[found[key][name] for name in counts] for key in WINDOWS] == [
+        [4, 0, 0, 4, 4, 0, 0],
+        [2, 2, 2, 0, 0, 0, 0],
+        [3, 1, 1, 0, 0, 1, 3],
+    ]
+    assert found[WINDOWS[1]]["stopped_share"] == 0.5
+
+
+def test_the_streams_are_named_in_a_table(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
+    found = metadata_of(materialized[1])
+    records = [record.data for record in found[WINDOWS[2]]["first_of_each_kind"]]
+    assert [(row["kind"], row["stream"], row["missed_heartbeats"]) for row in records] == [
+        ("stopped", "silent", None),
+        ("missed", "pausing", 3),
+    ]
+    assert records[0]["last"] == "2026-11-21T05:20:05Z"
+
+
+def test_the_check_warns_of_the_worst_window(materialized: tuple[Materializing, dg.ExecuteInProcessResult]) -> None:
+    _, result = materialized
+    (evaluation,) = [found for found in result.get_asset_check_evaluations() if found.check_name == FEW_STOPPED]
+    assert (evaluation.asset_key, evaluation.passed, evaluation.severity) == (
+        STREAM_STATUS,
+        False,
+        dg.AssetCheckSeverity.WARN,
+    )
+    assert "at most 50.00% of the streams stopped in one window (2 in 2026-11-21T05-21Z)" in str(evaluation.description)
+    assert evaluation.metadata["windows_beyond"].value == 2
+
+
+def test_the_streams_last_heartbeats_are_kept_when_the_run_ends(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    lake, _ = materialized
+    kept = lake.lake.streams().table.current()
+    assert kept is not None
+    rows = {row["stream_id"]: row["last_event_time"] for row in kept.to_pyarrow_table().to_pylist()}
+    assert rows["silent"] == START + timedelta(seconds=5)
+    assert rows["pausing"] == START + timedelta(seconds=152)  # what comes after is in a window that is open
+
+
+def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    lake, before = materialized
+    version = lake.lake.diffs().table.current().version()
+    with dg.DagsterInstance.ephemeral() as instance:
+        again = dg.materialize(
+            [stream_status_asset(lake.settings)],
+            instance=instance,
+            partition_key=WINDOWS[2],
+            resources={"lake": (build_definitions(lake.settings).resources or {})["lake"]},
+        )
+    assert again.success
+    assert metadata_of(again)[WINDOWS[2]] == metadata_of(before)[WINDOWS[2]]
+    assert lake.lake.diffs().table.current().version() == version
+
+
+@pytest.mark.parametrize(("stopped", "passed"), [(5, True), (6, False)])
+def test_as_many_as_are_put_up_with_pass(stopped: int, passed: bool) -> None:
+    windows = [WindowSilence("first", streams=100), WindowSilence("second", streams=100 - stopped, stopped=stopped)]
+    assert stopped_result(windows, 0.05).passed is passed
+
+
+def test_without_a_computed_window_nothing_is_wrong() -> None:
+    assert stopped_result([], 0.0).passed
+
+
+def test_the_job_computes_both_tables(tmp_path: Path) -> None:
+    job = build_definitions(Materializing(tmp_path, CLASSIC).settings).resolve_job_def(COMPUTE_WINDOWS)
+    assert job.asset_layer.executable_asset_keys == {HEARTBEAT_DIFFS, STREAM_STATUS}

@@ -1,0 +1,241 @@
+"""What is remembered of streams: the status of windows, and each stream's first and last heartbeat."""
+
+import random
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from pipeline.lake.diffs import DiffRun
+from pipeline.lake.layout import Lake
+from pipeline.lake.silence import WindowSilence, silence_of
+from pipeline.lake.stream_status import Kind
+from pipeline.lake.streams import KnownStreams, streams_in
+from pipeline.lake.windowed import WindowedTable
+from pipeline.windows import Windowing
+from tests.lake.builders import lake_in
+from tests.watermark.builders import at
+
+LENGTH = timedelta(minutes=5)
+FIRST = at(0).replace(hour=0, minute=0, second=0, microsecond=0)
+WINDOWING = Windowing(LENGTH, FIRST)
+WINDOWS = list(WINDOWING.between(FIRST, FIRST + timedelta(hours=1)))
+KEYS = [window.key for window in WINDOWS]
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+
+def put(table: WindowedTable, name: str, rows: Rows, version: int = 0) -> None:
+    """What a run does: rows of its windows, committed in one transaction."""
+    fence = table.fence(rows)
+    run = DiffRun(name, sorted(rows), heartbeats_version=version, watermark=at(0), started_at=at(0))
+    if not list(table._objects.names(f"diff_runs/{name}.json")):  # one for both tables
+        table.leave_manifest(run)
+    columns = pa.schema([column for column in table.schema if column.name != "window"])
+    for key, of_window in rows.items():
+        folder = f"runs/{name}/window={key}"
+        table._files.create_dir(folder, recursive=True)
+        if of_window:
+            path = f"{folder}/part-0.parquet"
+            pq.write_table(pa.Table.from_pylist(list(of_window), columns), path, filesystem=table._files)
+    assert not table.replace(run, fence).superseded
+
+
+def beats(window: int, *streams: str, after: float = 10) -> list[dict[str, Any]]:
+    """Two rows of diffs for each stream."""
+    first = WINDOWS[window].start + timedelta(seconds=after)
+    return [
+        {"stream_id": stream, "event_time": first + n * timedelta(seconds=30)} for stream in streams for n in (0, 1)
+    ]
+
+
+def extents(known: KnownStreams) -> dict[str, tuple[float, float]]:
+    """Each stream's first and last heartbeat, in seconds from the first window."""
+    return {
+        row["stream_id"]: (
+            (row["first_event_time"] - FIRST).total_seconds(),
+            (row["last_event_time"] - FIRST).total_seconds(),
+        )
+        for row in known.rows.to_pylist()
+    }
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return lake_in(tmp_path)
+
+
+# Each stream's first and last heartbeat
+
+
+def test_nothing_is_known_before_a_window_has_been_computed(lake: Lake) -> None:
+    assert lake.streams().known().rows.num_rows == 0
+    assert lake.streams().save().rows.num_rows == 0
+
+
+def test_a_stream_is_remembered_however_long_it_has_been_silent(lake: Lake) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b")})
+    lake.streams().save()
+    put(lake.diffs(), "two", {key: beats(number, "a") for number, key in enumerate(KEYS) if number})
+    known = lake.streams().save()
+    assert extents(known) == {"a": (10, 11 * 300 + 40), "b": (10, 40)}
+    assert known.silent_since(WINDOWS[-1].start)["stream_id"].to_pylist() == ["b"]
+    assert known.silent_since(WINDOWS[0].start).num_rows == 0
+
+
+def test_the_longest_silent_is_named_first(lake: Lake) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "later", after=200) + beats(0, "z") + beats(0, "y")})
+    silent = lake.streams().known().silent_since(WINDOWS[1].start)
+    assert silent["stream_id"].to_pylist() == ["y", "z", "later"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_any_order_saved_or_not_gathered_anew_or_not_the_streams_are_the_same(tmp_path: Path, seed: int) -> None:
+    source = random.Random(seed)
+    of_window = {key: beats(n, *(f"s{i}" for i in range(20) if source.random() < 0.3)) for n, key in enumerate(KEYS)}
+    expected: dict[str, tuple[float, float]] = {}
+    for rows in of_window.values():
+        for row in rows:
+            event = (row["event_time"] - FIRST).total_seconds()
+            first, last = expected.get(row["stream_id"], (event, event))
+            expected[row["stream_id"]] = (min(first, event), max(last, event))
+    lake, order = lake_in(tmp_path), [*KEYS, *source.sample(KEYS, 4)]  # some are computed again
+    source.shuffle(order)
+    kept_by_one_process = lake.streams()
+    for number, key in enumerate(order):
+        put(lake.diffs(), f"run{number}", {key: of_window[key]}, version=number)
+        if source.random() < 0.4:
+            source.choice([kept_by_one_process, lake.streams()]).save()
+    assert extents(lake.streams().known()) == expected
+    assert extents(lake.streams().save()) == expected
+    saved = lake.streams().known().rows
+    shutil.rmtree(tmp_path / "lake" / "streams")
+    assert lake.streams().known().rows.equals(saved)
+    assert lake.streams().save().rows.equals(saved)
+
+
+def test_what_is_known_already_is_not_written_again(lake: Lake, tmp_path: Path) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
+    streams = lake.streams()
+    streams.save()
+    streams.save()
+    lake.streams().save()
+    assert DeltaTable(tmp_path / "lake" / "streams").version() == 0
+
+
+def test_a_commit_of_the_diffs_that_is_gone_from_their_log_has_the_streams_gathered_anew(
+    lake: Lake, tmp_path: Path
+) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
+    lake.streams().save()
+    put(lake.diffs(), "two", {KEYS[1]: beats(1, "b")})
+    put(lake.diffs(), "three", {KEYS[2]: beats(2, "c")})
+    log = tmp_path / "lake" / "heartbeat_diffs" / "_delta_log"
+    DeltaTable(tmp_path / "lake" / "heartbeat_diffs").create_checkpoint()
+    sorted(log.glob("*.json"))[-2].unlink()
+    assert sorted(extents(lake.streams().save())) == ["a", "b", "c"]
+
+
+def test_diffs_that_were_lost_and_begun_again_are_what_the_streams_are_gathered_from(
+    lake: Lake, tmp_path: Path
+) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
+    lake.streams().save()
+    shutil.rmtree(tmp_path / "lake" / "heartbeat_diffs")
+    put(lake.diffs(), "again", {KEYS[3]: beats(3, "b")})
+    assert extents(lake.streams().save()) == {"b": (910, 940)}
+
+
+def test_processes_that_save_at_once_lose_nothing(lake: Lake) -> None:
+    def work(number: int) -> None:
+        for step in range(3):
+            key = KEYS[number * 3 + step]
+            put(lake.diffs(), f"run{number}-{step}", {key: beats(number * 3 + step, f"s{number}-{step}", "all")})
+            lake.streams().save()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
+    streams = lake.streams()
+    known = extents(streams._kept(streams.table.current()))  # what was kept, without looking for what is missing
+    assert known["all"] == (10, 11 * 300 + 40)
+    assert len(known) == 13
+
+
+# Status and windows at a glance
+
+
+def remarkable(stream: str, kind: Kind, missed: int | None = None) -> dict[str, Any]:
+    return {"stream_id": stream, "kind": str(kind), "missed_heartbeats": missed}
+
+
+def glance(lake: Lake, windows: Iterable[str]) -> list[WindowSilence]:
+    diffs, status = lake.diffs(), lake.stream_status()
+    return silence_of(diffs, status, lake.streams().known(), WINDOWING, list(windows))[0]
+
+
+def test_a_window_at_a_glance(lake: Lake) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[4]: beats(4, "a", "b", "c")})
+    put(
+        lake.stream_status(),
+        "one",
+        {
+            KEYS[0]: [remarkable("a", Kind.STARTED), remarkable("b", Kind.STARTED)],
+            KEYS[1]: [remarkable("b", Kind.STOPPED)],
+            KEYS[4]: [
+                *(remarkable(stream, Kind.STARTED) for stream in "bc"),
+                *(remarkable(stream, Kind.MISSED, count) for stream, count in (("a", 2), ("c", 3))),
+            ],
+        },
+    )
+    first, second, last = glance(lake, KEYS)
+    assert first == WindowSilence(KEYS[0], streams=2, started=2, new=2)
+    assert second == WindowSilence(KEYS[1], streams=1, absent=1, stopped=1)
+    assert second.stopped_share == 0.5
+    assert last == WindowSilence(KEYS[4], streams=3, started=2, new=1, missing=2, missed_heartbeats=5)
+    assert last.stopped_share == 0
+
+
+def test_who_is_new_does_not_depend_on_which_window_was_computed_first(lake: Lake) -> None:
+    started = [remarkable("a", Kind.STARTED)]
+    put(lake.diffs(), "later", {KEYS[5]: beats(5, "a")})
+    put(lake.stream_status(), "later", {KEYS[5]: started})
+    assert [window.new for window in glance(lake, KEYS)] == [1]
+    put(lake.diffs(), "earlier", {KEYS[0]: beats(0, "a")})
+    put(lake.stream_status(), "earlier", {KEYS[0]: started})
+    assert [window.new for window in glance(lake, KEYS)] == [1, 0]
+
+
+def test_streams_are_counted_once_in_each_window(lake: Lake) -> None:
+    put(lake.diffs(), "one", {KEYS[0]: beats(0, "a", "b"), KEYS[1]: []})
+    assert streams_in(lake.diffs(), KEYS) == {KEYS[0]: 2, KEYS[1]: 0}
+
+
+def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_told(lake: Lake) -> None:
+    diffs, status = lake.diffs(), lake.stream_status()
+    put(diffs, "none", {KEYS[0]: []}, version=1)
+    put(status, "older", {KEYS[1]: []}, version=1)
+    put(diffs, "newer", {KEYS[1]: []}, version=2)
+    put(diffs, "both", {KEYS[2]: []}, version=3)
+    put(status, "both", {KEYS[2]: []}, version=3)
+    put(diffs, "of-the-same", {KEYS[3]: []}, version=4)
+    put(status, "another-of-the-same", {KEYS[3]: []}, version=4)
+    assert status.behind(diffs, KEYS) == KEYS[:2]
+
+
+def test_the_rows_of_a_kind_come_by_window_and_stream(lake: Lake) -> None:
+    rows = [remarkable(stream, kind) for kind in Kind for stream in "ba"]
+    put(lake.stream_status(), "one", {KEYS[1]: rows, KEYS[0]: rows, KEYS[2]: rows})
+    found = lake.stream_status().rows(KEYS[:2], Kind.STOPPED)
+    assert list(zip(found["window"].to_pylist(), found["stream_id"].to_pylist(), strict=True)) == [
+        (key, stream) for key in KEYS[:2] for stream in "ab"
+    ]
+    assert set(found["kind"].to_pylist()) == {"stopped"}
+    assert lake.stream_status().rows([KEYS[2]]).num_rows == 6
+    assert lake.stream_status().rows([]).num_rows == 0
