@@ -12,7 +12,7 @@ from pipeline.clock import from_us, to_us
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import BUCKET_US, Cell, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading
+from pipeline.watermark.readings import EffectiveReading, Reading
 
 ZERO = timedelta(0)
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
@@ -68,7 +68,7 @@ def estimate(
         oldest_base = released_before
         held = replace(held, released_before=released_before)
     else:
-        hole_ends = _end_of_hole(histogram, base, oldest_tracking, pruned_before)
+        hole_ends = _end_of_hole(histogram, base, oldest_tracking, policy.base_slack, pruned_before)
     if hole_ends is not None:
         held = replace(held, complete_from=max(complete_from, hole_ends))
     if hole_ends is not None or oldest_base < complete_from:
@@ -281,12 +281,22 @@ def is_idle(histogram: Histogram, base: EffectiveReading, tracking: EffectiveRea
 
 
 def _end_of_hole(
-    histogram: Histogram, base: EffectiveReading, oldest_tracking: datetime, pruned_before: int | None
+    histogram: Histogram,
+    base: EffectiveReading,
+    oldest_tracking: datetime,
+    base_slack: timedelta,
+    pruned_before: int | None,
 ) -> datetime | None:
-    """If base holds a message that tracking should have seen and has not: from where on tracking knows again."""
-    if not base.names_a_message or base.oldest_unacked >= oldest_tracking:
+    """If base holds a message that tracking should have seen and has not: from where on tracking knows again.
+
+    A message that became visible after its publish time may be read only when nothing was outstanding shortly before:
+    then the newest reading names it, from within the slack below the effective one.
+    """
+    is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= base_slack
+    named: Reading | EffectiveReading = base.newest if is_within_slack else base
+    if not named.names_a_message or named.oldest_unacked >= oldest_tracking:
         return None
-    bucket = bucket_of(base.oldest_unacked)
+    bucket = bucket_of(named.oldest_unacked)
     if histogram.is_occupied(bucket) or (pruned_before is not None and bucket < pruned_before):
         return None
     following = histogram.next_occupied(bucket)

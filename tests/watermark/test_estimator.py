@@ -241,6 +241,18 @@ def test_a_message_that_tracking_has_not_reached_is_no_hole() -> None:
     assert (decision.reason, decision.complete_from) == (Reason.ADVANCED, LONG_AGO)
 
 
+def test_a_message_that_became_visible_after_its_publish_time_is_a_hole_as_well() -> None:
+    policy = Policy(base_slack=seconds(1))
+    nothing_yet = effective(50.2)
+    base = follow(nothing_yet, reading(100, 50), seconds(30))  # published at 50, visible at 50.5
+    assert base is not None
+    known = published([(second, second - 1) for second in range(100) if second != 50])
+    decision = decide(known, base=base, tracking=effective(100), policy=policy)
+    assert (decision.reason, decision.complete_from) == (Reason.HELD_INCOMPLETE, at(51))
+    without_slack = decide(known, base=base, tracking=effective(100))
+    assert without_slack.reason is Reason.ADVANCED  # then the lower one is a redelivery, which has landed
+
+
 def test_what_was_pruned_is_no_hole() -> None:
     pruned = HOLED.pruned(START_BUCKET + 60)
     base, tracking = effective(50.5, observed=100, names=True), effective(100)
