@@ -47,8 +47,8 @@ class Work:
 
 DIFFS = """
 with identified as (
-    select stream_id, event_time, coalesce('p' || publisher_id, 'm' || message_id) as id, message_id, publish_time, late,
-        temperature, status
+    select stream_id, event_time, coalesce('p' || publisher_id, 'm' || message_id) as id, message_id, publish_time,
+        late, temperature, status
     from read_parquet($files, hive_partitioning = false) where event_time between $low and $end
 ), marked as (
     select *, bool_and(late) over (partition by stream_id, event_time, id) as late_all,
@@ -100,9 +100,8 @@ def by_duckdb(work: Work, out: Path) -> int:
     """Write the diffs below `out`; how many silent streams there were, by window, added up."""
     with duckdb.connect() as connection:
         connection.execute("set timezone = 'UTC'")
-        partitioned = "(format parquet, compression zstd, partition_by (\"window\"))"
-        used = {key: value for key, value in work.parameters.items()}
-        connection.execute(f"copy ({DIFFS}) to '{out}' {partitioned}", used)
+        partitioned = '(format parquet, compression zstd, partition_by ("window"))'
+        connection.execute(f"copy ({DIFFS}) to '{out}' {partitioned}", work.parameters)
         silent = {key: value for key, value in work.parameters.items() if key != "period_us"}
         return sum(int(count) for _, count, _ in connection.execute(SILENT, silent).fetchall())
 
@@ -115,7 +114,9 @@ def by_polars(work: Work, out: Path) -> int:
         id=pl.coalesce(pl.lit("p") + pl.col("publisher_id"), pl.lit("m") + pl.col("message_id"))
     ).sort(ORDER)
     same_stream = pl.col("stream_id") == pl.col("stream_id").shift()
-    is_copy = same_stream & (pl.col("event_time") == pl.col("event_time").shift()) & (pl.col("id") == pl.col("id").shift())
+    is_copy = (
+        same_stream & (pl.col("event_time") == pl.col("event_time").shift()) & (pl.col("id") == pl.col("id").shift())
+    )
     single = (
         identified.with_columns(is_copy=is_copy.fill_null(value=False))
         .with_columns(late=pl.col("late").all().over((~pl.col("is_copy")).cum_sum()))

@@ -13,6 +13,7 @@ from pathlib import Path
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
+from benchmarks.traffic import LIVE_RATE, REGULAR
 from pipeline.clock import SystemClock
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.heartbeats import Heartbeats
@@ -23,26 +24,21 @@ from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from pipeline.pubsub.synthetic import SyntheticSource, publish
+from pipeline.pubsub.synthetic import publish
 from pipeline.services.emulator import choose_emulator
 from pipeline.services.processes import Supervisor
 from pipeline.services.spark_server import spark_server, token_environment
 from pipeline.services.stack import start_emulator
 from pipeline.settings import Settings, load_settings
+from pipeline.settings_sections import EmulatorKind
 from pipeline.spark.session import session_config
 from pipeline.spark.warm_up import warm_up
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Tracked, track
 
-LIVE_RATE = 10_000 / 30
-"""Messages a second: 10,000 streams that beat every 30 s."""
-
 HISTORY_AGE = timedelta(hours=1)
 """How far before now a published history ends: further than `max_idle_lag`, so that the watermark passes all of it."""
-
-REGULAR = SyntheticSource(duplicates=0, broken=0, silent=0)
-"""All streams, each beat once: what is measured is the same in every round."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +148,7 @@ class Machine:
         """A new topic, subscriptions and lake, with the settings of `tidemark.toml` but for these of `[watermark]`."""
         unique = uuid.uuid4().hex[:12]
         names = {"topic": "topic", "base_subscription": "base", "tracking_subscription": "tracking"}
-        pubsub = self.settings.pubsub.model_copy(
-            update={key: f"bench-{name}-{unique}" for key, name in names.items()}
-        )
+        pubsub = self.settings.pubsub.model_copy(update={key: f"bench-{name}-{unique}" for key, name in names.items()})
         settings = self.settings.model_copy(
             update={
                 "pubsub": pubsub,
@@ -192,13 +186,17 @@ class Machine:
 
 
 @contextmanager
-def machine(folder: Path, say: Callable[[str], None]) -> Iterator[Machine]:
+def machine(folder: Path, emulator: EmulatorKind, say: Callable[[str], None]) -> Iterator[Machine]:
     """Everything that is needed, on free ports of loopback; it is stopped at the end, whatever happens."""
     settings = load_settings()
     settings = settings.model_copy(
         update={
             "pubsub": settings.pubsub.model_copy(
-                update={"emulator_host": f"127.0.0.1:{_free_port()}", "project": "tidemark-bench"}
+                update={
+                    "emulator": emulator,
+                    "emulator_host": f"127.0.0.1:{_free_port()}",
+                    "project": "tidemark-bench",
+                }
             ),
             "spark": settings.spark.model_copy(update={"remote": f"sc://localhost:{_free_port()}", "master": None}),
         }

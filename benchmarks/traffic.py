@@ -10,6 +10,12 @@ from google.pubsub_v1 import PubsubMessage
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.pubsub.synthetic_beats import Rows, SyntheticSource, compose, messages
 
+LIVE_RATE = 10_000 / 30
+"""Messages a second: 10,000 streams that beat every 30 s."""
+
+REGULAR = SyntheticSource(duplicates=0, broken=0, silent=0)
+"""All streams, each beat once: what is measured is the same in every round."""
+
 PLAIN = PubsubMessage.pb()
 """The plain protobuf class, which is what a pull hands out."""
 
