@@ -139,16 +139,19 @@ def plan_of(seed: int) -> Plan:
     span = last - first + 10 * SECOND
     troubled = rng.random() < (0.2 if is_live else 0.85)
     deadline = timedelta(seconds=rng.choice([10, 10, 30]))
-    # Not with seeks: what a seek of base replays hides a hole from whoever looks first.
     hole_until_us = _hole(rng, messages, slack // MICROSECOND) if rng.random() < 0.2 else None
+    policy = _policy(rng, kind, timedelta(seconds=band_s), slack)
+    faults = _faults(rng) if troubled else Faults()
+    faults = replace(faults, whole_seconds=whole, visible_after=visible_after)
+    if hole_until_us is not None:
+        # What base holds again of before a hole, by a seek or an acknowledgement undone, hides it from who looks first.
+        faults = replace(faults, redelivered=0.0)
     return Plan(
         seed=seed,
         kind=kind,
-        policy=_policy(rng, kind, timedelta(seconds=band_s), slack, deadline),
+        policy=policy,
         messages=tuple(messages),
-        faults=_faults(rng, whole, visible_after)
-        if troubled
-        else Faults(whole_seconds=whole, visible_after=visible_after),
+        faults=faults,
         budgets={worker: AMPLE if is_live else _budget(rng) for worker in ("tracker", "lander")},
         ack_deadline=deadline,
         trackers=rng.choice([1, 2]),
@@ -180,7 +183,7 @@ def _scale(rng: random.Random, span_us: int) -> int:
     return max(SECOND // 2, span_us // rng.choice([4, 10, 30]))
 
 
-def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta, deadline: timedelta) -> Policy:
+def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta) -> Policy:
     return Policy(
         rule=rng.choice(["band", "frontier"]),
         band=band,
@@ -197,7 +200,7 @@ def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta, d
     )
 
 
-def _faults(rng: random.Random, whole: bool, visible_after: timedelta) -> Faults:
+def _faults(rng: random.Random) -> Faults:
     def chance(*of: float) -> float:
         return rng.choice([0.0, *of])
 
@@ -208,8 +211,6 @@ def _faults(rng: random.Random, whole: bool, visible_after: timedelta) -> Faults
         late_acknowledgement_lost=chance(0.5, 1.0),
         acknowledgement_answer_lost=chance(0.1),
         duplicate_delivery=chance(0.1, 0.3),
-        visible_after=visible_after,
-        whole_seconds=whole,
         stale_reading=chance(0.1, 0.3),
         reading_unavailable=chance(0.1, 0.3),
         unavailable=chance(0.02),

@@ -2,15 +2,16 @@
 
 import pytest
 
-from tests.simulation.faults import PLANTED, Planted
+from tests.simulation.faults import FIRST_SHOWN, PLANTED, Planted
 from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
 from tests.simulation.simulation import Simulation
 
 
 def found(planted: Planted) -> int | None:
-    """The first seed in which the fault shows."""
-    for seed in range(planted.found_within):
+    """A seed in which the fault shows."""
+    known = FIRST_SHOWN.get(planted.name, 0)
+    for seed in (known, *range(planted.found_within)):
         if not planted.where(plan_of(seed)):
             continue
         try:
@@ -22,8 +23,10 @@ def found(planted: Planted) -> int | None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(name: str) -> None:
+    within = PLANTED[name].found_within
     seed = found(PLANTED[name])
-    assert seed is not None, f"not found within {PLANTED[name].found_within} seeds"
+    assert seed is not None, f"not found within {within} seeds"
+    assert seed < within
     Simulation(seed).run()  # and it was the fault: without it, all is well
 
 

@@ -9,7 +9,7 @@ from tests.simulation.__main__ import counted
 from tests.simulation.plan import plan_of
 from tests.simulation.simulation import Simulation
 
-SEEDS = 240
+SEEDS = 400
 PARTS = 4
 
 
