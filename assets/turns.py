@@ -10,8 +10,9 @@ from pipeline.clock import iso
 from pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
-STEP = 4
-"""Of windows that failed together, a quarter is tried next, until the one that fails is alone."""
+SUSPECT, STEP = 2, 4
+"""A run may have been interrupted. Of windows that failed together twice in a row, a quarter is tried next, until the
+one that fails is alone."""
 NAMED = 3
 
 
@@ -57,8 +58,8 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
     """The first stretch of windows that do not rest. `wanted` is in order, `attempts` newest first.
 
     A window rests after a run over it failed: 15 s, doubled with each failure since the last success, at most 10 min.
-    Windows that failed together are tried in ever smaller parts, so that one that fails by itself is soon alone in its
-    rest. However many fail, every other one gets its turn.
+    Windows that go on failing together are tried in ever smaller parts, so that one that fails by itself is soon
+    alone in its rest. However many fail, every other one gets its turn.
     """
     failures = _failures(wanted, attempts)
     resting = [
@@ -72,7 +73,8 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
         return Turn((), resting)
 
     def at_most(window: Window) -> int:
-        return max(1, failures[window].together // STEP) if window in failures else max_windows
+        failed = failures.get(window)
+        return max_windows if failed is None or failed.count < SUSPECT else max(1, failed.together // STEP)
 
     stretch, most = runs_of_neighbours(ready)[0], at_most(ready[0])
     return Turn(list(takewhile(lambda window: at_most(window) == most, stretch))[: min(most, max_windows)], resting)

@@ -47,7 +47,12 @@ def test_failures_before_a_success_do_not_count() -> None:
     assert take_turn(WINDOWS[:1], history, at(51), 288).windows == WINDOWS[:1]
 
 
-def test_windows_that_were_interrupted_together_go_on_in_quarters_however_often_that_was() -> None:
+def test_after_one_failure_all_are_tried_again_together_with_what_has_closed_since() -> None:
+    history = [attempt(WINDOWS[0], WINDOWS[63], at(0))]
+    assert take_turn(WINDOWS[:70], history, at(100), 288).windows == WINDOWS[:70]
+
+
+def test_windows_that_go_on_failing_together_are_tried_by_quarters_of_what_failed() -> None:
     history = [attempt(WINDOWS[0], WINDOWS[63], at(number)) for number in (2, 1, 0)]
     assert take_turn(WINDOWS[:70], history, at(100), 288).windows == WINDOWS[:16]
     history.insert(0, attempt(WINDOWS[0], WINDOWS[15], at(101), failed=False))
