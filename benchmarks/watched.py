@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Thread
@@ -27,6 +28,7 @@ class Ticks:
     failed: int
     median: float
     longest: float
+    longest_while_draining: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,23 @@ def ticks_of(root: Path) -> dict[str, Ticks]:
     """Of each sensor, from Dagster's storage."""
     seen: dict[str, Ticks] = {}
     with dg.DagsterInstance.from_config(str(root)) as instance:
+        drains = [
+            (run.start_time or 0.0, run.end_time or 0.0)
+            for run in instance.get_run_records(dg.RunsFilter(job_name=DRAIN))
+        ]
         for state in instance.all_instigator_state():
             ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=TICKS_AT_MOST)
             took = [tick.end_timestamp - tick.timestamp for tick in ticks if tick.end_timestamp is not None]
             if took:
                 failed = sum(tick.status.value == "FAILURE" for tick in ticks)
                 median, longest = round(statistics.median(took), 2), round(max(took), 2)
-                seen[state.instigator_name] = Ticks(len(took), failed, median, longest)
+                meanwhile = [
+                    tick.end_timestamp - tick.timestamp
+                    for tick in ticks
+                    if tick.end_timestamp and any(began <= tick.timestamp <= ended for began, ended in drains)
+                ]
+                draining = round(max(meanwhile, default=0.0), 2)
+                seen[state.instigator_name] = Ticks(len(took), failed, median, longest, draining)
     return seen
 
 
@@ -91,15 +103,14 @@ class Memory:
     def _sample(self) -> None:
         while not self._done.wait(SAMPLE_EVERY_SECONDS):
             for service in list(self.running):
-                try:
+                with suppress(psutil.Error):  # it ended meanwhile
                     self._look(service.spec.name, psutil.Process(service.process.pid))
-                except psutil.Error:  # it ended meanwhile
-                    continue
 
     def _look(self, name: str, process: psutil.Process) -> None:
         self._note(name, process.memory_info().rss)
         for child in process.children(recursive=True):
-            self._note(f"{name}: {_kind(child)}", child.memory_info().rss)
+            with suppress(psutil.Error):
+                self._note(f"{name}: {_kind(child)}", child.memory_info().rss)
 
     def _note(self, kind: str, size: int) -> None:
         self.peaks[kind] = max(self.peaks.get(kind, 0), size)
