@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-gcs simulate drain-demo bench check pictures clean
+.PHONY: help setup demo up test test-slow test-gcs simulate drain-demo bench check pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,11 @@ demo: setup ## play the whole mission on real parts, and compare every row with 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up
 
-test: setup ## all tests but those on Cloud Storage
-	$(BIN)/python -m pytest -m 'not gcs'
+test: setup ## all tests but the slow ones and those on Cloud Storage
+	$(BIN)/python -m pytest -m 'not gcs and not slow'
+
+test-slow: setup ## the tests that kill Spark's workers and drivers, or start a cluster: some minutes
+	$(BIN)/python -m pytest -m slow
 
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $(if $(JOBS),--jobs $(JOBS))

@@ -20,6 +20,8 @@ from tests.emulator import free_port
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import start_cluster
 
+pytestmark = pytest.mark.slow
+
 SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
 SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 MESSAGES, READERS = 20_000, 4

@@ -29,6 +29,8 @@ from tests.spark.dying_source import STEPS, DyingPubSubDataSource, deaths, ordai
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
 from tests.ticks.fakes import CONTRACT
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
