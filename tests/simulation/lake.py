@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
 from pipeline.lake import log_codec
-from pipeline.watermark.standing import Entry
+from pipeline.watermark.standing import Entry, Standing
 
 Row = dict[str, Any]
 
@@ -50,6 +50,26 @@ class Codec:
         if content not in self._entries:
             self._entries[content] = log_codec.decode(content, name)
         return self._entries[content]
+
+
+class Folds:
+    """Folding is pure, and many workers fold the same log: each step is done once."""
+
+    def __init__(self) -> None:
+        self._fold = Standing.after
+        self._done: dict[tuple[int, int, int], tuple[Standing, Standing, Entry]] = {}
+
+    def after(self, standing: Standing, number: int, entry: Entry) -> Standing:
+        """As `Standing.after`."""
+        key = number, id(standing) if standing.number >= 0 else 0, id(entry)
+        if key not in self._done:
+            # With what it was made from: so that nothing else has its id.
+            self._done[key] = self._fold(standing, number, entry), standing, entry
+        return self._done[key][0]
+
+    def forget(self) -> None:
+        """Who folds now does it anew."""
+        self._done.clear()
 
 
 class Objects:

@@ -17,8 +17,9 @@ from pipeline.local_pubsub.faults import Faults
 from pipeline.local_pubsub.model import PubSubModel
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
+from pipeline.watermark.standing import Standing
 from tests.simulation.faults import AS_IT_IS, Planted
-from tests.simulation.lake import Codec, Objects, Row, Table
+from tests.simulation.lake import Codec, Folds, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
 from tests.simulation.oracle import Broken, Oracle
 from tests.simulation.plan import CONTRACT, WINDOWING, Incident, Plan, plan_of
@@ -67,6 +68,7 @@ class Simulation:
         self.schedule = Schedule(self.clock, self.rng)
         self.model = PubSubModel(rng=random.Random(f"{seed} of Pub/Sub"), faults=self.plan.faults)
         self.codec = Codec(real=self.plan.real_codec)
+        self.folds = Folds()
         self.objects = Objects(self._on_create)
         self.heartbeats = Table("heartbeats", self._on_append)
         self.quarantine = Table("quarantine", self._on_append)
@@ -138,6 +140,8 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(patch(f"{module}.encode", self.codec.encode))
             stack.enter_context(patch(f"{module}.decode", self.codec.decode))
+            after = self.folds.after
+            stack.enter_context(patch.object(Standing, "after", lambda *arguments: after(*arguments)))
             yield
 
     def _set_up(self) -> None:
@@ -336,10 +340,11 @@ class Simulation:
 
     def _check_restart(self) -> None:
         """Whoever restores the log from nothing stands where those stand that have followed it."""
-        standings = [TrackingLog(worker.objects, checkpoint_every=10).catch_up() for worker in self.workers[:1]]
+        self.folds.forget()
+        restored = TrackingLog(self.workers[0].objects, checkpoint_every=10).catch_up()
         for worker in self.workers:
-            if worker.log.catch_up() != standings[0]:
-                self.fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {standings[0]}")
+            if worker.log.catch_up() != restored:
+                self.fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {restored}")
 
 
 def _told(step: tuple[int, str, str]) -> str:
