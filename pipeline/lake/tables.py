@@ -49,13 +49,16 @@ class LakeTable:
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written."""
         with table_errors(self.uri):
-            try:
-                if self._table is None:
-                    self._table = DeltaTable(self.uri, storage_options=self.storage_options)
-                else:
+            if self._table is not None:
+                try:
                     self._table.update_incremental()
+                    return self._table
+                except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
+                    self._table = None
+            try:
+                self._table = DeltaTable(self.uri, storage_options=self.storage_options)
             except TableNotFoundError:
-                self._table = None
+                return None
             return self._table
 
     def at(self, version: int) -> DeltaTable:

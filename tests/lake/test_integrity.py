@@ -219,6 +219,15 @@ def test_a_table_that_is_lost_altogether_is_one_backfill_away(house: House) -> N
     assert broken(house.look()) == {}
 
 
+def test_who_held_a_table_open_while_it_was_lost_sees_what_was_computed_anew(house: House) -> None:
+    diffs = house.lake.diffs()
+    house.history.compute(0, 4)
+    assert len(diffs.computed()) == CLOSED
+    shutil.rmtree(house.folder / "heartbeat_diffs")
+    house.history.compute(0, 0)
+    assert diffs.computed() == {WINDOWS[0].key}
+
+
 def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: House) -> None:
     (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
     with pytest.raises(CorruptObject, match=r"every window can be computed again, so move .*heartbeat_diffs away"):
