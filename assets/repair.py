@@ -1,5 +1,6 @@
 """The job that looks at a range of windows after an outage and computes what is wrong: `tidemark repair` for the UI."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -11,6 +12,7 @@ from pipeline.durations import parse_duration
 from pipeline.errors import TidemarkError
 from pipeline.lake.repair import Survey, Surveyor, findings
 from pipeline.settings import Settings
+from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource
 
@@ -35,6 +37,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
 
     @dg.op(
         name="look_and_compute_again",
+        out=dg.Out(dg.Nothing),
         description=(
             "Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again "
             "what can be computed. Fails if something is left that this does not mend."
@@ -42,20 +45,26 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
     )
     def look_and_compute_again(
         context: dg.OpExecutionContext, config: RepairConfig, lake: LakeResource, spark: SparkResource
-    ) -> None:
+    ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         clock = SystemClock()
         try:
             surveyor, grace = Surveyor(settings, clock), parse_duration(config.grace)
             survey = _look(surveyor, settings, config)
             if survey is None:
                 context.log.info("no window is closed: there is nothing to look at")
+                yield dg.Output(None)
                 return
             found = list(findings(survey, clock.now(), grace))
             for finding in found[:NAMED_IN_LOG]:
                 context.log.warning(f"{finding.kind}: {finding.text}")
             is_to_remove = config.remove_orphans and not config.dry_run
             removed = surveyor.remove_orphans(survey.orphans, grace) if is_to_remove else []
-            computed = [] if config.dry_run else _compute(context, settings, survey, lake, spark)
+            computed = 0
+            for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
+                # At once, each: what is only logged is lost where the run fails in the end.
+                for materialization in _materialized(windows, settings, lake, spark, context.run_id):
+                    yield materialization
+                    computed += 1
         except ValueError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         except TidemarkError as error:
@@ -65,7 +74,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             "files_looked_at": survey.integrity.files,
             "log_entries_read": survey.log.read,
             "windows_broken": len(survey.integrity.broken),
-            "windows_computed": len(computed),
+            "windows_computed": computed,
             "windows_blocked": len(survey.integrity.blocked),
             "orphans": sum(map(len, survey.orphans.values())),
             "orphans_removed": len(removed),
@@ -74,7 +83,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
         if survey.needs_a_hand:
             grave = "; ".join(finding.text for finding in found if finding.is_grave)
             raise dg.Failure(description=grave, metadata=metadata, allow_retries=False)
-        context.add_output_metadata(metadata)
+        yield dg.Output(None, metadata=metadata)
 
     @dg.job(
         name=REPAIR,
@@ -102,16 +111,12 @@ def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Surve
     return surveyor.look(start, end, read_values=not config.quick)
 
 
-def _compute(
-    context: dg.OpExecutionContext, settings: Settings, survey: Survey, lake: LakeResource, spark: SparkResource
-) -> list[str]:
-    """Compute again what can be; which windows that were. Each is materialized as far as Dagster knows."""
-    done = []
-    for windows in survey.runs(settings.windows.max_windows_per_run):
-        computed, watermark = compute_range(settings, windows, lake, spark, context.run_id)
-        for key in computed.rows:
-            context.log_event(
-                dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(computed, key, watermark))
-            )
-        done += list(computed.rows)
-    return done
+def _materialized(
+    windows: Sequence[Window], settings: Settings, lake: LakeResource, spark: SparkResource, run: str
+) -> list[dg.AssetMaterialization]:
+    """Compute a range again, and what Dagster is to know of each window of it."""
+    computed, watermark = compute_range(settings, windows, lake, spark, run)
+    return [
+        dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(computed, key, watermark))
+        for key in computed.rows
+    ]
