@@ -1,8 +1,16 @@
-"""Fixtures for all tests: an emulator, and a Cloud Storage server for the tests marked `gcs`."""
+"""Fixtures for all tests: an emulator, a Cloud Storage server for the tests marked `gcs`, settings of one's own."""
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["tests.fixtures_emulator", "tests.gcs.fixtures"]
 
 settings.register_profile("tidemark", deadline=None)  # machines are shared: no test asserts a time
 settings.load_profile("tidemark")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is invoked in this process names its settings file in the environment."""
+    monkeypatch.setenv("TIDEMARK_CONFIG", "to be put back as it was")
+    monkeypatch.delenv("TIDEMARK_CONFIG")

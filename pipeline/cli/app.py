@@ -1,8 +1,11 @@
 """The command's frame: the settings option, errors for people, and which module has which command."""
 
+import logging
 import os
 import signal
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -45,8 +48,20 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C: what was started is stopped
     try:
         app()
+        code = 0
+    except SystemExit as leaving:  # how the command line ends: help, a refused option, or after the command
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except TidemarkError as error:
         print(f"tidemark: {error}", file=sys.stderr)
-        sys.exit(1)
+        code = 1
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = 130
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    # Not by the interpreter's own end, which aborts if a thread of Arrow's that still reads ahead calls into Python.
+    logging.shutdown()
+    with suppress(BrokenPipeError):  # whoever read has read enough
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
