@@ -241,7 +241,7 @@ class BudgetSettings(Section):
 class DrainSettings(Section):
     """When an outage's backlog is drained by a run, and with how many readers."""
 
-    start_after: Positive = timedelta(minutes=10)
+    start_after: Positive = timedelta(hours=1)
     start_size: int = Field(1_000_000, ge=1)
     stop_below: NotNegative = timedelta(minutes=1)
     readers: int = Field(4, ge=1, le=1000)
