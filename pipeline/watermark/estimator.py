@@ -77,16 +77,19 @@ def estimate(
     if not (is_ahead or has_no_backlog(tracking, policy)):
         return held.because(Reason.HELD_TRACKING_BEHIND)
 
-    if is_idle(histogram, base, tracking, policy) and policy.idle == "advance":
+    idle = is_idle(histogram, base, tracking, policy)
+    if idle and policy.idle == "advance":
         lag = recent_lag(histogram, policy.max_idle_lag)
         candidate = min(oldest_base, oldest_tracking) - policy.band - lag
         return replace(held.decided(candidate, Reason.IDLE_ADVANCED, Reason.UNCHANGED), recent_lag=lag)
 
-    bound = _frontier if policy.rule == "frontier" else _band
-    bounded = bound(histogram, oldest_base, oldest_tracking, policy, pruned_before, passed)
+    if policy.rule == "frontier":
+        bounded = _frontier(histogram, oldest_base, oldest_tracking, policy, pruned_before, passed)
+    else:
+        bounded = _band(histogram, oldest_base, oldest_tracking, policy)
     if bounded is None:
         return held.because(Reason.HELD_NO_DATA)
-    if is_idle(histogram, base, tracking, policy):
+    if idle:
         unmoved = Reason.IDLE_HELD
     elif oldest_base < oldest_tracking - policy.band and bounded.pin.publish_bucket >= bucket_of(oldest_base):
         unmoved = Reason.PINNED_BY_BACKLOG
@@ -116,14 +119,7 @@ class _Bound:
     frontier: datetime | None = None
 
 
-def _band(
-    histogram: Histogram,
-    base: datetime,
-    tracking: datetime,
-    policy: Policy,
-    _pruned_before: int | None,
-    _passed: Cell | None,
-) -> _Bound | None:
+def _band(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> _Bound | None:
     """The rule `band`: the least event time of the band. None without an anchor, or without a message."""
     band = band_of(histogram, base, tracking, policy)
     least, messages = _least(histogram, band.start, bucket_of(band.end), policy)

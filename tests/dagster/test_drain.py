@@ -90,8 +90,9 @@ def why(standing: Standing, now: datetime, **chosen: object) -> str | None:
 def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
     now = CLOCK.now()
     assert why(Standing(), now) is None
-    assert why(standing_with(now, base=10 * MINUTE - SECOND), now) is None
-    assert why(standing_with(now, base=10 * MINUTE), now) == "base holds a message that is 10m old"
+    assert why(standing_with(now, base=10 * MINUTE - SECOND), now, start_after="10m") is None
+    due = why(standing_with(now, base=10 * MINUTE), now, start_after="10m")
+    assert due == "base holds a message that is 10m old"
     due = why(standing_with(now, base=MINUTE, tracking=timedelta(days=2)), now)
     assert due == "tracking holds a message that is 2d old"
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -67,15 +66,13 @@ def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_fir
     done, rounds = drained(spark, settings, run_name())
     assert done.ended is Ended.CAUGHT_UP
     assert world.is_quiet()
-    assert Counter(landed(settings)) == Counter(world.published)
-    assert sorted(quarantined(settings)) == sorted(world.rejected)
-    assert tracked(settings) == 20_007
-    assert (done.landed.heartbeats, done.landed.rejected.total(), done.persisted.messages) == (
-        20_000,
-        7,
-        20_007,
-    )
-    assert done.landed.acknowledged.count == done.persisted.acknowledged.count == 20_007
+    # A lease that runs out on a busy machine brings a message again: at least once, and every copy is told.
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
+    assert tracked(settings) == done.persisted.messages >= 20_007
+    assert len(landed(settings)) == done.landed.heartbeats
+    assert len(quarantined(settings)) == done.landed.rejected.total()
+    assert done.landed.acknowledged.count + done.landed.acknowledged.failed == done.landed.messages
     sides = [one.side for one in rounds]
     assert sides == sorted(sides, key=list(Side).index)
     assert set(sides) == {Side.TRACKING, Side.BASE}
@@ -98,11 +95,12 @@ def test_nothing_is_read_where_nothing_is_behind(spark: SparkSession, world: Pub
 def test_it_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, world: PubSubWorld) -> None:
     drain = small_drain(max_seconds="1s", round_seconds="1s", batch_messages=100, readers=1)
     settings = settings_of(world.settings, str(world.lake), drain)
-    world.publish(5000)
+    world.publish(10_000)
     time.sleep(2.1)
     first, _ = drained(spark, settings, run_name())
     assert first.ended is Ended.TIME_IS_UP
-    assert first.rounds == 1
+    assert first.rounds <= 2, "one of tracking, and where that was quick one of base"
+    assert first.landed.messages < 10_000
     ample = settings.model_copy(update={"drain": small_drain()})
     assert drained(spark, ample, run_name())[0].ended is Ended.CAUGHT_UP
     assert set(landed(settings)) == set(world.published)
