@@ -4,6 +4,7 @@ It reads both, hour by hour, and so serves where following their logs does not: 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -17,39 +18,66 @@ from pipeline.lake.arrivals import ARRIVED, IDENTITY, READ, identified
 from pipeline.lake.diffs import PARTITION as WINDOW
 from pipeline.lake.heartbeats import HOUR_FORMAT
 from pipeline.lake.heartbeats import PARTITION as EVENT_HOUR
+from pipeline.lake.missed import Reach
 from pipeline.lake.tables import MOMENT, table_errors
+from pipeline.watermark.histogram import Ints
 
 HOUR = timedelta(hours=1)
 
 
-def not_in_their_windows(
-    heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, int], length: timedelta
-) -> pa.Table:
-    """The landed heartbeats whose window is computed and does not hold them, as rows of ARRIVED.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The heartbeats that their windows do not hold, as rows of ARRIVED; and the windows in whose lookback heartbeats
+    have landed whose own window was not compared, so that its rows do not say what was there to be read."""
 
-    `computed` has the windows' starts in microseconds, by key. A window holds a heartbeat if a row of it has the
-    stream, the event time, and the message id of one of its copies. Which version a heartbeat first landed with cannot
-    be told: the newest is taken. One event hour is in memory at a time. Raises LakeError.
+    lacking: pa.Table
+    untold: frozenset[str]
+
+
+def compared(heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, int], reach: Reach) -> Compared:
+    """What has landed against the windows of `computed`, which has their starts in microseconds, by key.
+
+    A window holds a heartbeat if a row of it has the stream, the event time, and the message id of one of its copies.
+    Which version a heartbeat first landed with cannot be told: the newest is taken. One event hour is in memory at a
+    time. Raises LakeError.
     """
     starts = np.array(sorted(computed.values()), dtype=np.int64)
     keys = {start: key for key, start in computed.items()}
-    found = [ARRIVED.empty_table()]
+    length_us = us(reach.windowing.length)
+    wanted = np.unique(np.concatenate([starts - before_us for before_us in reach.starts(0)]))
+    found, untold = [ARRIVED.empty_table()], set[str]()
     for hour in sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()}):
         begins_us = to_us(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC))
-        overlapping = starts[(starts > begins_us - us(length)) & (starts < begins_us + us(HOUR))]
+        overlapping = wanted[(wanted > begins_us - length_us) & (wanted < begins_us + us(HOUR))]
         if not len(overlapping):
             continue
         landed = _landed(heartbeats, hour)
         event_us = landed["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
-        landed = landed.filter(pa.array(np.isin(event_us - event_us % us(length), overlapping)))
-        held = _held(diffs, [keys[start] for start in overlapping.tolist()])
+        own_us = reach.own_starts(event_us)
+        is_compared = np.isin(own_us, starts)
+        untold.update(keys[start] for start in _reached(event_us[~is_compared], reach) & keys.keys())
+        landed = landed.filter(pa.array(is_compared))
+        held = _held(diffs, [keys[start] for start in overlapping.tolist() if start in keys])
         both = landed.join(held, ["stream_id", "event_time", "message_id"], use_threads=False)
         of_each = both.group_by(list(IDENTITY), use_threads=False).aggregate([("is_held", "max")])
         lacking = of_each.filter(pc.is_null(of_each["is_held_max"])).select(list(IDENTITY))
         version = pa.array([heartbeats.version()] * lacking.num_rows, pa.int64())
         missed = pa.array([False] * lacking.num_rows, pa.bool_())
         found.append(lacking.append_column("version", version).append_column("missed", missed).cast(ARRIVED))
-    return pa.concat_tables(found)
+    return Compared(pa.concat_tables(found), frozenset(untold))
+
+
+def _reached(event_us: Ints, reach: Reach) -> set[int]:
+    """The starts of the windows that these event times matter to: of each window's, the last reaches furthest."""
+    own, rows = np.unique(reach.own_starts(event_us), return_inverse=True)
+    last = own.copy()
+    np.maximum.at(last, rows, event_us)
+    return {
+        start_us
+        for own_us, last_us in zip(own.tolist(), last.tolist(), strict=True)
+        for start_us in reach.starts(own_us)
+        if start_us - us(reach.lookback) <= last_us
+    }
 
 
 def _landed(heartbeats: DeltaTable, hour: str) -> pa.Table:

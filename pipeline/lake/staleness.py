@@ -20,7 +20,7 @@ from pipeline.clock import to_us, us
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.arrivals import Arrivals, earliest
 from pipeline.lake.checked import Checked
-from pipeline.lake.comparison import not_in_their_windows
+from pipeline.lake.comparison import compared
 from pipeline.lake.delta_log import DeltaLog
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.missed import Missed, Reach, StaleWindow, Unread, judged, with_later_copies
@@ -114,21 +114,22 @@ class Staleness:
         return self._judged(now, {**versions, **reached}, unknown)
 
     def _compared(self, before: Checked, heartbeats_version: int, diffs_version: int) -> tuple[Checked, Missed]:
-        """The same from the tables' contents. A window is unknown if one in its lookback has read more than it has:
-        what that one holds may have landed in between."""
+        """The same from the tables' contents. A window is unknown if one in its lookback has read more than it has, or
+        stands from nobody knows what, or is not computed: what has landed there may have landed in between."""
         computed = self._computed_windows(diffs_version)
         versions, unknown = self._versions(computed.keys())
-        arrived = not_in_their_windows(
+        found = compared(
             self._heartbeats.at(heartbeats_version),
             self._diffs.table.at(diffs_version),
             {key: computed[key] for key in versions},
-            self._reach.windowing.length,
+            self._reach,
         )
+        unknown |= found.untold
         for key, version in versions.items():
             for later in map(self._reach.key, self._reach.starts(computed[key])):
                 if versions.get(later, version) < version:
                     unknown.add(later)
-        now = replace(before, heartbeats_version=heartbeats_version, diffs_version=diffs_version, arrived=arrived)
+        now = replace(before, heartbeats_version=heartbeats_version, diffs_version=diffs_version, arrived=found.lacking)
         return self._judged(now, versions, unknown)
 
     def _judged(self, now: Checked, versions: Mapping[str, int], unknown: set[str]) -> tuple[Checked, Missed]:

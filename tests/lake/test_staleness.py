@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ObjectMissing
@@ -63,6 +63,7 @@ def beats_of(history: History, landing: list[tuple[str, float, bool] | int]) -> 
 
 @hypothesis.settings(bounded, max_examples=60)
 @given(st.lists(steps, max_size=25))
+@example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
 def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tuple[str, object]]) -> None:
     history = new_history()
     staleness, under_way = history.staleness(), list[UnderWay]()
@@ -209,6 +210,46 @@ def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same
     missed = history.staleness().check()
     assert found_in(missed) == history.truth()
     assert missed.total == 1
+
+
+def test_after_the_log_is_gone_what_landed_in_a_lookback_that_was_never_computed_makes_stale_to_be_careful(
+    history: History,
+) -> None:
+    history.land([Beat("a", 0, message_id="m000")])
+    history.compute(1, 1)
+    history.land([Beat("a", 0, message_id="m001")])
+    history.compact()
+    history.vacuum()
+    (stale,) = history.staleness().check().stale
+    assert (stale.window, stale.computed_from) == (WINDOWS[1], None)
+    assert history.truth().stale.keys() == {WINDOWS[1].key}
+
+
+def test_after_the_log_is_gone_what_landed_where_a_manifest_is_gone_makes_stale_whose_lookback_reaches_it(
+    history: History,
+) -> None:
+    history.land([Beat("a", 0)])
+    history.compute(1, 1)
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)  # has read what the other has not
+    (history.folder / "lake" / MANIFESTS / "run2.json").unlink()
+    history.compact()
+    history.vacuum()
+    assert [one.window for one in history.staleness().check().stale] == WINDOWS[:2]
+
+
+def test_after_the_log_is_gone_what_landed_before_a_lookback_makes_nothing_stale(history: History) -> None:
+    history.land([Beat("a", 29), Beat("b", 29)])
+    history.compute(2, 3)  # from 30 on, and from 90
+    history.land([Beat("b", 28)])
+    history.compact()
+    history.vacuum()
+    staleness = history.staleness()
+    assert list(staleness.check().stale) == []
+    history.land([Beat("b", 30)])
+    history.compact()
+    history.vacuum()
+    assert [one.window for one in history.staleness().check().stale] == WINDOWS[2:3]
 
 
 def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(history: History) -> None:
