@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from pipeline.clock import SystemClock, iso
 from pipeline.durations import parse_duration
 from pipeline.lake.layout import Lake
+from pipeline.lake.log_check import relied_on
 from pipeline.pubsub.connection import publisher_client
 from pipeline.pubsub.synthetic import publish as publish_synthetic
 from pipeline.pubsub.synthetic_beats import SyntheticSource
@@ -205,16 +206,20 @@ def forget(
     """Put a note in the place of a lost entry of the tracking log. Stop the sensors first.
 
     The watermark then holds until base has landed everything that the entry may have known, and does not go back
-    below what any computed window relied on.
+    below what the newest run relied on, as far as manifests and notes are left to tell.
     """
     settings = load_settings()
     lake = Lake(settings.lake, settings.message.fields, SystemClock())
     log, witness = lake.tracking_log(), lake.log_witness()
-    note = witness.newest()
-    known = (lake.diffs().newest_watermark(), None if note is None else note.watermark)
-    log.forget(number, "an operator called it lost", max((one for one in known if one is not None), default=None))
+    note, relied = witness.newest(), relied_on(lake.diffs(), settings.windowing)
+    known = [one for one in (relied.watermark, None if note is None else note.watermark) if one is not None]
+    floor = max(known, default=None)
+    log.forget(number, "an operator called it lost", floor)
     witness.accept_end(max(log.numbers()))
     print(f"entry {number} is noted as lost; the watermark holds until base has caught up")
+    print("nothing says how far it had come" if floor is None else f"it does not go back below {iso(floor)}")
+    for unread in relied.unread:
+        print(f"it may have come further, but {unread}", file=sys.stderr)
 
 
 def register(app: typer.Typer) -> None:

@@ -8,8 +8,10 @@ runs relied on, and messages that have landed though tracking, which had passed 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +27,10 @@ from pipeline.lake.tracking_log import TrackingLog, entry_name
 from pipeline.lake.windowed import WindowedTable
 from pipeline.watermark.histogram import bucket_of, bucket_start
 from pipeline.watermark.standing import Compacted, Decided, Entry, Lost, Snapshot
+from pipeline.windows import Windowing
+
+MANIFESTS_TRIED = 50
+"""Where those of the newest runs cannot be read, so many are asked for before it is left at that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,15 @@ class LogHealth:
     def is_whole(self) -> bool:
         """Whether nothing has to be done about it."""
         return not self.damaged and not self.lost
+
+
+@dataclass(frozen=True, slots=True)
+class ReliedOn:
+    """The highest watermark that runs are known to have relied on, so that the log has had a decision of it; None where
+    nothing is computed. And, in words, which manifests could not be read that may have known of a higher one."""
+
+    watermark: datetime | None = None
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +113,28 @@ def check_log(
     return LogHealth(read, sorted(damaged), sorted(forgotten), lost)
 
 
-def relied_on(diffs: WindowedTable) -> datetime | None:
-    """The watermark that the run of the newest window, or the newest run, relied on: the log has had a decision of it.
-    None where nothing is computed, or nobody can say."""
-    newest = max(diffs.table.committed_ms().items(), key=lambda one: one[1], default=None)
-    if newest is None:
-        return None
+def relied_on(diffs: WindowedTable, windowing: Windowing) -> ReliedOn:
+    """How far the watermark is known to have come by what is computed.
+
+    It had passed the newest window's end; and the manifests of the newest window's run and of the newest run say the
+    rest. Where one of these cannot be read, the next older one that can is taken. Raises LakeError.
+    """
+    committed = diffs.table.committed_ms()
+    if not committed:
+        return ReliedOn()
     found = []
-    for window in {newest[0], max(diffs.computed())}:
-        for run in diffs.runs([window]).values():
+    with suppress(ValueError):  # windows had another length then
+        found.append(windowing.named(max(committed)).end)
+    runs, unread = diffs.runs(committed), dict[str, str]()
+    for newest_first in (sorted(committed, reverse=True), sorted(committed, key=committed.__getitem__, reverse=True)):
+        for run in islice(dict.fromkeys(runs[key] for key in newest_first), MANIFESTS_TRIED):
             try:
                 found.append(datetime.fromisoformat(diffs.manifest(run)["watermark"]))
-            except (ObjectMissing, CorruptObject):
-                continue  # told as damage of its window
-    return max(found, default=None)
+            except (ObjectMissing, CorruptObject) as error:
+                unread[run] = str(error)
+            else:
+                break
+    return ReliedOn(max(found, default=None), tuple(unread.values()))
 
 
 def untracked(log: TrackingLog, heartbeats: Heartbeats, start: datetime, end: datetime) -> Untracked:

@@ -145,7 +145,7 @@ class Surveyor:
         integrity = checker.check(start, end, watermark=closed_at, read_values=read_values, progress=progress)
         return Survey(
             integrity=integrity,
-            log=self._log(start, relied_on(of_diffs), tell),
+            log=self._log(start, relied_on(of_diffs, settings.windowing).watermark, tell),
             untracked=self._untracked(start, end),
             orphans=self.orphans(tell),
             watermark=watermark,

@@ -91,14 +91,6 @@ class WindowedTable:
         by_window = _files_by_window(self.table.current(), set(windows))
         return {key: _run_of(path) for key, paths in by_window.items() for path in paths}
 
-    def newest_watermark(self) -> datetime | None:
-        """The watermark below which the newest computed window was computed: it has been at least there."""
-        newest = max(self.computed(), default=None)
-        if newest is None:
-            return None
-        paths = _files_by_window(self.table.current(), {newest})[newest]
-        return max(datetime.fromisoformat(self.manifest(_run_of(path))["watermark"]) for path in paths)
-
     def fence(self, windows: Iterable[str]) -> Fence:
         """Remember what the windows have now. Take it before the input is listed."""
         table = self.table.current()

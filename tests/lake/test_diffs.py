@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,8 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return lake_of(fresh_lake(request.getfixturevalue("cloud_storage")))
 
 
-def run_of(name: str, windows: Sequence[str], version: int = 0, watermark: float = 600) -> DiffRun:
-    return DiffRun(name, windows, heartbeats_version=version, watermark=at(watermark), started_at=at(600))
+def run_of(name: str, windows: Sequence[str], version: int = 0) -> DiffRun:
+    return DiffRun(name, windows, heartbeats_version=version, watermark=at(600), started_at=at(600))
 
 
 def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
@@ -294,14 +293,3 @@ def test_the_version_that_each_window_was_computed_from_is_told(lake: Lake) -> N
     compute(diffs, "second", [other], version=8)
     diffs.leave_manifest(run_of("never committed", [SHARED], version=9))
     assert lake.diffs().versions([SHARED, other, "2026-11-21T05-30Z"]) == {SHARED: 3, other: 8}
-
-
-def test_the_watermark_that_the_newest_window_relied_on_is_told(lake: Lake) -> None:
-    diffs = lake.diffs()
-    assert diffs.newest_watermark() is None
-    for name, window, watermark in (("a", "2026-11-21T05-25Z", 900.5), ("b", SHARED, 700)):
-        run, fence = run_of(name, [window], watermark=watermark), diffs.fence([window])
-        diffs.leave_manifest(run)
-        diffs.replace(run, fence)
-    assert lake.diffs().newest_watermark() == at(900.5)
-    assert lake.diffs().newest_watermark() >= at(300) + timedelta(minutes=5)
