@@ -8,23 +8,20 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.watched import Memory, RunOfDrain, Ticks, runs_of_drain, ticks_of
+from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain, ticks_of
 from pipeline.clock import Clock, SystemClock, iso
 from pipeline.demo.comparison import Comparison, compare
 from pipeline.demo.source import Source
 from pipeline.demo.workspace import USUAL_PORTS, free_port
 from pipeline.durations import format_duration, parse_duration
-from pipeline.errors import LakeError, ServiceFailed
-from pipeline.lake.layout import Lake
-from pipeline.lake.report import LakeReport, read_report
+from pipeline.errors import ServiceFailed
 from pipeline.pubsub.synthetic import Published
 from pipeline.pubsub.synthetic_beats import SyntheticSource
 from pipeline.services.processes import Supervisor
@@ -35,8 +32,7 @@ STREAMS, PERIOD = 10_000, timedelta(seconds=30)
 PER_SECOND = STREAMS / PERIOD.total_seconds()
 """What the sources publish in real time: a multiple of real time is a multiple of this."""
 
-LOOK_EVERY_SECONDS = 3.0
-SAY_EVERY_SECONDS = 15.0
+LOOK_EVERY = timedelta(seconds=3)
 
 CONFIG = """\
 [pubsub]
@@ -176,7 +172,9 @@ def _play(
     with Memory(supervisor.running, clock) as memory:
         pipeline_began = clock.monotonic()
         start_stack(supervisor, settings, config, say, clock)
-        watched = _watched(asked, settings, publishing, supervisor, say, clock)
+        watched = reports(
+            settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
+        )
         next(report for report in watched if report.landed_rows + sum(report.quarantined.values()) >= backlog)
         landed_after = clock.monotonic() - pipeline_began
         say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
@@ -204,37 +202,6 @@ def _play(
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
     drains, ticks = runs_of_drain(project_root()), ticks_of(project_root())
     return _shown(backlog, reached - start, found, (landed_after, computed_after), drains, ticks, memory, published)
-
-
-def _watched(
-    asked: Asked,
-    settings: Settings,
-    publishing: Source,
-    supervisor: Supervisor,
-    say: Callable[[str], None],
-    clock: Clock,
-) -> Iterator[LakeReport]:
-    """What the lake holds, every few seconds. Raises ServiceFailed when nothing came of it for too long."""
-    lake = Lake(settings.lake, settings.message.fields, clock)
-    log, said, began = lake.tracking_log(), 0.0, clock.monotonic()
-    while clock.monotonic() - began < asked.patience.total_seconds():
-        supervisor.restart_what_died()
-        publishing.raise_failure()
-        with suppress(LakeError):  # an instant in which a table is being made
-            report = read_report(lake, settings.windowing, log)
-            if clock.monotonic() - said >= SAY_EVERY_SECONDS:
-                said = clock.monotonic()
-                decision = report.standing.decision
-                why = "no decision" if decision is None else decision.sentence()[:70]
-                say(
-                    f"sent {publishing.sent:,}, landed {report.landed_rows:,}, windows computed "
-                    f"{len(report.computed)}, waiting {len(report.waiting)}; {why}"
-                )
-            yield report
-        clock.sleep(LOOK_EVERY_SECONDS)
-    raise ServiceFailed(
-        f"nothing came of waiting {format_duration(asked.patience)}; see {supervisor.state_folder}/logs"
-    )
 
 
 def _shown(

@@ -1,9 +1,11 @@
-"""What a run of the whole pipeline cost: the memory of its processes, and what Dagster noted of ticks and runs."""
+"""A run of the whole pipeline, watched: what the lake comes to hold, the memory of its processes, and what Dagster has
+noted of ticks and runs."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 from types import TracebackType
@@ -13,11 +15,18 @@ import dagster as dg
 import psutil
 
 from pipeline.clock import Clock
+from pipeline.demo.source import Source
+from pipeline.durations import format_duration
+from pipeline.errors import LakeError, ServiceFailed
+from pipeline.lake.layout import Lake
+from pipeline.lake.report import LakeReport, read_report
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.services.processes import Running
+from pipeline.settings import Settings
 
 SAMPLE_EVERY_SECONDS = 1.0
 TICKS_AT_MOST = 5000
+SAY_EVERY_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,39 @@ class RunOfDrain:
     ended: str
     seconds: float
     rounds: list[str]
+
+
+def reports(
+    settings: Settings,
+    publishing: Source,
+    keep_up: Callable[[], None],
+    say: Callable[[str], None],
+    clock: Clock,
+    *,
+    patience: timedelta,
+    every: timedelta,
+) -> Iterator[LakeReport]:
+    """What the lake holds, again and again, said now and then; `keep_up` is called each time. Raises ServiceFailed when
+    whoever looks has not seen enough within `patience`."""
+    lake = Lake(settings.lake, settings.message.fields, clock)
+    log, said, began = lake.tracking_log(), 0.0, clock.monotonic()
+    while clock.monotonic() - began < patience.total_seconds():
+        keep_up()
+        publishing.raise_failure()
+        with suppress(LakeError):  # an instant in which a table is being made
+            report = read_report(lake, settings.windowing, log)
+            if clock.monotonic() - said >= SAY_EVERY_SECONDS:
+                said = clock.monotonic()
+                decision = report.standing.decision
+                why = "no decision" if decision is None else decision.sentence()[:70]
+                say(
+                    f"sent {publishing.sent:,}, landed {report.landed_rows:,}, windows computed "
+                    f"{len(report.computed)}, waiting {len(report.waiting)}; {why}"
+                )
+            yield report
+        clock.sleep(every.total_seconds())
+    logs = Path(settings.dagster.storage).parent / "logs"
+    raise ServiceFailed(f"nothing came of waiting {format_duration(patience)}; see {logs}")
 
 
 def ticks_of(root: Path) -> dict[str, Ticks]:

@@ -7,7 +7,7 @@ from threading import Event, Thread
 from pipeline.clock import Clock
 from pipeline.errors import TidemarkError
 from pipeline.pubsub.connection import publisher_client
-from pipeline.pubsub.synthetic import Published, publish
+from pipeline.pubsub.synthetic import CALL_TIMEOUT, Published, publish
 from pipeline.pubsub.synthetic_beats import SyntheticSource
 from pipeline.settings import Settings
 
@@ -15,11 +15,20 @@ from pipeline.settings import Settings
 class Source:
     """The synthetic source in a thread of its own, as if it were somebody else's."""
 
-    def __init__(self, beats: SyntheticSource, settings: Settings, truth: Path, start: datetime, clock: Clock) -> None:
+    def __init__(
+        self,
+        beats: SyntheticSource,
+        settings: Settings,
+        truth: Path,
+        start: datetime,
+        clock: Clock,
+        call_timeout: timedelta = CALL_TIMEOUT,
+    ) -> None:
         self.sent = 0
         self.reached = start
         self.published: Published | None = None
         self._failure: TidemarkError | None = None
+        self._call_timeout = call_timeout
         self._stop = Event()
         self._thread = Thread(
             target=self._run, args=(beats, settings, truth, start, clock), name="synthetic source", daemon=True
@@ -58,6 +67,7 @@ class Source:
                 truth_path=truth,
                 progress=progress,
                 stop=self._stop.is_set,
+                call_timeout=self._call_timeout,
             )
         except TidemarkError as error:
             self._failure = error

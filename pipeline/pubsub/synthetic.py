@@ -71,6 +71,7 @@ def publish(
     speed_up: float | None = None,
     progress: Callable[[int, datetime], None] = lambda _sent, _reached: None,
     stop: Callable[[], bool] = lambda: False,
+    call_timeout: timedelta = CALL_TIMEOUT,
 ) -> Published:
     """Publish every message about the event times in `[start, end)`, in the order of their publication times.
 
@@ -80,8 +81,9 @@ def publish(
 
     The truth is readable whatever ends the run, and holds every message that Pub/Sub confirmed (but for, perhaps, the
     last request where Ctrl-C ends it: `stop` has no such gap). A request that was tried again because its answer was
-    lost may be on the topic twice, under other message ids. Raises PubSubUnreachable, SubscriptionMissing (no such
-    topic), PermissionMissing, LakeUnwritable for the truth, and InvalidSettings.
+    lost may be on the topic twice, under other message ids: `call_timeout` is how long an answer is waited for. Raises
+    PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable for the truth, and
+    InvalidSettings.
     """
     began = clock.monotonic()
     tally = _Tally()
@@ -92,7 +94,10 @@ def publish(
             return now_us
         return min(now_us, to_us(start) + int((clock.monotonic() - began) * 1e6 * speed_up))
 
-    with TruthFile(truth_path) as truth, _Sender(source, publisher, topic_path, clock, truth, tally) as sender:
+    with (
+        TruthFile(truth_path) as truth,
+        _Sender(source, publisher, topic_path, clock, truth, tally, call_timeout) as sender,
+    ):
         for batch in _when_due(messages(source, start, end), horizon_us, clock, stop):
             sender.send(batch)
             progress(tally.messages, from_us(batch["publish_us"][-1]))
@@ -170,6 +175,7 @@ class _Sender:
         clock: Clock,
         truth: TruthFile,
         tally: _Tally,
+        call_timeout: timedelta,
     ) -> None:
         self._source = source
         self._publisher = publisher
@@ -177,6 +183,7 @@ class _Sender:
         self._clock = clock
         self._truth = truth
         self._tally = tally
+        self._call_timeout = call_timeout
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publishing")
         self._under_way: _Request | None = None
 
@@ -223,6 +230,6 @@ class _Sender:
             answer = self._publisher.publish(
                 request=PublishRequest.wrap(request),
                 retry=retrying(GIVE_UP_AFTER),
-                timeout=CALL_TIMEOUT.total_seconds(),
+                timeout=self._call_timeout.total_seconds(),
             )
         return list(answer.message_ids), published_at
