@@ -9,7 +9,7 @@ import dagster as dg
 from assets.observed import GROUP, HEARTBEAT_DIFFS, HEARTBEATS, WATERMARK, column_schema
 from assets.partitions import window_partitions
 from pipeline.clock import SystemClock, iso
-from pipeline.errors import TidemarkError, WindowNotClosed
+from pipeline.errors import TidemarkError, WindowExpired, WindowNotClosed
 from pipeline.lake.diffs import diff_schema
 from pipeline.settings import Settings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows, refuse_open
@@ -47,7 +47,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         windows = sorted(windowing.named(key) for key in keys)
         try:
             computed, watermark = compute_range(settings, windows, lake, spark, context.run.run_id)
-        except WindowNotClosed as error:
+        except (WindowExpired, WindowNotClosed) as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         except TidemarkError as error:
             raise dg.Failure(description=str(error)) from error
@@ -61,8 +61,9 @@ def compute_range(
 ) -> tuple[Computed, datetime | None]:
     """Compute a range of windows without a gap, and replace them in the lake; with the watermark that it relied on.
 
-    Raises WindowNotClosed, before Spark is asked, and what else tidemark raises.
+    Raises WindowNotClosed and WindowExpired, before Spark is asked, and what else tidemark raises.
     """
+    lake.kept_windows(settings.windowing).refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()
     watermark = None if decided is None else decided.decision.watermark
     refuse_open(windows, watermark)

@@ -9,6 +9,7 @@ import dagster as dg
 from assets.turns import Attempt, take_turn
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
+from pipeline.lake.kept_windows import KeptWindows
 from pipeline.services.dagster_names import RANGE_END, RANGE_START
 from pipeline.windows import Window, Windowing, due
 
@@ -47,6 +48,7 @@ def next_request(
     windowing: Windowing,
     heartbeats: Heartbeats,
     diffs: HeartbeatDiffs,
+    kept: KeptWindows,
     attempts: Sequence[Attempt],
     max_windows: int,
 ) -> Request:
@@ -55,7 +57,7 @@ def next_request(
     A window whose end is still to come by the clock is left for later, however fast the sources' clocks run:
     Dagster's partitions end now.
     """
-    since = heartbeats.extent().oldest_event_time
+    since = kept.begin(heartbeats.extent().oldest_event_time)
     if watermark is None or since is None:
         return Request((), "no window is closed yet")
     closed = windowing.closed_at(min(watermark, now), since)

@@ -66,6 +66,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
                 windowing=windowing,
                 heartbeats=lake.heartbeats("tracking"),
                 diffs=lake.diffs("tracking"),
+                kept=lake.kept_windows(windowing),
                 attempts=attempts_of(context.instance, job_name),
                 max_windows=settings.windows.max_windows_per_run,
             )

@@ -74,7 +74,8 @@ def staleness_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
             results.append(lost_result(audit(log, heartbeats, quarantine, now - LOST_WITHIN), settings))
             memory.audited_at = now
         events, said = memory.news(results), "; ".join(str(result.description) for result in results)
-        stale = to_compute_again(missed, watermark, settings.windows.recompute_within)
+        kept_since = lake.kept_windows(windowing).since()
+        stale = to_compute_again(missed, watermark, settings.windows.recompute_within, kept_since)
         stale = [window for window in stale if now - memory.asked.get(window, EPOCH) >= ASKED_AGAIN_AFTER]
         pause = pause_of(context.instance, job_name, now) if stale else None
         if pause is None:
@@ -92,8 +93,11 @@ def staleness_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
     return staleness
 
 
-def to_compute_again(missed: Missed, watermark: datetime | None, within: timedelta) -> list[Window]:
-    """The stale windows that end less than `within` before the watermark."""
+def to_compute_again(
+    missed: Missed, watermark: datetime | None, within: timedelta, kept_since: datetime | None
+) -> list[Window]:
+    """The stale windows that end less than `within` before the watermark, and are kept."""
     if watermark is None:
         return []
-    return [stale.window for stale in missed.stale if watermark - stale.window.end < within]
+    stale = [found.window for found in missed.stale if watermark - found.window.end < within]
+    return [window for window in stale if kept_since is None or window.start >= kept_since]

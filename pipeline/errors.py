@@ -24,6 +24,7 @@ __all__ = [
     "TidemarkError",
     "ToolMissing",
     "TraceUnusable",
+    "WindowExpired",
     "WindowNotClosed",
 ]
 
@@ -38,6 +39,10 @@ class InvalidSettings(TidemarkError):
 
 class WindowNotClosed(TidemarkError):
     """A computation was asked for a window that the watermark has not passed. Nothing was written."""
+
+
+class WindowExpired(TidemarkError):
+    """A computation was asked for a window whose heartbeats are no longer kept. Nothing was written."""
 
 
 class PubSubError(TidemarkError):

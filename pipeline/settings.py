@@ -26,6 +26,7 @@ from pipeline.settings_sections import (
     CheckSettings,
     DagsterSettings,
     DrainSettings,
+    HousekeepingSettings,
     LakeSettings,
     LandBudget,
     MessageSettings,
@@ -45,6 +46,7 @@ __all__ = [
     "CheckSettings",
     "DagsterSettings",
     "DrainSettings",
+    "HousekeepingSettings",
     "LakeSettings",
     "LandBudget",
     "MessageSettings",
@@ -80,6 +82,7 @@ class Settings(BaseSettings):
     land: LandBudget = LandBudget()
     drain: DrainSettings = DrainSettings()
     tune: TuneSettings = TuneSettings()
+    housekeeping: HousekeepingSettings = HousekeepingSettings()
     lake: LakeSettings = LakeSettings()
     spark: SparkSettings = SparkSettings()
     dagster: DagsterSettings = DagsterSettings()

@@ -12,6 +12,9 @@ from pipeline.durations import Duration, format_duration, parse_duration
 from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, compared_columns
 
 ZERO = timedelta(0)
+DAY = timedelta(days=1)
+LONGEST_RUN = timedelta(hours=3)
+"""Longer than `max_runtime_seconds` in dagster.yaml lets one be."""
 NEVER, AUTOMATIC, WITHIN = "never", "automatic", "within "
 LONGEST_PULL = timedelta(seconds=40)
 """A sensor tick has 60 s: what it pulls must be persisted and acknowledged within the rest."""
@@ -53,6 +56,7 @@ def _is_host_and_port(text: str) -> bool:
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
+Kept = Annotated[Duration | None, BeforeValidator(_empty_is_none)]
 OptionalDuration = Annotated[NotNegative | None, BeforeValidator(_empty_is_none)]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -263,6 +267,25 @@ class TuneSettings(Section):
     since: Positive = timedelta(hours=24)
     target_late_share: float = Field(0.0001, ge=0, lt=1)
     keep_reports: int = Field(30, ge=1)
+
+
+class HousekeepingSettings(Section):
+    """How long what is kept; None: for ever."""
+
+    heartbeats: Annotated[Kept, Field(ge=DAY)] = None
+    windows: Annotated[Kept, Field(ge=DAY)] = None
+    quarantine: Annotated[Kept, Field(ge=DAY)] = None
+    log: Annotated[Kept, Field(ge=DAY)] = timedelta(days=30)
+    versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
+    orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY
+    dagster_events: Annotated[Kept, Field(ge=timedelta(hours=1))] = timedelta(days=2)
+    dagster_runs: Annotated[Kept, Field(ge=DAY)] = None
+
+    @model_validator(mode="after")
+    def _versions_for_the_grace_time(self) -> Self:
+        if self.orphans > self.versions:
+            raise ValueError("orphans must not be longer than versions: what a version lists is no orphan")
+        return self
 
 
 class LakeSettings(Section):

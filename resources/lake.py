@@ -11,6 +11,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake.checked import CheckedStore
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.heartbeats import Heartbeats
+from pipeline.lake.kept_windows import KeptWindows
 from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.layout import Lake
 from pipeline.lake.log_witness import LogWitness
@@ -64,6 +65,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def late(self, user: str, windowing: Windowing) -> LateHeartbeats:
         """What first landed below the watermark."""
         return _late(self._key(), user, windowing)
+
+    def kept_windows(self, windowing: Windowing) -> KeptWindows:
+        """From which window on the lake keeps what a window is computed from."""
+        return self.whole().kept_windows(windowing)
 
     def _key(self) -> tuple[Any, ...]:
         return self.uri, self.endpoint, self.checkpoint_every, tuple(self.fields.items())

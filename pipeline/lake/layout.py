@@ -8,6 +8,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.checked import Checked, CheckedStore
+from pipeline.lake.kept_windows import KeptWindows
 from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.log_witness import LogWitness
 from pipeline.lake.staleness import Staleness
@@ -21,6 +22,15 @@ from pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 STREAM_STATUS, STREAMS = "stream_status", "streams"
+
+PARTITIONS = {
+    HEARTBEATS: heartbeats.PARTITION,
+    QUARANTINE: quarantine.PARTITION,
+    HEARTBEAT_DIFFS: diffs.PARTITION,
+    STREAM_STATUS: diffs.PARTITION,
+    STREAMS: "",
+}
+"""The lake's tables, and the column that each is partitioned by (empty: none)."""
 
 
 class Lake:
@@ -37,16 +47,16 @@ class Lake:
 
     def heartbeats(self) -> heartbeats.Heartbeats:
         """Landed messages."""
-        return heartbeats.Heartbeats(self._table(HEARTBEATS, heartbeats.PARTITION), self._fields)
+        return heartbeats.Heartbeats(self.table(HEARTBEATS), self._fields)
 
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
-        return quarantine.Quarantine(self._table(QUARANTINE, quarantine.PARTITION))
+        return quarantine.Quarantine(self.table(QUARANTINE))
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
         return diffs.HeartbeatDiffs(
-            self._table(HEARTBEAT_DIFFS, diffs.PARTITION),
+            self.table(HEARTBEAT_DIFFS),
             open_objects(self._settings),
             arrow_files(self._settings, HEARTBEAT_DIFFS),
             self._fields,
@@ -56,7 +66,7 @@ class Lake:
     def stream_status(self) -> StreamStatus:
         """What is remarkable about streams, by window."""
         return StreamStatus(
-            self._table(STREAM_STATUS, diffs.PARTITION),
+            self.table(STREAM_STATUS),
             open_objects(self._settings),
             arrow_files(self._settings, STREAM_STATUS),
             self._clock,
@@ -64,7 +74,7 @@ class Lake:
 
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
-        return Streams(self._table(STREAMS, ""), self.diffs())
+        return Streams(self.table(STREAMS), self.diffs())
 
     def tuning_reports(self) -> TuningReports:
         """The tuning reports that are kept."""
@@ -72,12 +82,12 @@ class Lake:
 
     def staleness(self, windowing: Windowing, lookback: timedelta, checked: Checked | None = None) -> Staleness:
         """What landed after its window was computed; goes on from what an earlier check left."""
-        table = self._table(HEARTBEATS, heartbeats.PARTITION)
+        table = self.table(HEARTBEATS)
         return Staleness(table, self.diffs(), windowing, lookback, checked)
 
     def late(self, windowing: Windowing) -> LateHeartbeats:
         """What first landed below the watermark."""
-        return LateHeartbeats(self._table(HEARTBEATS, heartbeats.PARTITION), windowing)
+        return LateHeartbeats(self.table(HEARTBEATS), windowing)
 
     def checked(self) -> CheckedStore:
         """What the last check of staleness left for the next."""
@@ -87,5 +97,10 @@ class Lake:
         """How far the tracking log has come, noted outside of it."""
         return LogWitness(open_objects(self._settings))
 
-    def _table(self, name: str, partition_column: str) -> LakeTable:
-        return LakeTable(table_uri(self._settings, name), storage_options(self._settings), partition_column)
+    def kept_windows(self, windowing: Windowing) -> KeptWindows:
+        """From which window on the lake keeps what a window is computed from."""
+        return KeptWindows(open_objects(self._settings), windowing)
+
+    def table(self, name: str) -> LakeTable:
+        """One of PARTITIONS, as a table and nothing more."""
+        return LakeTable(table_uri(self._settings, name), storage_options(self._settings), PARTITIONS[name])

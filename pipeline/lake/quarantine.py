@@ -11,6 +11,7 @@ from pipeline.lake.heartbeats import message_columns
 from pipeline.lake.tables import LakeTable, rows_of
 
 PARTITION = "rejected_on"
+DAY_FORMAT = "%Y-%m-%d"
 
 QUARANTINE = pa.schema(
     [
@@ -32,7 +33,7 @@ class Quarantine:
     def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
         """Keep messages: a sequence for each column of the schema but the partition. Durable on return."""
         rows = rows_of(columns, QUARANTINE)
-        days = pc.strftime(rows["landed_at"], format="%Y-%m-%d")
+        days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
         self._table.append(rows.append_column(PARTITION, days).cast(QUARANTINE))
 
     def published_between(self, start: datetime, end: datetime) -> pa.Table | None:

@@ -9,14 +9,12 @@ import pyarrow as pa
 from pipeline.clock import Clock, iso
 from pipeline.durations import format_duration
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable
-from pipeline.lake import diffs, heartbeats, quarantine
-from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
+from pipeline.lake.address import arrow_files, open_objects, table_uri
 from pipeline.lake.integrity import Integrity, Progress, WindowChecker
-from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, STREAMS, Lake
+from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
 from pipeline.lake.log_check import LogHealth, Untracked, check_log, relied_on, untracked
 from pipeline.lake.log_witness import what_to_do
 from pipeline.lake.orphans import Orphan, orphaned_files, orphaned_manifests, remove
-from pipeline.lake.tables import LakeTable
 from pipeline.lake.windowed import MANIFESTS
 from pipeline.settings import Settings
 from pipeline.windows import Window
@@ -112,10 +110,11 @@ class Surveyor:
         self._settings = settings
         self._clock = clock
         self._lake = Lake(settings.lake, settings.message.fields, clock)
+        self._kept = self._lake.kept_windows(settings.windowing)
 
     def extent(self) -> tuple[datetime, datetime] | None:
         """From the first window with a landed heartbeat to the end of the last closed one; None where none is."""
-        oldest = self._lake.heartbeats().extent().oldest_event_time
+        oldest = self._kept.begin(self._lake.heartbeats().extent().oldest_event_time)
         watermark = self._watermark()
         if oldest is None or watermark is None:
             return None
@@ -123,19 +122,20 @@ class Surveyor:
         return (windows[0].start, windows[-1].end) if windows else None
 
     def look(self, start: datetime, end: datetime, *, read_values: bool, progress: Progress | None = None) -> Survey:
-        """Look at the windows in `[start, end)`, at the log from then on, and at all that is orphaned.
+        """Look at the windows in `[start, end)` that are kept, at the log from then on, and at all that is orphaned.
 
         Raises LakeError where a table's own log cannot be read, or the lake does not answer.
         """
         tell: Progress = progress or (lambda *_: None)
         lake, settings = self._lake, self._settings
+        start = min(self._kept.begin(start) or start, end)
         of_diffs = lake.diffs()
         watermark = self._watermark()
         checker = WindowChecker(
-            landed_table=self._table(HEARTBEATS, heartbeats.PARTITION),
+            landed_table=lake.table(HEARTBEATS),
             heartbeats=lake.heartbeats(),
             diffs=of_diffs,
-            beside=[self._table(STREAM_STATUS, diffs.PARTITION)],
+            beside=[lake.table(STREAM_STATUS)],
             staleness=lake.staleness(settings.windowing, settings.windows.lookback, lake.checked().newest()),
             windowing=settings.windowing,
             lookback=settings.windows.lookback,
@@ -155,13 +155,7 @@ class Surveyor:
         """What no version of a table lists, by folder of the lake."""
         found: dict[str, list[Orphan]] = {}
         of_windows = (HEARTBEAT_DIFFS, STREAM_STATUS)
-        partitions = {
-            HEARTBEATS: heartbeats.PARTITION,
-            QUARANTINE: quarantine.PARTITION,
-            STREAMS: "",
-            **dict.fromkeys(of_windows, diffs.PARTITION),
-        }
-        tables = {name: self._table(name, partition) for name, partition in partitions.items()}
+        tables = {name: self._lake.table(name) for name in PARTITIONS}
         for number, (name, table) in enumerate(tables.items()):
             tell("orphans", number, len(tables) + 1)
             found[name] = orphaned_files(table)
@@ -223,6 +217,3 @@ class Surveyor:
             raise
         except (LakeError, pa.ArrowException):  # damage to the log, or to landed files, which is told by itself
             return Untracked()
-
-    def _table(self, name: str, partition: str) -> LakeTable:
-        return LakeTable(table_uri(self._settings.lake, name), storage_options(self._settings.lake), partition)

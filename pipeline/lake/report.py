@@ -41,7 +41,7 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
     for file in () if table is None else data_files(table, diffs.table.partition_column):
         rows[file.partition] = rows.get(file.partition, 0) + file.rows
     landed = heartbeats.extent()
-    since = landed.oldest_event_time
+    since = lake.kept_windows(windowing).begin(landed.oldest_event_time)
     closed = [] if since is None else windowing.closed_at(standing.watermark, since)
     return LakeReport(
         standing=standing,

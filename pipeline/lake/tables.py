@@ -13,8 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 
@@ -44,22 +46,42 @@ class LakeTable:
         self.uri = uri
         self.storage_options = storage_options
         self.partition_column = partition_column
+        self.opened = 0
+        """How often it was opened: what is remembered of an earlier time may be of another table."""
         self._table: DeltaTable | None = None
+        self._files: pafs.FileSystem | None = None
+        self._commit: pafs.FileInfo | None = None
 
     def current(self) -> DeltaTable | None:
-        """The table at its newest version, or None if it was never written."""
+        """The table at its newest version, or None if it was never written, or is gone.
+
+        A table that was deleted, or deleted and begun anew, is noticed: the commit that is held is looked at each time.
+        """
         with table_errors(self.uri):
             if self._table is not None:
                 try:
-                    self._table.update_incremental()
-                    return self._table
-                except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
-                    self._table = None
+                    if self._commit_of(self._table.version()) == self._commit:
+                        held = self._table.version()
+                        self._table.update_incremental()
+                        if self._table.version() != held:
+                            self._commit = self._commit_of(self._table.version())
+                        return self._table
+                except DeltaError:  # then what is remembered of it means nothing
+                    pass
+                self._table = None
             try:
-                self._table = DeltaTable(self.uri, storage_options=self.storage_options)
+                table = DeltaTable(self.uri, storage_options=self.storage_options)
+                self._files = pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
             except TableNotFoundError:
                 return None
-            return self._table
+            self._commit = self._commit_of(table.version())
+            self._table = table
+            self.opened += 1
+            return table
+
+    def _commit_of(self, version: int) -> pafs.FileInfo | None:
+        """The file of a commit, its size and when it was written; None where nothing was opened yet."""
+        return None if self._files is None else self._files.get_file_info(f"_delta_log/{version:020d}.json")
 
     def at(self, version: int) -> DeltaTable:
         """The table as it was at a version, whatever has been written or compacted since."""

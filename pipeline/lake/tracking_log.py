@@ -1,7 +1,8 @@
 """One numbered, create-only log of histogram snapshots and decisions: what restart, replay and charts read.
 
 Who loses a number folds what took it, and takes the next one. So every decision was made with every entry before
-it in view, whoever wrote them, and the log has no gaps.
+it in view, whoever wrote them, and the log has no gaps. Old entries move to archives, from the first on up to a
+compacted one: what is left is all that a restart needs.
 """
 
 import logging
@@ -9,7 +10,9 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime
 
-from pipeline.errors import CorruptObject, ObjectExists, ObjectMissing, TableConflict
+from pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissing, TableConflict
+from pipeline.lake.log_archive import FOLDER as ARCHIVES
+from pipeline.lake.log_archive import LogArchive
 from pipeline.lake.log_codec import decode, encode
 from pipeline.lake.objects import ObjectStore
 from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Standing
@@ -31,6 +34,7 @@ class TrackingLog:
 
     def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
         self._objects = objects
+        self._archive = LogArchive(objects)
         self._checkpoint_every = checkpoint_every
         self._writer = uuid.uuid4().hex
         self._standing: Standing | None = None
@@ -47,8 +51,11 @@ class TrackingLog:
             try:
                 content = self._objects.read(name)
             except ObjectMissing:
-                self._standing = standing
-                return standing
+                if not self._is_overtaken(standing.number):
+                    self._standing = standing
+                    return standing
+                standing = self._restored()
+                continue
             standing = standing.after(standing.number + 1, decode(content, name))
 
     def begin(self, beginning: Beginning) -> Standing:
@@ -72,8 +79,8 @@ class TrackingLog:
 
     def newest_decision(self) -> Decided | None:
         """The newest decision alone, without the histogram: cheap for whoever only asks where the watermark is."""
-        for number in reversed(self.numbers()):
-            entry = self.entry(number)
+        for number in reversed(self.live_numbers()):
+            entry = decode(self._objects.read(entry_name(number)), entry_name(number))
             if isinstance(entry, Decided):
                 return entry
             if isinstance(entry, Compacted):
@@ -81,12 +88,30 @@ class TrackingLog:
         return None
 
     def entry(self, number: int) -> Entry:
-        """One entry. Raises ObjectMissing or CorruptObject."""
-        name = entry_name(number)
-        return decode(self._objects.read(name), name)
+        """One entry, wherever it is by now. Raises ObjectMissing or CorruptObject."""
+        return decode(self.content(number), entry_name(number))
+
+    def content(self, number: int) -> bytes:
+        """One entry as it was written. Raises ObjectMissing or CorruptObject."""
+        archived = self._archive.content(number)
+        if archived is not None:
+            return archived
+        try:
+            return self._objects.read(entry_name(number))
+        except ObjectMissing:
+            archived = self._archive.content(number) if self._archive.covers(number) else None
+            if archived is None:
+                raise
+            return archived
 
     def numbers(self) -> list[int]:
-        """The numbers of the entries that are there, in order."""
+        """The numbers of the entries that are there, archived ones too, in order."""
+        live = self.live_numbers()  # first: what moves to an archive meanwhile is seen there
+        archived = (number for stretch in self._archive.stretches() for number in stretch.numbers)
+        return sorted({*archived, *live})
+
+    def live_numbers(self) -> list[int]:
+        """The numbers of the entries that stand in the log itself, in order."""
         return sorted(
             int(name.removeprefix(FOLDER).removesuffix(SUFFIX))
             for name in self._objects.names(FOLDER)
@@ -97,8 +122,14 @@ class TrackingLog:
         """Put a note of the loss in the place of an entry that is beyond repair. Assumption: no tracker runs.
 
         The entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
-        have come from outside of the log: it does not go back below that.
+        have come from outside of the log: it does not go back below that. Raises LakeError for an entry that has moved
+        to an archive: no tracker needs it.
         """
+        if self._archive.covers(number):
+            raise LakeError(
+                f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES}, which no tracker needs: put "
+                "back a copy of that, or move it away"
+            )
         note = encode(Lost(what, watermark_at_least), self._writer)
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
@@ -115,6 +146,11 @@ class TrackingLog:
                 self._objects.create(entry_name(number), encode(entry, self._writer))
             except ObjectExists:
                 continue
+            if self._archive.covers(number):
+                # Its number was free because others had long taken it, and it was archived since we looked.
+                self._objects.delete(entry_name(number))
+                self._standing = None
+                continue
             self._standing = standing.after(number, entry)
             return self._standing
         raise TableConflict(
@@ -122,20 +158,38 @@ class TrackingLog:
             "should not run against this lake"
         )
 
+    def _is_overtaken(self, number: int) -> bool:
+        """Whether the last entry that was folded has moved to an archive, and others after it.
+
+        Raises CorruptObject if it is lost: nothing may be appended to what is not there.
+        """
+        if number < 0:
+            return False
+        try:
+            self._objects.read(entry_name(number))
+        except ObjectMissing:
+            if self._archive.covers(number):
+                return True
+            raise self._gap(number) from None
+        return False
+
+    def _gap(self, number: int) -> CorruptObject:
+        return CorruptObject(
+            f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
+            f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
+        )
+
     def _restored(self) -> Standing:
         """The fold from the newest compacted entry (or the beginning) on, checked to have no gaps."""
-        numbers = self.numbers()
+        numbers = self.live_numbers()
         if not numbers:
             return Standing()
         entries: list[tuple[int, Entry]] = []
         present = set(numbers)
         for number in range(numbers[-1], -1, -1):
             if number not in present:
-                raise CorruptObject(
-                    f"{self._objects.uri}/{entry_name(number)} is missing from the tracking log; put back a backup, or "
-                    f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
-                )
-            entries.append((number, self.entry(number)))
+                raise self._gap(number)
+            entries.append((number, decode(self._objects.read(entry_name(number)), entry_name(number))))
             if isinstance(entries[-1][1], Compacted):
                 break
         standing = Standing()
