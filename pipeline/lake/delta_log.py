@@ -38,6 +38,7 @@ class DeltaLog:
         self._table = table
         self._column = column
         self._known: dict[int, Sequence[AddedFile]] = {}
+        self._opened = table.opened
 
     def files(self) -> pafs.FileSystem:
         """The table's folder, as Arrow reads from it: files that no version holds any more as well."""
@@ -49,6 +50,9 @@ class DeltaLog:
         What a compaction wrote brings nothing new and is passed over. Raises ObjectMissing where one of the commits
         was removed from the log, as the library does a month after a checkpoint; LakeError where it cannot be read.
         """
+        if self._opened != self._table.opened:  # another table may be in its place
+            self._known.clear()
+            self._opened = self._table.opened
         wanted = range(after + 1, through + 1)
         absent = [version for version in wanted if version not in self._known]
         if absent:

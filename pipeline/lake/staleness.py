@@ -60,7 +60,7 @@ class Staleness:
         self._arrivals = Arrivals(heartbeats, self._heartbeats_log)
         self._missed: Missed | None = None
         self._computed: Mapping[str, int] = {}
-        self._computed_at = -1
+        self._computed_at = (0, -1)
 
     def check(self) -> Missed:
         """What is missed and stale now. Raises LakeError."""
@@ -150,12 +150,13 @@ class Staleness:
 
     def _computed_windows(self, diffs_version: int) -> Mapping[str, int]:
         """The computed windows' starts by their keys."""
-        if diffs_version != self._computed_at:
+        at = (self._diffs.table.opened, diffs_version)
+        if at != self._computed_at:
             known, named = self._computed, self._reach.windowing.named
             self._computed = {
                 key: known[key] if key in known else to_us(named(key).start) for key in self._diffs.computed()
             }
-            self._computed_at = diffs_version
+            self._computed_at = at
         return self._computed
 
     def _versions(self, windows: Set[str]) -> tuple[dict[str, int], set[str]]:

@@ -50,38 +50,47 @@ class LakeTable:
         """How often it was opened: what is remembered of an earlier time may be of another table."""
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
-        self._commit: pafs.FileInfo | None = None
+        self._commit: tuple[int, int] | None = None
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone.
 
-        A table that was deleted, or deleted and begun anew, is noticed: the commit that is held is looked at each time.
+        That it was deleted, or deleted and begun anew, is noticed: the file of the commit that is held is looked at.
         """
         with table_errors(self.uri):
-            if self._table is not None:
-                try:
-                    if self._commit_of(self._table.version()) == self._commit:
-                        held = self._table.version()
-                        self._table.update_incremental()
-                        if self._table.version() != held:
-                            self._commit = self._commit_of(self._table.version())
-                        return self._table
-                except DeltaError:  # then what is remembered of it means nothing
-                    pass
-                self._table = None
+            held = self._updated()
+            if held is not None:
+                return held
+            self._table = None
             try:
                 table = DeltaTable(self.uri, storage_options=self.storage_options)
                 self._files = pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
             except TableNotFoundError:
                 return None
-            self._commit = self._commit_of(table.version())
-            self._table = table
+            self._table, self._commit = table, self._commit_of(table)
             self.opened += 1
             return table
 
-    def _commit_of(self, version: int) -> pafs.FileInfo | None:
-        """The file of a commit, its size and when it was written; None where nothing was opened yet."""
-        return None if self._files is None else self._files.get_file_info(f"_delta_log/{version:020d}.json")
+    def _updated(self) -> DeltaTable | None:
+        """What is held, at its newest version; None if nothing is, or the table is no longer what it was."""
+        table, commit = self._table, self._commit
+        if table is None or commit is None or self._commit_of(table) != commit:
+            return None
+        version = table.version()
+        try:
+            table.update_incremental()
+        except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
+            return None
+        if table.version() != version:
+            self._commit = self._commit_of(table)
+        return table
+
+    def _commit_of(self, table: DeltaTable) -> tuple[int, int] | None:
+        """The size of the file of the newest commit that is known, and when it was written; None if it is gone."""
+        if self._files is None:
+            return None
+        info = self._files.get_file_info(f"_delta_log/{table.version():020d}.json")
+        return None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns)
 
     def at(self, version: int) -> DeltaTable:
         """The table as it was at a version, whatever has been written or compacted since."""

@@ -283,6 +283,28 @@ def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_begi
     assert found_in(history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
 
 
+def test_who_holds_both_tables_while_they_are_lost_and_begun_again_checks_the_new_ones(history: History) -> None:
+    staleness = history.staleness()
+    history.land([Beat("a", 10)])
+    history.compute(3, 3)
+    history.compute(4, 4)
+    for event in (500, 510, 520):  # which no computed window lacks
+        history.land([Beat("a", event)])
+    assert staleness.check().total == 0
+    for table in ("heartbeats", "heartbeat_diffs"):
+        shutil.rmtree(history.folder / "lake" / table)
+    history.landed.clear()
+    history.computed.clear()
+    history.land([Beat("b", 10)])
+    history.compute(0, 1)
+    history.land([Beat("b", 20)])
+    history.compute(1, 1)
+    history.land([Beat("b", 30)])
+    found, truth = found_in(staleness.check()), history.truth()
+    assert found == truth
+    assert truth.stale == {WINDOWS[0].key: (2, 0), WINDOWS[1].key: (0, 1)}
+
+
 @pytest.mark.gcs
 def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
     with server_apart() as endpoint:

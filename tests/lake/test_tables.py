@@ -1,6 +1,7 @@
 """Landed messages and rejected ones: whole, found again by their event times, and errors that say what to do."""
 
 import json
+import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,8 @@ from pipeline.clock import from_us
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 from pipeline.heartbeat import FieldKind
 from pipeline.lake import tables
+from pipeline.lake.address import open_objects
+from pipeline.lake.heartbeats import Extent
 from pipeline.lake.layout import Lake
 from pipeline.settings import LakeSettings
 from tests.lake.builders import Beat, columns_of, lake_in, lake_of
@@ -344,3 +347,50 @@ def test_many_readers_that_add_a_column_at_once_all_land(tmp_path: Path) -> None
     lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 0)]))
     land_at_once(tmp_path, {"load": FieldKind.NUMBER})
     assert len(rows_of(lake_in(tmp_path))) == 1 + READERS * APPENDS
+
+
+# Tables that are lost while somebody holds them
+
+
+def lose(settings: LakeSettings, table: str) -> None:
+    """Delete a table's folder, with whatever is in it."""
+    if settings.folder is not None:
+        shutil.rmtree(settings.folder / table)
+        return
+    objects = open_objects(settings)
+    for name in list(objects.names(f"{table}/")):
+        objects.delete(name)
+
+
+def test_who_holds_a_table_sees_that_it_was_deleted(lake_settings: LakeSettings) -> None:
+    held = lake_of(lake_settings).heartbeats()
+    held.append(columns_of([Beat("a", 0)]))
+    assert held.version() == 0
+    lose(lake_settings, "heartbeats")
+    assert (held.version(), held.hours(), held.extent().rows) == (None, [], 0)
+    held.append(columns_of([Beat("a", 1)]))
+    assert (held.version(), held.extent().rows) == (0, 1)
+
+
+@pytest.mark.parametrize("versions", [1, 3, 5])
+def test_who_holds_a_table_sees_that_it_was_deleted_and_begun_anew(lake_settings: LakeSettings, versions: int) -> None:
+    held = lake_of(lake_settings).heartbeats()
+    for second in range(3):
+        held.append(columns_of([Beat("a", second)]))
+    assert held.version() == 2
+    lose(lake_settings, "heartbeats")
+    for second in range(versions):
+        lake_of(lake_settings).heartbeats().append(columns_of([Beat("another", 7200 + second)]))
+    assert held.version() == versions - 1
+    assert held.extent() == Extent(versions, at(7200), at(7200 + versions - 1))
+    held.append(columns_of([Beat("another", 7300)]))
+    assert (held.version(), held.extent().rows) == (versions, versions + 1)
+
+
+def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: LakeSettings) -> None:
+    held = lake_of(lake_settings).heartbeats()
+    for second in range(3):
+        held.append(columns_of([Beat("a", second)]))
+        lake_of(lake_settings).heartbeats().append(columns_of([Beat("b", second)]))
+        assert held.version() == 2 * second + 1
+    assert held._table.opened == 1
