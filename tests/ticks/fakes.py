@@ -17,9 +17,10 @@ from google.pubsub_v1 import PubsubMessage
 from pipeline.clock import ManualClock, from_us, to_us
 from pipeline.errors import PubSubError, ReadingUnavailable
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract
-from pipeline.lake.disk import DiskObjects
+from pipeline.lake.address import open_objects
 from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.layout import Lake
+from pipeline.lake.objects import ObjectStore
 from pipeline.lake.quarantine import Quarantine
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
@@ -243,9 +244,9 @@ def published_at(message: Any) -> datetime:
 
 
 class StepwiseObjects:
-    """Objects on disk, whose creation is a step; `before` and `after` raise what a test lets go wrong."""
+    """Objects of the lake, whose creation is a step; `before` and `after` raise what a test lets go wrong."""
 
-    def __init__(self, objects: DiskObjects, steps: Steps) -> None:
+    def __init__(self, objects: ObjectStore, steps: Steps) -> None:
         self._objects = objects
         self._steps = steps
         self.before: list[Exception | None] = []
@@ -297,13 +298,23 @@ def _fail(faults: list[Exception | None]) -> None:
 
 
 class World:
-    """A topic with its two subscriptions, a lake in a folder, and the processes that tick, one after another.
+    """A topic with its two subscriptions, a lake in a folder or elsewhere, and the processes that tick, one after
+    another.
 
-    Everything but `clock`, `topic`, the subscriptions and the folder is lost when a process `restarts`.
+    Everything but `clock`, `topic`, the subscriptions and the lake is lost when a process `restarts`.
     """
 
-    def __init__(self, folder: Path, *, seed: int = 0, redelivered: float = 0.0, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int = 0,
+        redelivered: float = 0.0,
+        policy: Policy | None = None,
+        lake: LakeSettings | None = None,
+    ) -> None:
         self.folder = folder / "lake"
+        self.lake_settings = LakeSettings(uri=f"file:{self.folder}") if lake is None else lake
         self.clock = ManualClock(at(0))
         self.topic = FakeTopic(self.clock)
         self.steps = Steps()
@@ -322,14 +333,18 @@ class World:
         """A new process: it knows what the lake holds."""
         self.steps = self.tracking.steps = self.base.steps = Steps()
         lake = self.lake()
-        self.objects = StepwiseObjects(DiskObjects(self.folder), self.steps)
+        self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
         self.heartbeats = StepwiseTable("heartbeats", lake.heartbeats(), self.steps)
         self.quarantine = StepwiseTable("quarantine", lake.quarantine(), self.steps)
 
     def lake(self) -> Lake:
         """What somebody else sees of the lake."""
-        return Lake(LakeSettings(uri=f"file:{self.folder}"), FIELDS, self.clock)
+        return Lake(self.lake_settings, FIELDS, self.clock)
+
+    def stored(self) -> ObjectStore:
+        """What somebody else sees of its objects."""
+        return open_objects(self.lake_settings)
 
     def track(self, budget: Budget = AMPLE) -> Tracked:
         return track(
@@ -364,8 +379,8 @@ class World:
         self.clock.advance(timedelta(seconds=seconds))
 
     def not_tracked(self, messages: Sequence[Any]) -> list[str]:
-        """Ids of the messages for which the log on disk has no cell with a minimum at or below their event time."""
-        log = TrackingLog(DiskObjects(self.folder), checkpoint_every=4)
+        """Ids of the messages for which the lake's log has no cell with a minimum at or below their event time."""
+        log = TrackingLog(self.stored(), checkpoint_every=4)
         for number in log.numbers():
             if number not in self._entries:
                 self._entries[number] = log.entry(number)
@@ -385,7 +400,7 @@ class World:
         return bool((same & (histogram.min_event_us <= event_us)).any())
 
     def not_landed(self, messages: Sequence[Any]) -> list[str]:
-        """Ids of the messages that are in neither table on disk."""
+        """Ids of the messages that are in neither table of the lake."""
         there = {*self.landed_ids(), *self.quarantined_ids()}
         return [message.message_id for message in messages if message.message_id not in there]
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import CorruptObject, LakeFull, LandingOver
-from pipeline.lake.disk import DiskObjects
 from pipeline.lake.landings import LandedBatches, manifest_name, read_piece
+from pipeline.lake.objects import ObjectStore
+from pipeline.settings import LakeSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import SortedOut, Tables
 from pipeline.ticks.named_landing import NamedLanding, Pieces, land_named, landed_under, never
-from tests.ticks.fakes import FIELDS, Crash, StepwiseObjects, World
+from tests.ticks.fakes import FIELDS, Crash, World
 from tests.watermark.builders import at
 
 NAME = "run/000000001-0000"
@@ -23,8 +24,8 @@ BUDGET = Budget(max_messages=100, max_bytes=1 << 20, max_time=timedelta(seconds=
 class PiecesWorld(World):
     """A world whose base subscription is landed under names, as objects; acknowledged must mean listed there."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, lake: LakeSettings | None = None) -> None:
+        super().__init__(folder, lake=lake)
         self.wait(1000)
 
     def land_as(self, name: str, *, is_over: Callable[[], bool] = never) -> NamedLanding:
@@ -42,7 +43,7 @@ class PiecesWorld(World):
 
     def landed_ids(self) -> list[str]:
         """What the manifests list."""
-        objects = DiskObjects(self.folder)
+        objects = self.stored()
         names = [name for name in objects.names("landings/") if name.endswith(".json")]
         landings = [landed_under(name.removeprefix("landings/").removesuffix(".json"), objects) for name in names]
         return [identity for landing in landings if landing is not None for identity in ids(landing, objects)]
@@ -53,7 +54,7 @@ def world(tmp_path: Path) -> PiecesWorld:
     return PiecesWorld(tmp_path)
 
 
-def ids(landing: NamedLanding, objects: DiskObjects | StepwiseObjects) -> list[str]:
+def ids(landing: NamedLanding, objects: ObjectStore) -> list[str]:
     return sorted(
         identity for piece in landing.pieces for identity in read_piece(objects, piece)["message_id"].to_pylist()
     )

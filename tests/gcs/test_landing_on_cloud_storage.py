@@ -1,0 +1,96 @@
+"""Landing under a name in a bucket: what decides between twins is the service's precondition, not a file system."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pipeline.lake.landings import FOLDER, LandedBatches, manifest_name
+from pipeline.ticks.named_landing import NamedLanding, landed_under
+from tests.gcs.apart import fresh_lake, server_apart
+from tests.ticks.fakes import Crash
+from tests.ticks.test_named_landing import NAME, PiecesWorld, ids, publish
+
+pytestmark = pytest.mark.gcs
+
+AFTER = "run/000000002-0000"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with server_apart() as found:
+        yield found
+
+
+@pytest.fixture
+def world(endpoint: str, tmp_path: Path) -> PiecesWorld:
+    return PiecesWorld(tmp_path, fresh_lake(endpoint))
+
+
+def names_in(world: PiecesWorld) -> set[str]:
+    return set(world.stored().names(FOLDER))
+
+
+def test_what_landed_under_a_name_is_served_to_whoever_asks_again(world: PiecesWorld) -> None:
+    publish(world, 5)
+    world.topic.publish("yesterday")
+    first = world.land_as(NAME)
+    assert (first.landed.heartbeats, first.landed.rejected.total(), len(first.pieces)) == (5, 1, 2)
+    assert world.base.unacknowledged == []
+    publish(world, 2, first=950)
+    world.restart()
+    again = world.land_as(NAME)
+    assert (again.is_served, again.pieces, again.landed.heartbeats) == (True, first.pieces, 5)
+    assert world.steps.taken == []
+    assert ids(again, world.stored()) == [f"m{number}" for number in range(5)]
+    assert world.quarantined_ids() == ["m5"]
+    assert world.land_as(AFTER).landed.heartbeats == 2
+
+
+def test_of_twins_one_wins_and_the_other_acknowledges_nothing_and_leaves_no_object(
+    world: PiecesWorld, tmp_path: Path
+) -> None:
+    publish(world, 3)
+    twin = PiecesWorld(tmp_path, world.lake_settings)
+    twin.clock, twin.base = world.clock, world.base
+    winners: list[NamedLanding] = []
+
+    def twin_first() -> bool:
+        if not winners:
+            winners.append(twin.land_as(NAME))
+            publish(world, 2, first=950)
+        return False
+
+    served = world.land_as(NAME, is_over=twin_first)
+    assert (served.is_served, served.pieces) == (True, winners[0].pieces)
+    assert names_in(world) == {manifest_name(NAME), *winners[0].pieces}
+    assert [message.message_id for message in world.base.unacknowledged] == ["m3", "m4"]
+
+
+@pytest.mark.parametrize("dies_at", range(2, 16))
+def test_a_reader_that_dies_anywhere_loses_nothing(world: PiecesWorld, dies_at: int) -> None:
+    publish(world, 5)
+    world.topic.publish("yesterday")
+    world.steps.dies_at = dies_at
+    with pytest.raises(Crash):
+        world.land_as(NAME)
+    world.restart()
+    for name in (NAME, AFTER):
+        world.wait(60)
+        world.land_as(name)
+    assert world.base.unacknowledged == []
+    assert set(world.landed_ids()) == {"m0", "m1", "m2", "m3", "m4"}
+    assert set(world.quarantined_ids()) == {"m5"}
+
+
+def test_the_end_of_a_batch_deletes_what_landed_up_to_it(world: PiecesWorld) -> None:
+    batches = LandedBatches(world.objects, "run")
+    for number in (1, 2):
+        publish(world, 1)
+        world.land_as(batches.name(number, 0))
+    batches.end(2, keep=1)
+    assert batches.is_over(2)
+    assert landed_under(batches.name(1, 0), world.stored()) is None
+    left = landed_under(batches.name(2, 0), world.stored())
+    assert left is not None
+    assert ids(left, world.stored()) == ["m1"]
