@@ -45,8 +45,11 @@ def standing_before(log: TrackingLog, number: int) -> Standing:
 
     Reads back to the newest compacted entry. Raises CorruptObject where an entry that it needs is gone or damaged.
     """
-    present, entries = set(log.numbers()), list[tuple[int, Entry]]()
+    numbers = log.numbers()
+    present, entries = set(numbers), list[tuple[int, Entry]]()
     for earlier in range(number - 1, -1, -1):
+        if earlier < numbers[0]:
+            raise CorruptObject(f"what is before entry {numbers[0]} of the tracking log is not kept any more")
         if earlier not in present:
             raise CorruptObject(f"{entry_name(earlier)} is missing from the tracking log; put back a backup")
         entries.append((earlier, log.entry(earlier)))

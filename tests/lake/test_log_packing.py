@@ -1,0 +1,346 @@
+"""Archives of the tracking log: nothing that was said is lost, whoever is killed, and nobody goes on from the past."""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
+from pipeline.lake import log_packing
+from pipeline.lake.address import open_objects
+from pipeline.lake.disk import DiskObjects
+from pipeline.lake.history import decision_in_force, standing_before
+from pipeline.lake.log_archive import LogArchive
+from pipeline.lake.log_check import check_log
+from pipeline.lake.log_packing import LogPacking, Packed
+from pipeline.lake.log_ticks import recorded_ticks
+from pipeline.lake.objects import ObjectStore
+from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.settings import LakeSettings
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.replay import verify
+from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from tests.watermark.builders import at, published, reading
+
+TICKS = 40
+END = 100 + 20 * TICKS
+ENTRIES_AN_ARCHIVE = 20
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "disk":
+        return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    found: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    return open_objects(found)
+
+
+@pytest.fixture(autouse=True)
+def small_archives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_packing, "ENTRIES", ENTRIES_AN_ARCHIVE)
+
+
+def log_on(objects: ObjectStore) -> TrackingLog:
+    return TrackingLog(objects, checkpoint_every=8)
+
+
+def tell(log: TrackingLog, first: int, ticks: int) -> Standing:
+    """A snapshot and a decision a tick, every 20 s from the 100th second on."""
+    for tick in range(first, first + ticks):
+        second = 100 + 20 * tick
+        log.append(Snapshot(published([(second, second - 1)])))
+        log.decide(deciding(second + 1))
+        log.compact_if_due()
+    return log.catch_up()
+
+
+def deciding(second: float) -> Callable[[Standing], Decided]:
+    return lambda standing: standing.decide(reading(second), reading(second), Policy(), at(second))
+
+
+def told(objects: ObjectStore) -> TrackingLog:
+    log = log_on(objects)
+    log.begin(Beginning(at(0)))
+    tell(log, 0, TICKS)
+    return log
+
+
+def entries_of(objects: ObjectStore) -> dict[int, Entry]:
+    log = log_on(objects)
+    return {number: log.entry(number) for number in log.numbers()}
+
+
+class InMemory:
+    """Objects that are quick to make, so that a kill at each write can be tried."""
+
+    uri = "memory:"
+
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
+        self.contents = dict(contents)
+
+    def create(self, name: str, content: bytes) -> None:
+        if name in self.contents:
+            raise ObjectExists(name)
+        self.contents[name] = content
+
+    def read(self, name: str) -> bytes:
+        if name not in self.contents:
+            raise ObjectMissing(name)
+        return self.contents[name]
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return iter(sorted(name for name in self.contents if name.startswith(prefix)))
+
+    def delete(self, name: str) -> None:
+        self.contents.pop(name, None)
+
+
+class Failing:
+    """A store that fails from one of its writes on, before that write or after it: who uses it is as good as dead."""
+
+    def __init__(self, objects: ObjectStore, *, fails_at: int, after: bool) -> None:
+        self._objects = objects
+        self._left = fails_at
+        self._after = after
+
+    @property
+    def uri(self) -> str:
+        return self._objects.uri
+
+    def create(self, name: str, content: bytes) -> None:
+        self._write(lambda: self._objects.create(name, content))
+
+    def delete(self, name: str) -> None:
+        self._write(lambda: self._objects.delete(name))
+
+    def read(self, name: str) -> bytes:
+        return self._objects.read(name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return self._objects.names(prefix)
+
+    def _write(self, write: Callable[[], None]) -> None:
+        self._left -= 1
+        if self._left > 0:
+            write()
+            return
+        if self._left == 0 and self._after:
+            write()
+        raise LakeUnreachable("killed")
+
+
+def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_restart_needs(objects: ObjectStore) -> None:
+    told(objects)
+    before, folded = entries_of(objects), log_on(objects).catch_up()
+    packed = LogPacking(objects).pack(at(END - 200))
+    log = log_on(objects)
+    live = log.live_numbers()
+    assert packed.entries == live[0] > len(before) / 2
+    assert packed.archives == len(LogArchive(objects).stretches()) > 1
+    assert entries_of(objects) == before
+    assert isinstance(log.entry(live[0]), Compacted)
+    assert all(isinstance(before[stretch.first], Compacted | Beginning) for stretch in LogArchive(objects).stretches())
+    assert log.catch_up() == folded
+    newest = log.newest_decision()
+    assert newest is not None
+    assert newest == folded.decided
+    assert LogPacking(objects).pack(at(END - 200)) == Packed()
+
+
+def test_what_is_derived_from_the_log_is_the_same_when_most_of_it_is_archived(objects: ObjectStore) -> None:
+    log = told(objects)
+    moment = at(100 + 20 * 7 + 5)
+    in_force = decision_in_force(log, moment)
+    assert in_force is not None
+    before = standing_before(log, in_force[0])
+    LogPacking(objects).pack(at(END))
+    again = log_on(objects)
+    assert decision_in_force(again, moment) == in_force
+    assert standing_before(again, in_force[0]) == before
+    standing, ticks = recorded_ticks(again)
+    verdict = verify(ticks, standing)
+    assert verdict.first_difference is None
+    assert verdict.decisions == TICKS
+    assert check_log(again, at(0)).is_whole
+
+
+def test_young_entries_stay_and_so_does_everything_before_a_first_compacted_one(objects: ObjectStore) -> None:
+    log = log_on(objects)
+    log.begin(Beginning(at(0)))
+    tell(log, 0, 2)
+    numbers = log.live_numbers()
+    assert LogPacking(objects).pack(at(END)) == Packed()
+    tell(log, 2, TICKS - 2)
+    assert LogPacking(objects).pack(at(0)) == Packed()
+    assert log.live_numbers()[: len(numbers)] == numbers
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_packing_that_is_killed_at_any_write_loses_nothing_and_the_next_finishes_it(after: bool) -> None:
+    first = InMemory({})
+    told(first)
+    before, folded = entries_of(first), log_on(first).catch_up()
+    kills = 0
+    for fails_at in range(1, 200):
+        objects = InMemory(first.contents)
+        try:
+            LogPacking(Failing(objects, fails_at=fails_at, after=after)).pack(at(END - 300))
+        except LakeUnreachable:
+            kills += 1
+        else:
+            break
+        assert entries_of(objects) == before
+        assert log_on(objects).catch_up() == folded
+        assert check_log(log_on(objects), at(0)).is_whole
+        LogPacking(objects).pack(at(END - 300))
+        assert entries_of(objects) == before
+        archived = [number for stretch in LogArchive(objects).stretches() for number in stretch.numbers]
+        assert not set(archived) & set(log_on(objects).live_numbers())
+    assert kills > ENTRIES_AN_ARCHIVE
+
+
+def test_two_at_once_that_pack_to_different_moments_keep_every_entry(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    told(objects)
+    before = entries_of(objects)
+
+    class Meddled(Failing):
+        def create(self, name: str, content: bytes) -> None:
+            LogPacking(objects).pack(at(END - 400))
+            objects.create(name, content)
+
+        def delete(self, name: str) -> None:
+            objects.delete(name)
+
+    LogPacking(Meddled(objects, fails_at=0, after=False)).pack(at(END - 100))
+    assert entries_of(objects) == before
+    assert log_on(objects).catch_up().number == max(before)
+
+
+def test_who_held_the_log_while_it_was_packed_goes_on_from_its_end(objects: ObjectStore) -> None:
+    held, waiting = log_on(objects), log_on(objects)
+    held.begin(Beginning(at(0)))
+    tell(held, 0, 3)
+    waiting.catch_up()
+    end = tell(held, 3, TICKS - 3)
+    LogPacking(objects).pack(at(END))
+    assert waiting.catch_up() == end
+    added = waiting.append(Snapshot(published([(END, END - 1)])))
+    assert added.number == end.number + 1
+    assert held.catch_up() == added
+
+
+def test_a_tracker_that_sleeps_between_looking_and_writing_takes_no_number_that_was_archived(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    other = log_on(objects)
+    other.begin(Beginning(at(0)))
+    tell(other, 0, 3)
+    slept = []
+
+    class Sleeps(Failing):
+        def create(self, name: str, content: bytes) -> None:
+            if not slept:
+                slept.append(name)
+                tell(other, 3, TICKS - 3)
+                LogPacking(objects).pack(at(END))
+            objects.create(name, content)
+
+        def delete(self, name: str) -> None:
+            objects.delete(name)
+
+    sleeper = log_on(Sleeps(objects, fails_at=0, after=False))
+    before_it_wrote = entries_of(objects)
+    appended = Snapshot(published([(END, END - 1), (END, END - 2)]))
+    standing = sleeper.append(appended)
+    assert slept == [entry_name(max(before_it_wrote) + 1)], "the number was free again when it wrote"
+    found = entries_of(objects)
+    assert found[standing.number] == appended
+    assert standing.number == max(found)
+    assert [number for number, entry in found.items() if entry == appended] == [standing.number]
+    assert log_on(objects).catch_up() == standing == other.catch_up()
+    assert min(log_on(objects).live_numbers()) > max(before_it_wrote)
+
+
+def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_with_the_next(
+    objects: ObjectStore,
+) -> None:
+    told(objects)
+    LogPacking(objects).pack(at(END))
+    stretches = LogArchive(objects).stretches()
+    folded = log_on(objects).catch_up()
+    dropped = LogPacking(objects).drop(at(100 + 20 * 12))
+    left = LogArchive(objects).stretches()
+    assert 0 < dropped.dropped_archives < len(stretches)
+    assert left == stretches[dropped.dropped_archives :]
+    assert dropped.dropped_entries == left[0].first
+    log = log_on(objects)
+    assert log.catch_up() == folded
+    standing, ticks = recorded_ticks(log)
+    verdict = verify(ticks, standing)
+    assert verdict.first_difference is None
+    assert 0 < verdict.decisions < TICKS
+    assert check_log(log, at(0)).is_whole
+    with pytest.raises(CorruptObject, match="is not kept any more"):
+        standing_before(log, 3)
+
+
+def test_a_dry_run_says_what_a_run_does_and_changes_nothing(objects: ObjectStore) -> None:
+    told(objects)
+    names = list(objects.names(""))
+    would = LogPacking(objects).pack(at(END - 200), dry_run=True)
+    assert list(objects.names("")) == names
+    assert LogPacking(objects).pack(at(END - 200)) == would
+    names = list(objects.names(""))
+    would = LogPacking(objects).drop(at(100 + 20 * 12), dry_run=True)
+    assert list(objects.names("")) == names
+    assert LogPacking(objects).drop(at(100 + 20 * 12)) == would
+
+
+def test_a_damaged_entry_and_all_after_it_stay_where_they_are(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    told(objects)
+    broken = 45
+    (tmp_path / entry_name(broken)).write_bytes(b"not Parquet")
+    with pytest.raises(CorruptObject, match=entry_name(broken)):
+        LogPacking(objects).pack(at(END))
+    live = log_on(objects).live_numbers()
+    assert live[0] < broken
+    assert live == list(range(live[0], live[-1] + 1))
+
+
+def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    told(objects)
+    LogPacking(objects).pack(at(END))
+    stretch = LogArchive(objects).stretches()[0]
+    path = tmp_path / stretch.name
+    path.write_bytes(path.read_bytes()[:-50])
+    log = log_on(objects)
+    with pytest.raises(CorruptObject, match=stretch.name):
+        log.entry(stretch.first)
+    assert log.catch_up().number == max(log.numbers())
+    with pytest.raises(LakeError, match="put back a copy of that"):
+        log.forget(stretch.first, "a disk broke")
+    assert not check_log(log, at(0)).is_whole
+
+
+def test_a_log_that_lost_its_newest_entry_is_not_written_on(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    log = told(objects)
+    last = log.catch_up().number
+    objects.delete(entry_name(last))
+    with pytest.raises(CorruptObject, match=entry_name(last)):
+        log.append(Lost("nothing"))
+    assert entry_name(last + 1) not in set(objects.names("tracking/"))
+
+
+def test_an_hour_of_ticks_is_a_few_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_packing, "ENTRIES", 1000)
+    objects = DiskObjects(tmp_path)
+    told(objects)
+    singles = {number: len(objects.read(entry_name(number))) for number in log_on(objects).live_numbers()}
+    LogPacking(objects).pack(at(END) + timedelta(hours=1))
+    (stretch,) = LogArchive(objects).stretches()
+    size = len(objects.read(stretch.name))
+    assert size < sum(singles[number] for number in stretch.numbers) / 2
