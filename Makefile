@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs simulate drain-demo bench check pictures clean
+.PHONY: help setup demo up test test-slow test-gcs simulate drain-demo chaos bench check pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-gcs: setup ## the lake's tests on a Cloud Storage server on loopback; needs
 
 drain-demo: setup ## drain an outage's backlog of MESSAGES=3000000 with READERS=4, and compare every row with the truth
 	$(BIN)/python -m benchmarks.drain --messages $(or $(MESSAGES),3000000) --readers $(or $(READERS),4)
+
+chaos: setup ## kill and disturb the whole pipeline, and compare every row with the truth; SEED=1 KILLS=20
+	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --kills $(or $(KILLS),20)
 
 bench: setup ## each stage's speed and size beside a reference: a table, and build/bench.json; SCALE=0.1
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'

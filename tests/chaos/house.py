@@ -1,0 +1,197 @@
+"""A folder with its own settings, what `tidemark up` started in it, and the commands run in it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from google.api_core import exceptions as api
+
+from pipeline.clock import SystemClock
+from pipeline.demo.comparison import Comparison, compare
+from pipeline.errors import LakeError
+from pipeline.lake.layout import Lake
+from pipeline.lake.report import LakeReport, read_report
+from pipeline.pubsub.connection import publisher_client
+from pipeline.services.processes import STATE_FILE
+from pipeline.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+TIDEMARK = str(Path(sys.executable).parent / "tidemark")
+LOOK_EVERY_SECONDS = 0.2
+STARTED_WITHIN_SECONDS = 120
+STOPPED_WITHIN_SECONDS = 60
+RUNNING = "Ctrl-C stops it all"
+"""What `tidemark up` says last when all of it runs."""
+
+MARK = "CHAOS_HOUSE"
+"""A variable in the environment of all that is started here, so that it is known whatever became of its parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """Paths and processes of one `tidemark up`. The lake is `folder/lake`, and Dagster's storage below `state`."""
+
+    folder: Path
+    settings: Settings
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "tidemark.toml"
+
+    @property
+    def truth(self) -> Path:
+        return self.folder / "truth.parquet"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    @property
+    def output(self) -> Path:
+        """What the last `tidemark up` printed."""
+        return self.folder / "up.txt"
+
+    @property
+    def mark(self) -> str:
+        """What `MARK` is in the environment of what belongs to this house."""
+        return str(self.folder)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [TIDEMARK, "--config", str(self.config), *arguments]
+
+    def environment(self) -> dict[str, str]:
+        """Of what is started: no settings but the file's, and the mark."""
+        kept = {name: value for name, value in os.environ.items() if not is_a_setting(name)}
+        return {**kept, MARK: self.mark}
+
+    def report(self) -> LakeReport | None:
+        """Where the lake stands; None in the instant in which a table is being made."""
+        try:
+            return read_report(
+                Lake(self.settings.lake, self.settings.message.fields, SystemClock()), self.settings.windowing
+            )
+        except LakeError:
+            return None
+
+    def compared(self) -> Comparison:
+        """The lake against the truth, row by row."""
+        windows = self.settings.windows
+        return compare(
+            self.truth,
+            self.lake,
+            lookback_seconds=windows.lookback.total_seconds(),
+            period_seconds=windows.heartbeat_period.total_seconds(),
+            window_seconds=windows.length.total_seconds(),
+        )
+
+    def services(self) -> dict[str, psutil.Process]:
+        """What `tidemark up` has noted as running, and runs: known by process id and moment of creation."""
+        try:
+            noted = json.loads((self.state / STATE_FILE).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):  # an instant in which it is being written
+            return {}
+        found = {}
+        for name, pid, created in noted:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.create_time() == created and is_alive(process):
+                    found[name] = process
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that belongs to this house, whatever became of its parent."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.pid != os.getpid() and is_alive(process) and process.environ().get(MARK) == self.mark:
+                    found.append(process)
+        return found
+
+
+def is_a_setting(name: str) -> bool:
+    """Whether a variable of this name would change settings."""
+    return name.startswith("TIDEMARK_") or name == "PUBSUB_EMULATOR_HOST"
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it is there, and no zombie."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+@dataclass(slots=True)
+class Up:
+    """A `tidemark up`. `left_over` is what was still there after it had ended, and was killed then."""
+
+    process: "subprocess.Popen[bytes]"
+    left_over: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def up(house: House) -> Iterator[Up]:
+    """`tidemark up` while the block runs, asked to end as Ctrl-C asks. Nothing that belongs to the house is there
+    afterwards, whatever became of it."""
+    with house.output.open("wb") as file:
+        process = subprocess.Popen(
+            house.command("up"),
+            cwd=ROOT,
+            env=house.environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    running = Up(process)
+    try:
+        yield running
+    finally:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOPPED_WITHIN_SECONDS)
+        for one in house.processes():
+            with suppress(psutil.NoSuchProcess):
+                running.left_over.append(f"{one.pid} {' '.join(one.cmdline())[:120]}")
+                one.kill()
+        process.wait()
+
+
+def until(what: str, reached: Callable[[], bool], seconds: float, process: "subprocess.Popen[bytes]") -> None:
+    """Return once it is so. Raises AssertionError where it does not become so, or where the process has ended."""
+    limit = time.monotonic() + seconds
+    while not reached():
+        assert process.poll() is None, f"the process ended while waiting until {what}"
+        assert time.monotonic() < limit, f"not within {seconds} s: {what}"
+        time.sleep(LOOK_EVERY_SECONDS)
+
+
+def until_running(house: House, process: "subprocess.Popen[bytes]") -> None:
+    """Return once `tidemark up` says that all of it runs."""
+    try:
+        until("it runs", lambda: RUNNING in house.output.read_text(), STARTED_WITHIN_SECONDS, process)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{house.output.read_text()}") from error
+
+
+def is_provisioned(settings: Settings) -> bool:
+    """Whether both subscriptions are there."""
+    client = publisher_client(settings.pubsub.emulator_host)
+    try:
+        names = list(client.list_topic_subscriptions(topic=settings.pubsub.topic_path, retry=None, timeout=2))
+    except api.GoogleAPICallError:
+        return False
+    finally:
+        client.transport.close()
+    return len(names) == 2
