@@ -56,7 +56,8 @@ def _is_host_and_port(text: str) -> bool:
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
 OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
-Kept = Annotated[Duration | None, BeforeValidator(_empty_is_none)]
+KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, BeforeValidator(_empty_is_none)]
+KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, BeforeValidator(_empty_is_none)]
 OptionalDuration = Annotated[NotNegative | None, BeforeValidator(_empty_is_none)]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -272,14 +273,14 @@ class TuneSettings(Section):
 class HousekeepingSettings(Section):
     """How long what is kept; None: for ever."""
 
-    heartbeats: Annotated[Kept, Field(ge=DAY)] = None
-    windows: Annotated[Kept, Field(ge=DAY)] = None
-    quarantine: Annotated[Kept, Field(ge=DAY)] = None
-    log: Annotated[Kept, Field(ge=DAY)] = timedelta(days=30)
+    heartbeats: KeptDays = None
+    windows: KeptDays = None
+    quarantine: KeptDays = None
+    log: KeptDays = timedelta(days=30)
     versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
     orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY
-    dagster_events: Annotated[Kept, Field(ge=timedelta(hours=1))] = timedelta(days=2)
-    dagster_runs: Annotated[Kept, Field(ge=DAY)] = None
+    dagster_events: KeptHours = timedelta(days=2)
+    dagster_runs: KeptDays = None
 
     @model_validator(mode="after")
     def _versions_for_the_grace_time(self) -> Self:
