@@ -5,6 +5,7 @@ import dagster as dg
 from assets.checks import asset_checks
 from assets.diffs import heartbeat_diffs_asset
 from assets.drain import drain_job, drain_sensor
+from assets.housekeeping import housekeeping_job, housekeeping_schedule
 from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.repair import repair_job
 from assets.sensors import landing_sensor, tracking_sensor
@@ -27,6 +28,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         selection=[HEARTBEAT_DIFFS, STREAM_STATUS],
         description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
     )
+    housekeeping = housekeeping_job(settings)
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -34,7 +36,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             stream_status_asset(settings),
             tuning_asset(settings),
         ],
-        jobs=[job, drain_job(settings), repair_job(settings)],
+        jobs=[job, drain_job(settings), repair_job(settings), housekeeping],
         asset_checks=asset_checks(settings),
         sensors=[
             tracking_sensor(settings, COMPUTE_WINDOWS),
@@ -42,7 +44,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             drain_sensor(settings),
             staleness_sensor(settings, COMPUTE_WINDOWS),
         ],
-        schedules=[tuning_schedule()],
+        schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
         resources={
             "pubsub": PubSubResource(
                 base_subscription=settings.pubsub.base_path,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import local, look, release, repair, replay, run, streams, tune, windows
+from pipeline.cli import housekeep, local, look, release, repair, replay, run, streams, tune, windows
 from pipeline.errors import TidemarkError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ look.register(app)
 streams.register(app)
 windows.register(app)
 repair.register(app)
+housekeep.register(app)
 release.register(app)
 replay.register(app)
 tune.register(app)

@@ -1,0 +1,106 @@
+"""Prunes what Dagster itself keeps: the events of ticks, which come every few seconds for ever, and finished runs.
+
+Dagster has no command for the first (wiping an asset takes all of it), so that its tables are asked directly. A tick's
+events belong to no run; the newest of each asset and check stays, whatever its age.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable,
+    AssetEventTagsTable,
+    SqlEventLogStorageTable,
+)
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
+from sqlalchemy import Table, delete, func, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.elements import ColumnElement
+
+ROWS_AT_ONCE = 500
+"""Deleted in one transaction, so that a tick that wants to report waits for a moment only."""
+
+RUNS_AT_ONCE = 100
+
+FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+
+Connect = Callable[[], AbstractContextManager[Connection]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Rows that were deleted: events of ticks, and evaluations of their checks. None: this storage is of a kind that is
+    not known here."""
+
+    events: int | None = 0
+    evaluations: int = 0
+
+
+def prune_events(instance: dg.DagsterInstance, before: datetime) -> Pruned:
+    """Delete what ticks reported before a moment, but for the newest of each asset and check.
+
+    Safe to be killed and to run beside ticks. The space is used again; a SQLite file does not become smaller.
+    """
+    storage: Any = instance.event_log_storage
+    if not isinstance(storage, SqlEventLogStorage):
+        return Pruned(events=None)
+    moment = before.astimezone(UTC).replace(tzinfo=None)  # as Dagster stores it
+    connects: list[Connect] = [storage.index_connection]
+    if storage.is_run_sharded:
+        connects.append(lambda: storage.run_connection(RUNLESS_RUN_ID))
+    events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
+    deleted = [
+        _delete_old(
+            connect,
+            events,
+            (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment),
+            (events.c.asset_key, events.c.dagster_event_type),
+        )
+        for connect in connects
+    ]
+    of_checks = _delete_old(
+        storage.index_connection,
+        evaluations,
+        (evaluations.c.run_id == RUNLESS_RUN_ID) & (evaluations.c.evaluation_event_timestamp < moment),
+        (evaluations.c.asset_key, evaluations.c.check_name),
+    )
+    return Pruned(deleted[0], of_checks)
+
+
+def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:
+    """Delete the runs that had finished before a moment, with their events and logs; how many. `but` is this run."""
+    deleted = 0
+    wanted = dg.RunsFilter(statuses=FINISHED, updated_before=before)
+    while found := [run.run_id for run in instance.get_runs(wanted, limit=RUNS_AT_ONCE) if run.run_id != but]:
+        for run_id in found:
+            instance.delete_run(run_id)
+            instance.compute_log_manager.delete_logs(prefix=[run_id])
+            if isinstance(instance.event_log_storage, SqliteEventLogStorage):
+                with suppress(FileNotFoundError):
+                    Path(instance.event_log_storage.path_for_shard(run_id)).unlink()
+        deleted += len(found)
+    return deleted
+
+
+def _delete_old(connect: Connect, table: Table, old: ColumnElement[bool], alike: tuple[ColumnElement[Any], ...]) -> int:
+    """Delete the rows that are `old`, but for the newest of those that are alike; how many."""
+    with connect() as connection:
+        newest = [row[0] for row in connection.execute(select(func.max(table.c.id)).group_by(*alike))]
+    deleted = 0
+    while True:
+        with connect() as connection:
+            wanted = select(table.c.id).where(old, table.c.id.not_in(newest)).order_by(table.c.id).limit(ROWS_AT_ONCE)
+            ids = [row[0] for row in connection.execute(wanted)]
+            if not ids:
+                return deleted
+            connection.execute(delete(table).where(table.c.id.in_(ids)))
+            if table is SqlEventLogStorageTable:
+                connection.execute(delete(AssetEventTagsTable).where(AssetEventTagsTable.c.event_id.in_(ids)))
+        deleted += len(ids)

@@ -1,0 +1,190 @@
+"""The hourly job on a real instance: the lake's chores, and Dagster's own events down to what is kept."""
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.dagster_events import ROWS_AT_ONCE, Pruned, prune_events, prune_runs
+from assets.definitions import build_definitions
+from assets.housekeeping import HOUSEKEEPING
+from assets.observed import HEARTBEATS, WATERMARK
+from pipeline.clock import SystemClock
+from pipeline.lake.tracking_log import entry_name
+from pipeline.settings import LakeSettings, Settings
+from pipeline.settings_sections import HousekeepingSettings
+from tests.lake.builders import Beat, lake_in
+from tests.lake.staleness_history import History
+
+NOW = SystemClock().now()
+OLD = timedelta(days=3)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    """With SQLite, a file a run, as dagster.yaml has it."""
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as found:
+        yield found
+
+
+def settings_in(folder: Path, **keep: object) -> Settings:
+    return Settings(
+        lake=LakeSettings(uri=f"file:{folder}/lake"), housekeeping=HousekeepingSettings.model_validate(keep)
+    )
+
+
+def run(settings: Settings, instance: dg.DagsterInstance, *, dry_run: bool = False) -> dg.ExecuteInProcessResult:
+    job = build_definitions(settings).resolve_job_def(HOUSEKEEPING)
+    config = {"ops": {"keep_house": {"config": {"dry_run": dry_run}}}}
+    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=config)
+
+
+def make_older(instance: dg.DagsterInstance, by: timedelta) -> None:
+    """As if all that is stored had been stored so long before."""
+    for path in Path(instance.root_directory).rglob("*.db"):
+        with sqlite3.connect(path) as database:
+            tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
+            seconds = f"-{by.total_seconds()} seconds"
+            for table, column in (
+                ("event_logs", "timestamp"),
+                ("asset_check_executions", "evaluation_event_timestamp"),
+                ("runs", "update_timestamp"),
+            ):
+                if table in tables:
+                    database.execute(
+                        f"update {table} set {column} = strftime('%Y-%m-%d %H:%M:%f', {column}, '{seconds}')"
+                    )
+        database.close()
+
+
+def tick(instance: dg.DagsterInstance, number: int) -> None:
+    instance.report_runless_asset_event(dg.AssetMaterialization(WATERMARK, metadata={"number": number}))
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(asset_key=HEARTBEATS, check_name="late", passed=True, metadata={"number": number})
+    )
+
+
+def numbers(instance: dg.DagsterInstance) -> list[object]:
+    """Of the materializations of the watermark, newest first."""
+    found = instance.fetch_materializations(WATERMARK, limit=1000).records
+    return [record.asset_materialization.metadata["number"].value for record in found if record.asset_materialization]
+
+
+def rows_in(instance: dg.DagsterInstance, table: str) -> int:
+    total = 0
+    for path in Path(instance.root_directory).rglob("*.db"):
+        with sqlite3.connect(path) as database:
+            if database.execute("select 1 from sqlite_master where name = ?", (table,)).fetchone():
+                total += database.execute(f"select count(*) from {table}").fetchone()[0]
+        database.close()
+    return int(total)
+
+
+def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(instance: dg.DagsterInstance) -> None:
+    for number in range(5):
+        tick(instance, number)
+    make_older(instance, OLD)
+    assert prune_events(instance, NOW - timedelta(days=4)) == Pruned(0, 0)
+    for number in (5, 6):
+        tick(instance, number)
+    before = rows_in(instance, "event_logs")
+    assert prune_events(instance, NOW - timedelta(days=2)) == Pruned(10, 5)
+    assert numbers(instance) == [6, 5]
+    assert rows_in(instance, "event_logs") == before - 2 * 10, "in the index, and beside it"
+    assert rows_in(instance, "asset_check_executions") == 2
+    make_older(instance, OLD)
+    assert prune_events(instance, NOW) == Pruned(2, 1)
+    assert numbers(instance) == [6]
+    newest = instance.get_latest_materialization_event(WATERMARK)
+    assert newest is not None
+    tick(instance, 7)
+    assert numbers(instance) == [7, 6]
+
+
+def test_more_events_than_one_transaction_takes_go_as_well(instance: dg.DagsterInstance) -> None:
+    many = ROWS_AT_ONCE // 2 + 10
+    for number in range(many):
+        tick(instance, number)
+    make_older(instance, OLD)
+    assert prune_events(instance, NOW) == Pruned(2 * (many - 1), many - 1)
+
+
+def test_what_a_run_says_of_its_windows_stays_with_the_run(instance: dg.DagsterInstance) -> None:
+    partitions = dg.StaticPartitionsDefinition(["a", "b"])
+
+    @dg.asset(partitions_def=partitions)
+    def diffs() -> None:
+        pass
+
+    dg.materialize([diffs], partition_key="a", instance=instance)
+    make_older(instance, OLD)
+    prune_events(instance, NOW)
+    assert instance.get_materialized_partitions(diffs.key) == {"a"}
+    assert prune_runs(instance, NOW - timedelta(days=4), but="") == 0
+    dg.materialize([diffs], partition_key="b", instance=instance)
+    runs = [run.run_id for run in instance.get_runs()]
+    assert prune_runs(instance, NOW - timedelta(days=2), but="") == 1
+    assert [run.run_id for run in instance.get_runs()] == runs[:1]
+    assert instance.get_materialized_partitions(diffs.key) == {"b"}
+    assert not list(Path(instance.root_directory).rglob(f"{runs[1]}*"))
+
+
+def test_the_job_keeps_house_in_the_lake_and_in_dagster_and_says_what_it_did(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    history = History(lake_in(tmp_path), tmp_path)
+    for second in range(20):
+        history.land([Beat("a", second)])
+    for number in range(3):
+        tick(instance, number)
+    make_older(instance, OLD)
+    result = run(settings_in(tmp_path), instance)
+    assert result.success
+    (output,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    figures = {name: value.value for name, value in output.step_output_data.metadata.items()}
+    assert figures == {"Dagster/events/events": 4, "Dagster/events/evaluations": 2}
+    assert numbers(instance) == [2]
+
+
+def test_a_dry_run_leaves_dagster_alone_and_a_chore_that_fails_makes_the_job_fail_in_the_end(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    for number in range(3):
+        tick(instance, number)
+    make_older(instance, OLD)
+    settings = settings_in(tmp_path)
+    assert run(settings, instance, dry_run=True).success
+    assert len(numbers(instance)) == 3
+    damaged = tmp_path / "lake" / entry_name(0)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"damaged")
+    result = run(settings, instance)
+    assert not result.success
+    (failure,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_FAILURE]
+    assert entry_name(0) in str(failure.step_failure_data.user_failure_data.description)
+    assert len(numbers(instance)) == 1, "the others were done"
+
+
+def test_runs_are_kept_unless_they_are_asked_not_to_be(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    run(settings_in(tmp_path), instance)
+    make_older(instance, OLD)
+    run(settings_in(tmp_path), instance)
+    assert len(instance.get_runs()) == 2
+    result = run(settings_in(tmp_path, dagster_runs="1d"), instance)
+    assert result.success
+    assert instance.get_runs()[0].run_id == result.run_id
+    assert len(instance.get_runs()) == 2
+
+
+def test_it_is_scheduled_every_hour_from_the_start(tmp_path: Path) -> None:
+    schedule = build_definitions(settings_in(tmp_path)).resolve_schedule_def("hourly_housekeeping")
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+    assert schedule.job_name == HOUSEKEEPING
+    minute, *rest = str(schedule.cron_schedule).split()
+    assert 0 <= int(minute) < 60
+    assert rest == ["*"] * 4
