@@ -5,12 +5,15 @@ from typing import Any
 
 import dagster as dg
 
+from assets.checks import evaluation_of
 from assets.diffs import compute_range, metadata_of
 from assets.observed import HEARTBEAT_DIFFS
+from assets.silence import STREAM_STATUS, silence_report, stopped_result
 from pipeline.clock import SystemClock
 from pipeline.durations import parse_duration
 from pipeline.errors import TidemarkError
 from pipeline.lake.repair import Survey, Surveyor, findings
+from pipeline.lake.silence import WindowSilence
 from pipeline.settings import Settings
 from pipeline.windows import Window
 from resources.lake import LakeResource
@@ -45,7 +48,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
     )
     def look_and_compute_again(
         context: dg.OpExecutionContext, config: RepairConfig, lake: LakeResource, spark: SparkResource
-    ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
         clock = SystemClock()
         try:
             surveyor, grace = Surveyor(settings, clock), parse_duration(config.grace)
@@ -59,12 +62,18 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
                 context.log.warning(f"{finding.kind}: {finding.text}")
             is_to_remove = config.remove_orphans and not config.dry_run
             removed = surveyor.remove_orphans(survey.orphans, grace) if is_to_remove else []
-            computed = 0
+            computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
                 # At once, each: what is only logged is lost where the run fails in the end.
-                for materialization in _materialized(windows, settings, lake, spark, context.run_id):
+                for materialization in _computed(windows, settings, lake, spark, context.run_id):
                     yield materialization
                     computed += 1
+                report = silence_report(lake, settings.windowing, [window.key for window in windows])
+                silence += report.windows
+                for key, said in report.metadata.items():
+                    yield dg.AssetMaterialization(STREAM_STATUS, partition=key, metadata=said)
+            if silence:
+                yield evaluation_of(stopped_result(silence, settings.checks.max_stopped_share))
         except ValueError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         except TidemarkError as error:
@@ -111,10 +120,10 @@ def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Surve
     return surveyor.look(start, end, read_values=not config.quick)
 
 
-def _materialized(
+def _computed(
     windows: Sequence[Window], settings: Settings, lake: LakeResource, spark: SparkResource, run: str
 ) -> list[dg.AssetMaterialization]:
-    """Compute a range again, and what Dagster is to know of each window of it."""
+    """Compute a range again, and what Dagster is to know of each window's diffs."""
     computed, watermark = compute_range(settings, windows, lake, spark, run)
     return [
         dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(computed, key, watermark))

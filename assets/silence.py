@@ -1,6 +1,7 @@
 """The asset that says who is silent: streams that stopped, started or miss beats, by window, and each stream's last."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -15,6 +16,7 @@ from pipeline.lake.silence import WindowSilence, silence_of
 from pipeline.lake.stream_status import STATUS, Kind
 from pipeline.lake.windowed import PARTITION
 from pipeline.settings import Settings
+from pipeline.windows import Windowing
 from resources.lake import LakeResource
 
 STREAM_STATUS = dg.AssetKey("stream_status")
@@ -52,30 +54,44 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
         ],
     )
     def stream_status(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
-        keys = sorted(context.partition_keys)
         try:
-            whole, diffs = lake.whole(), lake.diffs(USER)
-            status, known = whole.stream_status(), whole.streams().save()
-            windows, rows = silence_of(diffs, status, known, windowing, keys)
-            behind = status.behind(diffs, keys)
+            report = silence_report(lake, windowing, context.partition_keys)
         except TidemarkError as error:
             raise dg.Failure(description=str(error)) from error
-        tables = _tables(rows)
-        for window in windows:
-            context.add_asset_metadata(
-                _metadata(window, tables.get(window.window, [])),
-                asset_key=STREAM_STATUS,
-                partition_key=window.window,
-            )
-        if behind:
+        for key, metadata in report.metadata.items():
+            context.add_asset_metadata(metadata, asset_key=STREAM_STATUS, partition_key=key)
+        if report.behind:
             context.log.warning(
-                f"{len(behind)} windows have a status of older input than their diffs, or none: "
-                f"{', '.join(behind[:NAMED])}; compute them again"
+                f"{len(report.behind)} windows have a status of older input than their diffs, or none: "
+                f"{', '.join(report.behind[:NAMED])}; compute them again"
             )
-        context.log.info(f"{known.rows.num_rows} streams known, {sum(w.stopped for w in windows)} stops in this run")
-        yield dg.MaterializeResult(check_results=[stopped_result(windows, settings.checks.max_stopped_share)])
+        stops = sum(window.stopped for window in report.windows)
+        context.log.info(f"{report.streams} streams known, {stops} stops in this run")
+        yield dg.MaterializeResult(check_results=[stopped_result(report.windows, settings.checks.max_stopped_share)])
 
     return stream_status
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceReport:
+    """What is said of computed windows, the metadata by window; the windows whose status is of older input than their
+    diffs, or not there; how many streams are known."""
+
+    windows: Sequence[WindowSilence]
+    metadata: Mapping[str, dict[str, Any]]
+    behind: Sequence[str]
+    streams: int
+
+
+def silence_report(lake: LakeResource, windowing: Windowing, windows: Iterable[str]) -> SilenceReport:
+    """Bring the streams' last heartbeats up to date, and say what stands of these windows. Raises TidemarkError."""
+    keys = sorted(windows)
+    whole, diffs = lake.whole(), lake.diffs(USER)
+    status, known = whole.stream_status(), whole.streams().save()
+    found, rows = silence_of(diffs, status, known, windowing, keys)
+    tables = _tables(rows)
+    metadata = {window.window: _metadata(window, tables.get(window.window, [])) for window in found}
+    return SilenceReport(found, metadata, status.behind(diffs, keys), known.rows.num_rows)
 
 
 def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetCheckResult:

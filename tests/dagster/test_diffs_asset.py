@@ -15,7 +15,7 @@ from assets.observed import HEARTBEAT_DIFFS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
-from pipeline.settings import PubSubSettings, Settings, SparkSettings
+from pipeline.settings import LakeSettings, PubSubSettings, Settings, SparkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.standing import Beginning, Decided
@@ -36,8 +36,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 class Materializing:
     """A lake with three closed windows and a fourth that is open, and runs over ranges of its windows."""
 
-    def __init__(self, folder: Path, spark: SparkSettings) -> None:
+    def __init__(self, folder: Path, spark: SparkSettings, lake: LakeSettings | None = None) -> None:
         self.settings: Settings = settings_of(PubSubSettings(), folder, spark=spark)
+        if lake is not None:
+            self.settings = self.settings.model_copy(update={"lake": lake})
         self.lake = Lake(self.settings.lake, self.settings.message.fields, SystemClock())
         self.folder = folder / "lake"
         log = self.lake.tracking_log()

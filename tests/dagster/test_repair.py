@@ -8,10 +8,13 @@ import dagster as dg
 import pytest
 
 from assets.definitions import build_definitions
+from assets.observed import HEARTBEAT_DIFFS
 from assets.repair import REPAIR
+from assets.silence import FEW_STOPPED, STREAM_STATUS
 from pipeline.clock import SystemClock
 from pipeline.lake.integrity import Fault
 from pipeline.lake.repair import Survey, Surveyor
+from pipeline.settings import LakeSettings, SparkSettings
 from tests.dagster.house import forget_caches
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
 
@@ -21,8 +24,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 class Repairing(Materializing):
     """The same lake, with its three windows computed, and runs of the repair."""
 
-    def __init__(self, folder: Path, instance: dg.DagsterInstance) -> None:
-        super().__init__(folder, CLASSIC)
+    def __init__(
+        self,
+        folder: Path,
+        instance: dg.DagsterInstance,
+        spark: SparkSettings = CLASSIC,
+        lake: LakeSettings | None = None,
+    ) -> None:
+        super().__init__(folder, spark, lake)
         self.instance = instance
         assert self.run(WINDOWS[0], WINDOWS[-1], instance).success
         self.whole = self.rows()
@@ -41,9 +50,11 @@ class Repairing(Materializing):
         return self.folder / table / path
 
 
-def materialized(result: dg.ExecuteInProcessResult) -> list[str | None]:
-    """The windows that Dagster knows as computed by a run."""
-    return [event.partition for event in result.all_events if event.is_step_materialization]
+def materialized(result: dg.ExecuteInProcessResult, asset: dg.AssetKey = HEARTBEAT_DIFFS) -> list[str | None]:
+    """The windows of an asset that Dagster knows as computed by a run."""
+    return [
+        event.partition for event in result.all_events if event.is_step_materialization and event.asset_key == asset
+    ]
 
 
 def output(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
@@ -77,6 +88,7 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
         assert said["found"].splitlines()[2].startswith(f"orphaned: {orphan}: left by run dead (")
         assert (said["windows_computed"], said["orphans_removed"]) == (2, 1)
         assert materialized(result) == [WINDOWS[0], WINDOWS[2]]
+        assert materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
         assert house.rows().equals(house.whole)
         assert not orphan.exists()
         assert house.look().is_sound
@@ -94,6 +106,23 @@ def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_compu
         forget_caches()  # each run is a process of its own
         assert materialized(house.repair(first_window=WINDOWS[0], last_window=WINDOWS[-1])) == WINDOWS
         assert house.rows().equals(house.whole)
+
+
+def test_of_streams_it_tells_what_the_run_that_computed_the_window_first_told(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        house = Repairing(tmp_path, instance)
+        house.file_of(WINDOWS[1]).unlink()
+        result = house.repair()
+        assert result.success
+        told = instance.fetch_materializations(dg.AssetRecordsFilter(STREAM_STATUS, [WINDOWS[1]]), limit=10).records
+        again, first = (record.asset_materialization for record in told)
+        assert again is not None
+        assert first is not None
+        assert again.metadata == first.metadata
+        assert again.metadata["stopped"].value == 1
+        (check,) = result.get_asset_check_evaluations()
+        assert (check.asset_key, check.check_name, check.passed) == (STREAM_STATUS, FEW_STOPPED, False)
+        assert f"(1 in {WINDOWS[1]})" in str(check.description)
 
 
 def test_what_computing_does_not_mend_fails_the_run_and_is_named_and_the_rest_is_mended(tmp_path: Path) -> None:
