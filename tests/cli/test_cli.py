@@ -16,7 +16,9 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.main import get_command
 
+from pipeline.cli.app import app
 from pipeline.clock import SystemClock, iso
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.diffs import DiffRun
@@ -32,19 +34,6 @@ from tests.emulator import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
-COMMANDS = (
-    "provision",
-    "publish",
-    "up",
-    "status",
-    "explain",
-    "diffs",
-    "release",
-    "recompute",
-    "replay",
-    "demo",
-    "forget",
-)
 BUDGET = Budget(100_000, 1 << 28, timedelta(seconds=5), 10_000)
 CLOCK = SystemClock()
 
@@ -205,7 +194,7 @@ def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> Non
     said = empty.tidemark("--help")
     assert said.code == 0
     lines = [line.strip(" │") for line in said.out.splitlines()]
-    for command in COMMANDS:
+    for command in get_command(app).commands:
         (line,) = [line for line in lines if line.split(" ")[0] == command]
         assert len(line) > len(command) + 20
 
@@ -216,6 +205,17 @@ def test_what_real_ticks_decided_is_derived_again(built: Built) -> None:
     what_if = json.loads(built.place.tidemark("replay", "--from-lake", "--band", "30s", "--json").out)
     assert what_if["recorded"]["ticks"] == what_if["derived"]["ticks"] == 2
     assert what_if["recorded"]["watermark"] != what_if["derived"]["watermark"]
+
+
+def test_housekeeping_tells_each_chore_and_a_dry_run_changes_nothing(built: Built) -> None:
+    before = {path: path.stat().st_mtime_ns for path in built.place.folder.rglob("*") if path.is_file()}
+    would = json.loads(built.place.tidemark("housekeep", "--dry-run", "--json").out)
+    assert before == {path: path.stat().st_mtime_ns for path in built.place.folder.rglob("*") if path.is_file()}
+    assert would["dry_run"] is True
+    assert {chore["name"] for chore in would["chores"]} >= {"retention", "packing", "compaction", "orphans"}
+    said = built.place.tidemark("housekeep")
+    assert said.code == 0, said.out + said.err
+    assert len(said.out.splitlines()) == len(would["chores"])
 
 
 def test_a_wrong_setting_is_one_line_that_names_it_without_a_trace(empty: Place) -> None:

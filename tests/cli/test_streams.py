@@ -1,0 +1,168 @@
+"""`tidemark streams` on a lake in a folder: windows at a glance, who is silent, and streams of a window by name."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from pipeline.cli.app import app
+from pipeline.clock import iso
+from pipeline.errors import LakeError
+from pipeline.lake.layout import Lake
+from pipeline.lake.stream_status import Kind
+from tests.lake.builders import lake_in
+from tests.lake.test_streams import KEYS, WINDOWS, beats, put
+
+
+def status(stream: str, kind: Kind, **told: Any) -> dict[str, Any]:
+    return {"stream_id": stream, "kind": str(kind), **told}
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Nothing computed yet."""
+    (tmp_path / "tidemark.toml").write_text(f'[lake]\nuri = "file:{tmp_path}/lake"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(tmp_path / "tidemark.toml"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return lake_in(tmp_path)
+
+
+@pytest.fixture
+def computed(lake: Lake) -> Lake:
+    """Three windows: `a` is always there, `b` stops after the first, `c` starts in the last, where `a` misses beats."""
+    first, last = WINDOWS[0].start + timedelta(seconds=40), WINDOWS[2].start + timedelta(seconds=10)
+    started = {"heartbeats": 2}
+    put(
+        lake.diffs(),
+        "run",
+        {KEYS[0]: beats(0, "a", "b"), KEYS[1]: beats(1, "a"), KEYS[2]: beats(2, "a", "c")},
+    )
+    put(
+        lake.stream_status(),
+        "run",
+        {
+            KEYS[0]: [status(stream, Kind.STARTED, **started) for stream in "ab"],
+            KEYS[1]: [status("b", Kind.STOPPED, last_event_time=first)],
+            KEYS[2]: [
+                status("c", Kind.STARTED, first_event_time=last, **started),
+                *(
+                    status(stream, Kind.MISSED, missed_heartbeats=count, gaps=1, longest_gap_seconds=60.0, heartbeats=2)
+                    for stream, count in (("a", 1), ("c", 3))
+                ),
+            ],
+        },
+    )
+    return lake
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["streams", *arguments])
+
+
+def rows(*arguments: str) -> list[dict[str, Any]]:
+    """What a script reads: a line for each stream."""
+    said = run(*arguments, "--json")
+    assert said.exit_code == 0, said.output
+    return [json.loads(line) for line in said.stdout.splitlines()]
+
+
+def test_the_last_windows_are_shown_at_a_glance(computed: Lake) -> None:
+    (facts,) = rows()
+    assert (facts["streams"], facts["silent"], facts["silent_since"]) == (3, 1, iso(WINDOWS[2].start))
+    assert facts["windows_behind"] == []
+    counts = ("window", "streams", "absent", "stopped", "started", "new", "missing", "missed_heartbeats")
+    assert [[window[name] for name in counts] for window in facts["windows"]] == [
+        [KEYS[0], 2, 0, 0, 2, 2, 0, 0],
+        [KEYS[1], 1, 1, 1, 0, 0, 0, 0],
+        [KEYS[2], 2, 1, 0, 1, 1, 2, 4],
+    ]
+    said = run().stdout
+    assert said.splitlines()[0] == f"3 streams; 1 silent since {iso(WINDOWS[2].start)} or before"
+    (line,) = [line for line in said.splitlines() if KEYS[1] in line]
+    assert line.split() == [KEYS[1], "1", "1", "1", "50.00%", "0", "0", "0", "0"]
+    assert "tidemark recompute" not in said
+
+
+def test_one_window_is_shown_by_its_key_or_by_any_time_in_it(computed: Lake) -> None:
+    (facts,) = rows("--window", KEYS[1])
+    assert [window["window"] for window in facts["windows"]] == [KEYS[1]]
+    assert rows("--window", iso(WINDOWS[1].start + timedelta(seconds=17))) == [facts]
+
+
+def test_a_window_without_a_status_is_named_with_what_mends_it(computed: Lake) -> None:
+    put(computed.diffs(), "alone", {KEYS[3]: beats(3, "a")}, version=1)
+    assert rows()[0]["windows_behind"] == [KEYS[3]]
+    assert f"`tidemark recompute --from {KEYS[3]} --to {KEYS[3]}` mends that" in " ".join(run().stdout.split())
+    refused = run("--missing")
+    assert isinstance(refused.exception, LakeError)
+    assert f"window {KEYS[3]} has no status" in str(refused.exception)
+
+
+def test_the_silent_are_those_without_a_heartbeat_in_the_newest_window_however_long(computed: Lake) -> None:
+    first, last = WINDOWS[0].start + timedelta(seconds=10), WINDOWS[0].start + timedelta(seconds=40)
+    assert rows("--silent") == [
+        {
+            "stream_id": "b",
+            "last_event_time": iso(last),
+            "silent_for": (WINDOWS[2].end - last).total_seconds(),
+            "first_event_time": iso(first),
+        }
+    ]
+    said = run("--silent").stdout
+    assert said.splitlines()[-1] == f"1 of 1 streams without a heartbeat from {iso(WINDOWS[2].start)} on"
+    put(computed.diffs(), "later", {KEYS[3]: []})
+    assert [row["stream_id"] for row in rows("--silent")] == ["b", "a", "c"]
+    assert [row["stream_id"] for row in rows("--silent", "--limit", "2")] == ["b", "a"]
+    assert "1 of 3 streams without a heartbeat" in run("--silent", "--limit", "1").stdout
+
+
+def test_of_a_window_those_that_stopped_started_or_missed_beats_are_named(computed: Lake) -> None:
+    assert rows("--silent", "--window", KEYS[1]) == [
+        {"stream_id": "b", "last_event_time": iso(WINDOWS[0].start + timedelta(seconds=40))}
+    ]
+    (started,) = rows("--started")
+    assert (started["stream_id"], started["heartbeats"], started["new"]) == ("c", 2, True)
+    missing = rows("--missing")
+    assert [(row["stream_id"], row["missed_heartbeats"]) for row in missing] == [("c", 3), ("a", 1)]
+    assert run("--missing").stdout.splitlines()[-1] == f"2 of 2 streams that missed heartbeats in {WINDOWS[2]}"
+    assert rows("--missing", "--window", KEYS[1]) == []
+
+
+def test_a_stream_that_comes_back_started_and_is_not_new(computed: Lake) -> None:
+    put(computed.diffs(), "back", {KEYS[5]: beats(5, "b")})
+    put(computed.stream_status(), "back", {KEYS[5]: [status("b", Kind.STARTED, heartbeats=2)]})
+    (started,) = rows("--started")
+    assert (started["stream_id"], started["new"]) == ("b", False)
+
+
+def test_the_name_of_a_stream_is_not_read_as_markup(lake: Lake) -> None:
+    put(lake.diffs(), "run", {KEYS[0]: beats(0, "[bold]x[/]"), KEYS[1]: []})
+    assert "[bold]x[/]" in run("--silent").stdout
+
+
+def test_asking_changes_nothing_in_the_lake(computed: Lake, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    for arguments in ([], ["--silent"], ["--started"], ["--missing"]):
+        rows(*arguments)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_two_questions_at_once_are_refused(computed: Lake) -> None:
+    said = run("--silent", "--started")
+    assert said.exit_code == 2
+    assert "ask for one of --silent, --started and --missing" in " ".join(said.stderr.replace("│", " ").split())
+
+
+def test_what_is_not_computed_is_said_to_be(lake: Lake) -> None:
+    nothing = run()
+    assert isinstance(nothing.exception, LakeError)
+    assert "no window has been computed" in str(nothing.exception)
+    put(lake.diffs(), "run", {KEYS[0]: beats(0, "a")})
+    another = run("--silent", "--window", KEYS[4])
+    assert isinstance(another.exception, LakeError)
+    assert f"window {KEYS[4]} has not been computed" in str(another.exception)
+    assert f"the last is {KEYS[0]}" in str(another.exception)
