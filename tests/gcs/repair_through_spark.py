@@ -1,0 +1,68 @@
+"""Harm a lake in a bucket, have the job `repair` mend it with Spark, and print what it said as JSON.
+
+`python -m tests.gcs.repair_through_spark <lake.uri> <lake.endpoint> <connector JAR> <scratch folder>`: a program of its
+own, because a Spark session and its JARs belong to a process for good.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+from pipeline.lake.address import open_objects
+from pipeline.lake.layout import HEARTBEAT_DIFFS
+from pipeline.lake.objects import ObjectStore
+from pipeline.settings import LakeSettings
+from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS
+from tests.dagster.test_repair import Repairing, materialized, output
+
+ORPHAN = f"{HEARTBEAT_DIFFS}/runs/dead/window={WINDOWS[1]}/part-0.parquet"
+
+
+def object_of(house: Repairing, key: str) -> str:
+    """The one object of a window."""
+    (path,) = house.lake.diffs().fence([key]).files[key]
+    return f"{HEARTBEAT_DIFFS}/{path}"
+
+
+def corrupt(objects: ObjectStore, name: str) -> None:
+    """Flip a bit of the first page: the size, the footer and the count of rows stay right."""
+    content = bytearray(objects.read(name))
+    content[60] ^= 0x10
+    objects.delete(name)
+    objects.create(name, bytes(content))
+
+
+def main(uri: str, endpoint: str, jar: str, scratch: str) -> None:
+    lake = LakeSettings(uri=uri, endpoint=endpoint)
+    spark = CLASSIC.model_copy(update={"config": {**CLASSIC.config, "spark.jars": jar}})
+    objects = open_objects(lake)
+    with dg.DagsterInstance.ephemeral() as instance:
+        house = Repairing(Path(scratch), instance, spark, lake)
+        was_sound = house.look().is_sound
+        gone, damaged = object_of(house, WINDOWS[0]), object_of(house, WINDOWS[2])
+        objects.delete(gone)
+        corrupt(objects, damaged)
+        objects.create(ORPHAN, objects.read(object_of(house, WINDOWS[1])))
+        dry = output(house.repair(dry_run=True, remove_orphans=True, grace="0"))
+        young = output(house.repair(dry_run=True))
+        result = house.repair(remove_orphans=True, grace="0")
+        said = output(result)
+        facts = {
+            "was_sound": was_sound,
+            "harmed": [gone, damaged],
+            "dry": [dry["windows_broken"], dry["windows_computed"], dry["orphans"], dry["orphans_removed"]],
+            "young": young["found"].splitlines()[2],
+            "found": said["found"].splitlines(),
+            "mended": [said["windows_computed"], said["orphans_removed"]],
+            "materialized": materialized(result),
+            "rows_are_the_same": house.rows().equals(house.whole),
+            "orphans_left": list(objects.names(ORPHAN)),
+            "is_sound": house.look().is_sound,
+        }
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
