@@ -28,7 +28,8 @@ from pipeline.settings_sections import HousekeepingSettings, LakeSettings, Windo
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.standing import Beginning, Decided, Snapshot
-from tests.lake.builders import Beat, columns_of
+from tests.gcs.apart import fresh_lake, server_apart
+from tests.lake.builders import Beat, columns_of, lake_of
 from tests.lake.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
 
@@ -122,6 +123,33 @@ def test_small_files_become_one_in_the_order_of_event_time_and_the_rows_are_the_
     times = pq.read_table(file, columns=["event_time"])["event_time"].to_pylist()
     assert times == sorted(times)
     assert house.rows() == rows
+
+
+@pytest.mark.gcs
+def test_a_bucket_is_kept_as_a_folder_is() -> None:
+    with server_apart() as endpoint:  # the library sets a table's properties without letting another thread run
+        keep_in(fresh_lake(endpoint))
+
+
+def keep_in(bucket: LakeSettings) -> None:
+    lake = lake_of(bucket)
+    for second in range(MANY):
+        lake.heartbeats().append(columns_of([Beat("a", second), Beat("b", second)]))
+    table = lake.table(HEARTBEATS)
+    (did,) = compact(table, every_hour, "event_time")
+    assert (did.files, did.files_after) == (MANY, 1)
+    assert trim(table, NOTHING).files == MANY
+    current = lake.table(HEARTBEATS).current()
+    assert current is not None
+    assert current.to_pyarrow_table().num_rows == 2 * MANY
+    assert drop_partitions(table, "2026-11-22T00Z").rows == 2 * MANY
+    settings = Settings(lake=bucket)
+    chores = list(Housekeeper(settings, ManualClock(at(LONG_AGO))).chores())
+    assert [chore.failed for chore in chores if chore.failed] == []
+    kept = lake.kept_windows(WINDOWING)
+    kept.raise_to(WINDOWS[1])
+    kept.raise_to(WINDOWS[3])
+    assert kept.since() == WINDOWS[3].start
 
 
 def test_a_compaction_makes_no_window_stale_and_what_lands_afterwards_is_still_missed(tmp_path: Path) -> None:
