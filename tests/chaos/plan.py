@@ -69,7 +69,11 @@ class Plan:
 
 
 def plan_of(
-    seed: int, kills: int, troubles: tuple[Trouble, ...], targets_of: tuple[Target, ...] = tuple(Target)
+    seed: int,
+    kills: int,
+    troubles: tuple[Trouble, ...],
+    targets_of: tuple[Target, ...] = tuple(Target),
+    gap_seconds: tuple[float, float] = KILL_GAP_SECONDS,
 ) -> Plan:
     """The plan of a seed: every target about equally often, and each trouble somewhere in its share of the time."""
     random = Random(seed)
@@ -78,7 +82,7 @@ def plan_of(
         targets += random.sample(targets_of, len(targets_of))
     moments, at = [], 0.0
     for _ in range(kills):
-        at += random.uniform(*KILL_GAP_SECONDS)
+        at += random.uniform(*gap_seconds)
         moments.append(round(at, 1))
     share = at / max(1, len(troubles))
     spells: list[Spell] = []

@@ -64,7 +64,7 @@ start_size = {start_size}
 stop_below = "10s"
 round_seconds = "10s"
 max_seconds = "5m"
-batch_messages = 2000
+batch_messages = 500
 
 [lake]
 uri = "file:lake"
@@ -93,8 +93,11 @@ select max(epoch_us(published) - epoch_us(before)) / 1e6 from (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is played: the faults, and the traffic. `disk_megabytes` is the size of the lake's own disk; none: it has
-    none. The band must be larger than the longest pause of the emulator and the source's jitter together."""
+    """What is played: the faults, and the traffic, which is `live` while there are faults, or else a backlog alone.
+    `disk_megabytes` is the size of the lake's own disk; none: it has none.
+
+    While traffic is live, the band must be larger than a pause of the emulator and the source's jitter together.
+    """
 
     plan: Plan
     folder: Path
@@ -106,6 +109,7 @@ class Asked:
     start_after: str = "20s"
     start_size: int = 50_000
     disk_megabytes: int | None = None
+    live: bool = True
 
     def first(self, clock: Clock) -> datetime:
         """The first event time."""
@@ -156,6 +160,8 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
         source.start()
         until_running(house, process)
         say(f"all of it runs; {source.sent:,} messages were published meanwhile; the faults begin")
+        if not asked.live:
+            source.stop()
         faults.start()
         undone.callback(faults.stop)
 
