@@ -89,8 +89,7 @@ class Heartbeats:
         """
         self._refuse_other_kinds()
         rows = rows_of(columns, self.schema)
-        hours = pc.strftime(rows["event_time"], format=HOUR_FORMAT)
-        self._table.append(rows.append_column(PARTITION, hours).cast(self.schema))
+        self._table.append(rows.append_column(PARTITION, _hours(rows["event_time"])).cast(self.schema))
 
     def _refuse_other_kinds(self) -> None:
         table = None if self._is_checked else self._table.current()
@@ -160,6 +159,12 @@ class Heartbeats:
             return []
         values = {partition[PARTITION] for partition in table.partitions()}
         return sorted(datetime.strptime(value, HOUR_FORMAT).replace(tzinfo=UTC) for value in values)
+
+
+def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The partition of each; the few hours that there are become text, not the times."""
+    hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
+    return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
 
 
 def _event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:

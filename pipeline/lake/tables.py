@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
@@ -157,10 +159,21 @@ class LakeTable:
 
 
 def rows_of(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pa.Table:
-    """Columns by name as a table, in the schema's order and of its types; a column that is not given is left out."""
+    """Columns by name as a table, in the schema's order and of its types; a column that is not given is left out. A map
+    is given as a dict, or as a list of pairs."""
     return pa.table(
-        {column.name: pa.array(columns[column.name], column.type) for column in schema if column.name in columns}
+        {column.name: _array(columns[column.name], column.type) for column in schema if column.name in columns}
     )
+
+
+def _array(values: Sequence[Any], of_type: pa.DataType) -> pa.Array:
+    if not pa.types.is_map(of_type) or not all(isinstance(value, dict) for value in values):
+        return pa.array(values, of_type)
+    # The library takes no dicts; lists of pairs for each row would be much work, most of it the garbage collector's.
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    keys = pa.array(list(chain.from_iterable(values)), of_type.key_type)
+    items = pa.array(list(chain.from_iterable(value.values() for value in values)), of_type.item_type)
+    return pa.MapArray.from_arrays(ends, keys, items)
 
 
 def data_files(table: DeltaTable, partition_column: str) -> list[DataFile]:

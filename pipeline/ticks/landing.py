@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+import numpy as np
+
 from pipeline.clock import Clock, from_us, to_us
-from pipeline.heartbeat import Heartbeat, HeartbeatReader, Rejection, RejectionReason, read_field, read_payload
+from pipeline.heartbeat import HeartbeatReader, Rejection, RejectionReason, read_payload
 from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.quarantine import Quarantine
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.pubsub.subscription import Acknowledged, Subscription
 from pipeline.ticks.budget import Budget, batches
-from pipeline.ticks.tracking import publish_time_us
+from pipeline.ticks.judging import Payload, attributes_of, field_column, judge, publish_time_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,46 +114,42 @@ class SortedOut:
         cls, messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
     ) -> "SortedOut":
         """Judge messages by the contract, once. A heartbeat with an event time below `watermark` is late."""
-        fields = reader.contract.fields
-        publisher_id = reader.contract.publisher_id_attribute
-        watermark_us = None if watermark is None else to_us(watermark)
-        whole = ("message_id", "publish_time", "ordering_key", "attributes", "payload", "landed_at")
-        accepted: dict[str, list[Any]] = {
-            name: [] for name in ("stream_id", "event_time", "publisher_id", *whole, "late", *fields)
+        contract = reader.contract
+        published_us, attributes = [publish_time_us(message) for message in messages], attributes_of(messages)
+        payloads: list[Payload] = (
+            [read_payload(message.data) for message in messages] if contract.payload_is_json else [{}] * len(messages)
+        )
+        judged = judge(attributes, payloads, published_us, reader)
+        whole = {
+            "message_id": [message.message_id for message in messages],
+            "publish_time": published_us,
+            "ordering_key": [message.ordering_key or None for message in messages],
+            "attributes": attributes,
+            "payload": [message.data for message in messages],
+            "landed_at": [to_us(landed_at)] * len(messages),
         }
-        refused: dict[str, list[Any]] = {name: [] for name in ("reason", "detail", *whole)}
+        rows = np.flatnonzero(judged.is_heartbeat).tolist()
+        event_us = judged.event_us[judged.is_heartbeat]
+        is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
+        accepted: dict[str, list[Any]] = {
+            "stream_id": _picked(judged.stream_ids, rows),
+            "event_time": event_us.tolist(),
+            "publisher_id": _picked([held.get(contract.publisher_id_attribute) or None for held in attributes], rows),
+            **{name: _picked(column, rows) for name, column in whole.items()},
+            "late": is_late.tolist(),
+        }
+        known = [payload for payload in _picked(payloads, rows) if not isinstance(payload, Rejection)]
         of_another_kind: Counter[str] = Counter()
-        landed_at_us = to_us(landed_at)
-        for message in messages:
-            published = publish_time_us(message)
-            payload = read_payload(message.data) if reader.contract.payload_is_json else {}
-            known = None if isinstance(payload, Rejection) else payload
-            if isinstance(payload, Rejection) and reader.contract.needs_payload:
-                heartbeat: Heartbeat | Rejection = payload
-            else:
-                heartbeat = reader.read(message.attributes, known, published)
-            if isinstance(heartbeat, Heartbeat) and isinstance(payload, Rejection):
-                heartbeat = payload
-            columns = refused if isinstance(heartbeat, Rejection) else accepted
-            columns["message_id"].append(message.message_id)
-            columns["publish_time"].append(published)
-            columns["ordering_key"].append(message.ordering_key or None)
-            columns["attributes"].append(list(message.attributes.items()))
-            columns["payload"].append(message.data)
-            columns["landed_at"].append(landed_at_us)
-            if isinstance(heartbeat, Rejection):
-                refused["reason"].append(heartbeat.reason.value)
-                refused["detail"].append(heartbeat.detail)
-                continue
-            accepted["stream_id"].append(heartbeat.stream_id)
-            accepted["event_time"].append(heartbeat.event_time_us)
-            accepted["publisher_id"].append(message.attributes.get(publisher_id) or None)
-            accepted["late"].append(watermark_us is not None and heartbeat.event_time_us < watermark_us)
-            for name, kind in fields.items():
-                value = read_field(known or {}, name, kind)
-                accepted[name].append(value)
-                if value is None and (known or {}).get(name) is not None:
-                    of_another_kind[name] += 1
+        for name, kind in contract.fields.items():
+            accepted[name], others = field_column(known, name, kind)
+            if others:
+                of_another_kind[name] = others
+        refused_rows = sorted(judged.rejections)
+        refused: dict[str, list[Any]] = {
+            "reason": [judged.rejections[row].reason.value for row in refused_rows],
+            "detail": [judged.rejections[row].detail for row in refused_rows],
+            **{name: _picked(column, refused_rows) for name, column in whole.items()},
+        }
         return cls(accepted, refused, of_another_kind)
 
     @property
@@ -172,3 +170,7 @@ class SortedOut:
             newest_event_time=from_us(max(event_us)) if event_us else None,
             acknowledged=acknowledged,
         )
+
+
+def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
+    return column if len(rows) == len(column) else [column[row] for row in rows]

@@ -9,11 +9,12 @@ import numpy as np
 
 from pipeline.clock import Clock
 from pipeline.errors import ReadingUnavailable, SnapshotRefused
-from pipeline.heartbeat import Heartbeat, HeartbeatReader, Rejection, read_payload
+from pipeline.heartbeat import HeartbeatReader, read_payload
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from pipeline.pubsub.subscription import Acknowledged, Subscription
 from pipeline.ticks.budget import Budget, batches
+from pipeline.ticks.judging import attributes_of, judge, publish_time_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
@@ -125,35 +126,14 @@ def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
     """The histogram of pulled messages; a rejected one counts by its publish time alone."""
+    published_us = [publish_time_us(message) for message in messages]
     needs_payload = reader.contract.needs_payload
-    publish_us: list[int] = []
-    event_us: list[int] = []
-    rejected_us: list[int] = []
-    for message in messages:
-        published = publish_time_us(message)
-        heartbeat: Heartbeat | Rejection | None = None
-        payload = None
-        if needs_payload:
-            payload = read_payload(message.data)
-            heartbeat = payload if isinstance(payload, Rejection) else None
-        if not isinstance(payload, Rejection):
-            heartbeat = reader.read(message.attributes, payload, published)
-        if isinstance(heartbeat, Heartbeat):
-            publish_us.append(published)
-            event_us.append(heartbeat.event_time_us)
-        else:
-            rejected_us.append(published)
+    payloads = [read_payload(message.data) for message in messages] if needs_payload else None
+    judged = judge(attributes_of(messages), payloads, published_us, reader)
+    published = np.array(published_us, dtype=np.int64)
     return Histogram.of(
-        np.array(publish_us, dtype=np.int64),
-        np.array(event_us, dtype=np.int64),
-        np.array(rejected_us, dtype=np.int64),
+        published[judged.is_heartbeat], judged.event_us[judged.is_heartbeat], published[~judged.is_heartbeat]
     )
-
-
-def publish_time_us(message: Any) -> int:
-    """A plain protobuf message's publish time in microseconds since the epoch."""
-    stamp = message.publish_time
-    return int(stamp.seconds * 1_000_000 + stamp.nanos // 1000)
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pipeline.clock import from_us, iso
-from pipeline.ticks.tracking import publish_time_us
+from pipeline.ticks.judging import publish_time_us
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram

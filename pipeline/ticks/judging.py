@@ -1,0 +1,117 @@
+"""Judging a batch by the message contract: in columns what is usual, and row by row, by the contract's own reader, what
+is not. Both give the same answers; the reader's are the contract.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.clock import to_us, us
+from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field
+
+Attributes = dict[str, str]
+Payload = dict[str, Any] | Rejection
+
+DIGITS = 18
+"""Of milliseconds since the epoch, as the contract reads them; so many fit in an int64."""
+
+UNUSUAL = np.iinfo(np.int64).min
+"""Stands for an event time that is no plain number: the reader judges it."""
+
+PLAIN: Mapping[FieldKind, frozenset[type]] = {
+    FieldKind.NUMBER: frozenset({float, NoneType}),
+    FieldKind.TEXT: frozenset({str, NoneType}),
+    FieldKind.BOOLEAN: frozenset({bool, NoneType}),
+    FieldKind.JSON: frozenset({NoneType}),
+}
+"""Types of values that are taken as they were parsed. JSON knows no number that is not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A batch's verdicts: by row, whether it is a heartbeat, and then its stream and its event time in microseconds; of
+    every other row, why it is none."""
+
+    is_heartbeat: npt.NDArray[np.bool_]
+    stream_ids: list[str | None]
+    event_us: npt.NDArray[np.int64]
+    rejections: Mapping[int, Rejection]
+
+
+def attributes_of(messages: Sequence[Any]) -> list[Attributes]:
+    """Each message's attributes as a dict. The keys and then each value: a protobuf map's items cost twice as much."""
+    return [{key: held[key] for key in held} for held in (message.attributes for message in messages)]
+
+
+def publish_time_us(message: Any) -> int:
+    """A plain protobuf message's publish time in microseconds since the epoch."""
+    stamp = message.publish_time
+    return int(stamp.seconds * 1_000_000 + stamp.nanos // 1000)
+
+
+def judge(
+    attributes: Sequence[Attributes],
+    payloads: Sequence[Payload] | None,
+    published_us: Sequence[int],
+    reader: HeartbeatReader,
+) -> Judged:
+    """The verdicts on messages. `payloads` may be None unless the contract needs them; a message is then not judged by
+    its payload."""
+    contract = reader.contract
+    published = np.array(published_us, dtype=np.int64)
+    stream_ids = [held.get(contract.stream_id_attribute) for held in attributes]
+    if contract.needs_payload:
+        is_heartbeat = np.zeros(len(published), dtype=np.bool_)
+        event_ms = np.zeros(len(published), dtype=np.int64)
+    else:
+        event_ms = _milliseconds([held.get(contract.event_time_attribute) for held in attributes])
+        is_heartbeat = (
+            np.array([bool(stream_id) for stream_id in stream_ids], dtype=np.bool_)
+            & (event_ms >= -(-to_us(contract.first_event_time) // 1000))
+            & (event_ms <= (published + us(contract.max_future_skew)) // 1000)
+        )
+    event_us = np.where(is_heartbeat, event_ms, 0) * 1000
+    rejections: dict[int, Rejection] = {}
+    for row in np.flatnonzero(~is_heartbeat).tolist():
+        payload = None if payloads is None else payloads[row]
+        if contract.needs_payload and isinstance(payload, Rejection):
+            rejections[row] = payload
+            continue
+        known = None if isinstance(payload, Rejection) else payload
+        verdict = reader.read(attributes[row], known, published_us[row])
+        if isinstance(verdict, Heartbeat):
+            is_heartbeat[row], stream_ids[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us
+        else:
+            rejections[row] = verdict
+    for row, payload in enumerate(payloads or ()):
+        if isinstance(payload, Rejection) and row not in rejections:
+            is_heartbeat[row], rejections[row] = False, payload
+    return Judged(is_heartbeat, stream_ids, event_us, rejections)
+
+
+def _milliseconds(written: Sequence[str | None]) -> npt.NDArray[np.int64]:
+    """Each as a number where it is one of plain digits, else UNUSUAL."""
+    return np.array(
+        [
+            int(text) if text and len(text) <= DIGITS and text.isascii() and text.isdigit() else UNUSUAL
+            for text in written
+        ],
+        dtype=np.int64,
+    )
+
+
+def field_column(payloads: Sequence[Mapping[str, Any]], name: str, kind: FieldKind) -> tuple[list[Any], int]:
+    """A compared field of each payload as its configured kind, and how many values were of another kind."""
+    plain = PLAIN[kind]
+    values = [payload.get(name) for payload in payloads]
+    if plain.issuperset(map(type, values)):
+        return values, 0
+    read = [
+        value if type(value) in plain else read_field(payload, name, kind)
+        for value, payload in zip(values, payloads, strict=True)
+    ]
+    return read, sum(one is None and value is not None for one, value in zip(read, values, strict=True))

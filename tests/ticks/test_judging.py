@@ -1,0 +1,135 @@
+"""Judging in columns gives what the contract's own reader says of each row."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from google.pubsub_v1 import PubsubMessage
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.clock import from_us, to_us
+from pipeline.heartbeat import (
+    FieldKind,
+    Heartbeat,
+    HeartbeatReader,
+    MessageContract,
+    Rejection,
+    read_field,
+    read_payload,
+)
+from pipeline.ticks.landing import SortedOut
+from pipeline.ticks.tracking import histogram_of
+from pipeline.watermark.histogram import NO_EVENT, Histogram
+from tests.ticks.fakes import CONTRACT
+from tests.watermark.builders import START, at
+
+NOW = to_us(at(100_000))
+FIRST, LAST = to_us(CONTRACT.first_event_time), NOW + to_us(START + CONTRACT.max_future_skew) - to_us(START)
+FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind.BOOLEAN, "other": FieldKind.JSON}
+CONTRACTS = (
+    replace(CONTRACT, fields=FIELDS),
+    replace(CONTRACT, fields={}, payload_is_json=False),
+    replace(CONTRACT, fields=FIELDS, event_time_field="load"),
+    replace(CONTRACT, fields=FIELDS, stream_id_field="status"),
+    replace(CONTRACT, fields=FIELDS, first_event_time=CONTRACT.first_event_time + timedelta(microseconds=1)),
+    replace(CONTRACT, fields=FIELDS, max_future_skew=CONTRACT.max_future_skew - timedelta(microseconds=1)),
+)
+
+times = st.one_of(
+    st.integers(FIRST // 1000 - 2, FIRST // 1000 + 2).map(str),
+    st.integers(LAST // 1000 - 2, LAST // 1000 + 2).map(str),
+    st.integers(FIRST // 1000, LAST // 1000).map(str),
+    st.integers(-(10**19), 10**19).map(str),
+    st.sampled_from(["", "yesterday", "2026-11-01T00:00:00Z", "2026-11-01T01:00:00.5+01:00", "٣", "²", "1_0", " 1"]),
+    st.text(max_size=3),
+)
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 2**60), st.floats(allow_nan=False, allow_infinity=False), st.text("ab")
+)
+payloads = st.one_of(
+    st.dictionaries(st.sampled_from(sorted(FIELDS)), values).map(orjson.dumps),
+    st.sampled_from([b"", b"{}", b"[1]", b"null", b"\xff", b'{"load": 1', b'{"other": [1, {}]}']),
+)
+
+
+@st.composite
+def drawn_messages(draw: st.DrawFn) -> list[Any]:
+    drawn = []
+    for number in range(draw(st.integers(0, 8))):
+        attributes = {
+            "event_time": draw(st.none() | times),
+            "stream_id": draw(st.sampled_from([None, "", "a", "b"])),
+            "heartbeat_id": draw(st.sampled_from([None, "", "own"])),
+        }
+        drawn.append(message(number, attributes, draw(payloads), ordering_key=draw(st.sampled_from(["", "k"]))))
+    return drawn
+
+
+def message(number: int, attributes: Mapping[str, str | None], payload: bytes, ordering_key: str = "") -> Any:
+    return PubsubMessage(
+        data=payload,
+        attributes={name: value for name, value in attributes.items() if value is not None},
+        message_id=f"m{number}",
+        publish_time=from_us(NOW),
+        ordering_key=ordering_key,
+    )._pb
+
+
+def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, Mapping[str, Any]]:
+    """What the contract says of one message, and its payload."""
+    payload = read_payload(one.data) if contract.payload_is_json else {}
+    if isinstance(payload, Rejection):
+        verdict = payload if contract.needs_payload else HeartbeatReader(contract).read(one.attributes, None, NOW)
+        return (verdict if isinstance(verdict, Rejection) else payload), {}
+    return HeartbeatReader(contract).read(one.attributes, payload, NOW), payload
+
+
+@given(drawn_messages(), st.sampled_from(CONTRACTS), st.none() | st.integers(FIRST, LAST))
+@example([message(0, {"event_time": "9" * 18, "stream_id": "a"}, b"{}")], CONTRACTS[0], None)
+def test_a_batch_is_sorted_out_as_each_of_its_messages_is(
+    messages: list[Any], contract: MessageContract, watermark_us: int | None
+) -> None:
+    sorted_out = SortedOut.of(
+        messages,
+        HeartbeatReader(contract),
+        None if watermark_us is None else from_us(watermark_us),
+        from_us(NOW),
+    )
+    accepted, refused, others = [], [], dict.fromkeys(contract.fields, 0)
+    for one in messages:
+        verdict, payload = by_row(contract, one)
+        whole = (one.message_id, NOW, one.ordering_key or None, sorted(one.attributes.items()), one.data, NOW)
+        if isinstance(verdict, Rejection):
+            refused.append((*whole, verdict.reason.value, verdict.detail))
+            continue
+        fields = [read_field(payload, name, kind) for name, kind in contract.fields.items()]
+        for name, value in zip(contract.fields, fields, strict=True):
+            others[name] += value is None and payload.get(name) is not None
+        is_late = watermark_us is not None and verdict.event_time_us < watermark_us
+        publisher_id = one.attributes.get("heartbeat_id") or None
+        accepted.append((*whole, verdict.stream_id, verdict.event_time_us, publisher_id, is_late, *fields))
+    assert rows_of(sorted_out.refused, "reason", "detail") == refused
+    names = ("stream_id", "event_time", "publisher_id", "late", *contract.fields)
+    assert rows_of(sorted_out.accepted, *names) == accepted
+    assert sorted_out.of_another_kind == {name: count for name, count in others.items() if count}
+
+
+def rows_of(columns: Mapping[str, Any], *more: str) -> list[Any]:
+    names = ("message_id", "publish_time", "ordering_key", "attributes", "payload", "landed_at", *more)
+    assert set(columns) == set(names)
+    held = {**columns, "attributes": [sorted(dict(one).items()) for one in columns["attributes"]]}
+    return list(zip(*(held[name] for name in names), strict=True))
+
+
+@given(drawn_messages(), st.sampled_from(CONTRACTS))
+def test_the_histogram_of_a_batch_is_the_sum_of_its_messages(messages: list[Any], contract: MessageContract) -> None:
+    reader = HeartbeatReader(contract)
+    apart = sum((histogram_of([one], reader) for one in messages), start=Histogram.empty())
+    assert histogram_of(messages, reader) == apart
+    verdicts = [by_row(replace(contract, payload_is_json=contract.needs_payload), one)[0] for one in messages]
+    event_us = [verdict.event_time_us for verdict in verdicts if isinstance(verdict, Heartbeat)]
+    assert apart.oldest_event_us == min(event_us, default=None)
+    assert int(apart.count[apart.event_bucket == NO_EVENT].sum()) == len(messages) - len(event_us)
