@@ -64,16 +64,24 @@ def staleness_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
     def staleness(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         now, watermark = clock.now(), lake.tracking_log(USER).catch_up().watermark
         checker = lake.staleness(USER, windowing, lookback)
-        missed = checker.check()
+        missed = checker.step()
         if checker.checked is not None:
             lake.checked(USER).keep(checker.checked)
         late = lake.late(USER, windowing).since(late_since(watermark, now))
-        results = [missed_result(missed, settings), late_result(late, settings)]
+        results = [late_result(late, settings)]
+        if not missed.left:
+            results.insert(0, missed_result(missed, settings))
         if now - memory.audited_at >= AUDIT_EVERY:
             log, heartbeats, quarantine = lake.tracking_log(USER), lake.heartbeats(USER), lake.quarantine(USER)
             results.append(lost_result(audit(log, heartbeats, quarantine, now - LOST_WITHIN), settings))
             memory.audited_at = now
         events, said = memory.news(results), "; ".join(str(result.description) for result in results)
+        if missed.left:
+            reason = (
+                f"{said}. A long check of what is missed is under way: {missed.left} commits, manifests, files or hours "
+                "of the tables are still to be looked at, and then perhaps others; the next tick goes on"
+            )
+            return dg.SensorResult(skip_reason=dg.SkipReason(reason), asset_events=list(events))
         kept_since = lake.kept_windows(windowing).since()
         stale = to_compute_again(missed, watermark, settings.windows.recompute_within, kept_since)
         stale = [window for window in stale if now - memory.asked.get(window, EPOCH) >= ASKED_AGAIN_AFTER]

@@ -1,6 +1,6 @@
 """Which heartbeats of some files first landed with them: the files' rows, less what the version before them held."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ ARRIVED = pa.schema(
 
 READ = ("stream_id", "event_time", "publisher_id", "message_id")
 
+FILES_AT_ONCE = 200
+"""Opened, and the whole event hours that they are of, before it says how many are left."""
+
 
 class Arrivals:
     """Reads first landings from the table of heartbeats."""
@@ -37,8 +40,9 @@ class Arrivals:
         self._heartbeats = heartbeats
         self._log = log
 
-    def first_in(self, files: Sequence[AddedFile], before_us: int) -> pa.Table:
-        """The heartbeats below an event time that first landed with these files, each once, with its version.
+    def first_in(self, files: Sequence[AddedFile], before_us: int) -> Generator[int, None, pa.Table]:
+        """The heartbeats below an event time that first landed with these files, each once, with its version. Now and
+        then it says how many files are left.
 
         The version before the oldest of the files says what had landed before. One event hour is held at a time, and
         of what had landed before, the streams of these heartbeats alone. Assumption: copies that came later than the
@@ -49,8 +53,12 @@ class Arrivals:
         for file in files:
             by_hour.setdefault(file.partition, []).append(file)
         known = self._version(min(file.version for file in files) - 1)
-        found = []
+        found, left, read = [], len(files), 0
         for hour, of_hour in sorted(by_hour.items()):
+            if read >= FILES_AT_ONCE:
+                yield left
+                read = 0
+            left, read = left - len(of_hour), read + len(of_hour)
             rows = earliest(pa.concat_tables([self._rows(file, before_us) for file in of_hour]))
             if rows.num_rows and known is not None:
                 held = self._held(known, hour, rows)

@@ -3,7 +3,7 @@
 It reads both, hour by hour, and so serves where following their logs does not: commits or replaced files were removed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +23,8 @@ from pipeline.lake.tables import MOMENT, table_errors
 from pipeline.watermark.histogram import Ints
 
 HOUR = timedelta(hours=1)
+HOURS_AT_ONCE = 6
+"""Of 10,000 streams, an hour of both tables takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,11 @@ class Compared:
     untold: frozenset[str]
 
 
-def compared(heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, int], reach: Reach) -> Compared:
-    """What has landed against the windows of `computed`, which has their starts in microseconds, by key.
+def compared(
+    heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, int], reach: Reach
+) -> Generator[int, None, Compared]:
+    """What has landed against the windows of `computed`, which has their starts in microseconds, by key. After every
+    few event hours it says how many are left.
 
     A window holds a heartbeat if a row of it has the stream, the event time, and the message id of one of its copies.
     Which version a heartbeat first landed with cannot be told: the newest is taken. One event hour is in memory at a
@@ -46,7 +51,10 @@ def compared(heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, i
     length_us = us(reach.windowing.length)
     wanted = np.unique(np.concatenate([starts - before_us for before_us in reach.starts(0)]))
     found, untold = [ARRIVED.empty_table()], set[str]()
-    for hour in sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()}):
+    hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
+    for number, hour in enumerate(hours):
+        if number and number % HOURS_AT_ONCE == 0:
+            yield len(hours) - number
         begins_us = to_us(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC))
         overlapping = wanted[(wanted > begins_us - length_us) & (wanted < begins_us + us(HOUR))]
         if not len(overlapping):

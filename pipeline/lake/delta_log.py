@@ -17,6 +17,9 @@ from pipeline.lake.tables import LakeTable, table_errors
 READERS = 8
 """Commits that are read at the same time: on a bucket, each is a request of its own."""
 
+COMMITS_AT_ONCE = 1000
+"""On a bucket some ten seconds, so that a sensor's tick has time for one such stretch."""
+
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
@@ -50,17 +53,25 @@ class DeltaLog:
         What a compaction wrote brings nothing new and is passed over. Raises ObjectMissing where one of the commits
         was removed from the log, as the library does a month after a checkpoint; LakeError where it cannot be read.
         """
+        for _ in self.read(after, through):
+            pass
+        for version in range(after + 1, through + 1):
+            yield from self._known[version]
+
+    def read(self, after: int, through: int) -> Iterator[int]:
+        """Read the commits that `added` needs, so many at a time, and say in between how many are left. Raises what it
+        raises; what was read by then is kept, and who begins again goes on from there."""
         if self._opened != self._table.opened:  # another table may be in its place
             self._known.clear()
             self._opened = self._table.opened
-        wanted = range(after + 1, through + 1)
-        absent = [version for version in wanted if version not in self._known]
-        if absent:
+        absent = [version for version in range(after + 1, through + 1) if version not in self._known]
+        for first in range(0, len(absent), COMMITS_AT_ONCE):
+            some = absent[first : first + COMMITS_AT_ONCE]
             with ThreadPoolExecutor(READERS, thread_name_prefix="delta-log") as pool:
-                for version, files in zip(absent, pool.map(self._read, absent), strict=True):
-                    self._known[version] = files  # one by one: who is interrupted goes on from here
-        for version in wanted:
-            yield from self._known[version]
+                for version, files in zip(some, pool.map(self._read, some), strict=True):
+                    self._known[version] = files
+            if left := len(absent) - first - len(some):
+                yield left
 
     def forget(self, through: int) -> None:
         """Keep nothing of the versions up to this one: nobody asks for them again."""

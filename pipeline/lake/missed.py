@@ -45,7 +45,8 @@ class Missed:
     """What landed after its window was computed, as of these versions of the two tables.
 
     Each heartbeat is counted once, in its own window, until that has been computed again; then it is `mended`, which
-    is counted since the lake's first check.
+    is counted since the lake's first check. While a long check is under way, this is what the one before it said, and
+    `left` is how many commits, manifests, files or hours are still to be looked at before it goes on with others.
     """
 
     heartbeats_version: int = -1
@@ -54,6 +55,7 @@ class Missed:
     by_stream: Mapping[str, int] = field(default_factory=dict)
     stale: Sequence[StaleWindow] = ()
     mended: int = 0
+    left: int = 0
 
     @property
     def total(self) -> int:

@@ -10,24 +10,33 @@ only if it may hold event times that a window was computed without.
 """
 
 import logging
-from collections.abc import Mapping, Set
+from collections.abc import Generator, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeAlias
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from pipeline.clock import to_us, us
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.arrivals import Arrivals, earliest
 from pipeline.lake.checked import Checked
 from pipeline.lake.comparison import compared
-from pipeline.lake.delta_log import DeltaLog
+from pipeline.lake.delta_log import READERS, DeltaLog
 from pipeline.lake.diffs import HeartbeatDiffs
 from pipeline.lake.missed import Missed, Reach, StaleWindow, Unread, judged, with_later_copies
 from pipeline.lake.tables import LakeTable
 from pipeline.windows import Windowing
 
 logger = logging.getLogger(__name__)
+
+MANIFESTS_AT_ONCE = 500
+"""Of runs, read before a long check says how many are left."""
+
+Look: TypeAlias = Generator[int, None, tuple[Checked, Missed]]
+"""A check that says now and then how much is left of what it is reading, and ends with what it found."""
 
 COMMITS_KEPT = 2000
 """Of the newest versions, what they added is remembered: a run that has read one of them may still commit."""
@@ -59,26 +68,54 @@ class Staleness:
         self._diffs_log = DeltaLog(diffs.table)
         self._arrivals = Arrivals(heartbeats, self._heartbeats_log)
         self._missed: Missed | None = None
+        self._under_way: tuple[tuple[str, str], Look] | None = None
         self._computed: Mapping[str, int] = {}
         self._computed_at = (0, -1)
 
     def check(self) -> Missed:
         """What is missed and stale now. Raises LakeError."""
+        missed = self.step()
+        while self._under_way is not None:
+            missed = self.step()
+        return missed
+
+    def step(self) -> Missed:
+        """The same for who has little time: one stretch of a long check, which the next call goes on with. A check of
+        what a few minutes bring is done in one. Raises LakeError; the next call begins the check again, and has what
+        was read of the tables' logs by then."""
         # In this order: a window that is computed in between may have read more than this version, never less.
         heartbeats, diffs = self._heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
+            self._under_way = None
             return Missed()
-        now = (heartbeats.version(), diffs.version())
-        before = self._before((str(heartbeats.metadata().id), str(diffs.metadata().id)), now)
-        if self._missed is None or (before.heartbeats_version, before.diffs_version) != now:
-            try:
-                self.checked, self._missed = self._after(before, *now)
-            except ObjectMissing as gone:
-                logger.info("the tables are compared as a whole, because %s", gone)
-                self.checked, self._missed = self._compared(before, *now)
-            self._heartbeats_log.forget(now[0] - COMMITS_KEPT)
-            self._diffs_log.forget(now[1])
+        tables, now = (str(heartbeats.metadata().id), str(diffs.metadata().id)), (heartbeats.version(), diffs.version())
+        before = self._before(tables, now)
+        if self._under_way is None or self._under_way[0] != tables:
+            if self._missed is not None and (before.heartbeats_version, before.diffs_version) == now:
+                return self._missed
+            self._under_way = tables, self._look(before, *now)
+        try:
+            left = next(self._under_way[1])
+        except StopIteration as end:
+            self.checked, self._missed = end.value
+        except BaseException:
+            self._under_way = None
+            raise
+        else:
+            return replace(self._missed or Missed(), left=left)
+        self._under_way = None
         return self._missed
+
+    def _look(self, before: Checked, heartbeats_version: int, diffs_version: int) -> Look:
+        """A check as of these versions."""
+        try:
+            found = yield from self._after(before, heartbeats_version, diffs_version)
+        except ObjectMissing as gone:
+            logger.info("the tables are compared as a whole, because %s", gone)
+            found = yield from self._compared(before, heartbeats_version, diffs_version)
+        self._heartbeats_log.forget(heartbeats_version - COMMITS_KEPT)
+        self._diffs_log.forget(diffs_version)
+        return found
 
     def _before(self, tables: tuple[str, str], now: tuple[int, int]) -> Checked:
         """What the last check left, unless it was of other tables: one may have been lost, and begun again."""
@@ -87,16 +124,18 @@ class Staleness:
             return last
         return Checked(tables)
 
-    def _after(self, before: Checked, heartbeats_version: int, diffs_version: int) -> tuple[Checked, Missed]:
+    def _after(self, before: Checked, heartbeats_version: int, diffs_version: int) -> Look:
         computed = self._computed_windows(diffs_version)
+        yield from self._diffs_log.read(before.diffs_version, diffs_version)
         changed = computed.keys() & {
             file.partition for file in self._diffs_log.added(before.diffs_version, diffs_version)
         }
-        versions, unknown = self._versions(changed)
+        versions, unknown = yield from self._versions(changed)
         # For windows that stand as they stood, what came after the last check; for the others, after what they read.
         unread = versions if changed == computed.keys() else {**versions, "": before.heartbeats_version}
         base = min(unread.values(), default=heartbeats_version)
         end_us = max(computed.values(), default=0) + us(self._reach.windowing.length)
+        yield from self._heartbeats_log.read(base, heartbeats_version)
         files = [
             file
             for file in self._heartbeats_log.added(base, heartbeats_version)
@@ -107,20 +146,24 @@ class Staleness:
             files = with_later_copies(files, Unread.of(self._reach, of_each))
         arrived = before.arrived
         if files:
-            arrived = earliest(pa.concat_tables([arrived, self._arrivals.first_in(files, end_us)]))
-        reached, without_manifest = self._versions((computed.keys() & self._reach.keys_reached_by(arrived)) - changed)
+            first = yield from self._arrivals.first_in(files, end_us)
+            arrived = earliest(pa.concat_tables([arrived, first]))
+        reached, without_manifest = yield from self._versions(
+            (computed.keys() & self._reach.keys_reached_by(arrived)) - changed
+        )
         unknown |= without_manifest | ((before.unknown & computed.keys()) - changed)
         now = replace(before, heartbeats_version=heartbeats_version, diffs_version=diffs_version, arrived=arrived)
         return self._judged(now, {**versions, **reached}, unknown)
 
-    def _compared(self, before: Checked, heartbeats_version: int, diffs_version: int) -> tuple[Checked, Missed]:
+    def _compared(self, before: Checked, heartbeats_version: int, diffs_version: int) -> Look:
         """The same from the tables' contents. A window is unknown if one in its lookback has read more than it has, or
         stands from nobody knows what, or is not computed: what has landed there may have landed in between."""
         computed = self._computed_windows(diffs_version)
-        versions, unknown = self._versions(computed.keys())
-        found = compared(
+        diffs = self._diffs.table.at(diffs_version)
+        versions, unknown = yield from self._versions(computed.keys(), diffs)
+        found = yield from compared(
             self._heartbeats.at(heartbeats_version),
-            self._diffs.table.at(diffs_version),
+            diffs,
             {key: computed[key] for key in versions},
             self._reach,
         )
@@ -159,13 +202,23 @@ class Staleness:
             self._computed_at = at
         return self._computed
 
-    def _versions(self, windows: Set[str]) -> tuple[dict[str, int], set[str]]:
+    def _versions(
+        self, windows: Set[str], at: DeltaTable | None = None
+    ) -> Generator[int, None, tuple[dict[str, int], set[str]]]:
         """The version that each of these windows was computed from, and those of which nobody knows any more."""
-        found: dict[str, int] = {}
-        gone: set[str] = set()
-        for key, run in self._diffs.runs(windows).items() if windows else ():
-            try:
-                found[key] = int(self._diffs.manifest(run)["heartbeats_version"])
-            except (ObjectMissing, CorruptObject):
-                gone.add(key)
-        return found, gone
+        runs = self._diffs.runs(windows, at) if windows else {}
+        names, version_of = sorted(set(runs.values())), dict[str, int | None]()
+        for first in range(0, len(names), MANIFESTS_AT_ONCE):
+            if first:
+                yield len(names) - first
+            some = names[first : first + MANIFESTS_AT_ONCE]
+            with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+                version_of |= zip(some, pool.map(self._version_of, some), strict=True)
+        known = {key: version for key, run in runs.items() if (version := version_of[run]) is not None}
+        return known, runs.keys() - known.keys()
+
+    def _version_of(self, run: str) -> int | None:
+        try:
+            return int(self._diffs.manifest(run)["heartbeats_version"])
+        except (ObjectMissing, CorruptObject):
+            return None

@@ -86,9 +86,9 @@ class WindowedTable:
         """The version of `heartbeats` that each computed window was read from, by its run's manifest."""
         return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
 
-    def runs(self, windows: Iterable[str]) -> dict[str, str]:
-        """The run that each of these windows stands from; a window that is not computed is left out."""
-        by_window = _files_by_window(self.table.current(), set(windows))
+    def runs(self, windows: Iterable[str], at: DeltaTable | None = None) -> dict[str, str]:
+        """The run that each of these windows stands from, now or in a version; one that is not computed is left out."""
+        by_window = _files_by_window(self.table.current() if at is None else at, set(windows))
         return {key: _run_of(path) for key, paths in by_window.items() for path in paths}
 
     def fence(self, windows: Iterable[str]) -> Fence:

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ObjectMissing
-from pipeline.lake import arrivals
+from pipeline.lake import arrivals, comparison, delta_log
+from pipeline.lake import staleness as staleness_module
 from pipeline.lake.checked import FOLDER, Checked
 from pipeline.lake.diffs import MANIFESTS
 from pipeline.lake.missed import Missed
@@ -92,6 +93,68 @@ def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tup
     assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
     assert anew.stale.keys() >= truth.stale.keys()
     shutil.rmtree(history.folder)
+
+
+@pytest.fixture
+def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a check is as short as it can be."""
+    monkeypatch.setattr(delta_log, "COMMITS_AT_ONCE", 1)
+    monkeypatch.setattr(staleness_module, "MANIFESTS_AT_ONCE", 1)
+    monkeypatch.setattr(arrivals, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(comparison, "HOURS_AT_ONCE", 1)
+
+
+@pytest.mark.usefixtures("one_at_once")
+@hypothesis.settings(bounded, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck))
+@given(st.lists(st.one_of(steps, st.tuples(st.just("step"), st.none())), max_size=25), st.booleans())
+def test_in_steps_between_which_others_land_and_compute_it_comes_to_the_same(
+    steps: list[tuple[str, object]], is_vacuumed: bool
+) -> None:
+    history = new_history()
+    staleness, under_way = history.staleness(), list[UnderWay]()
+    for step, argument in steps:
+        match step:
+            case "land":
+                history.land(beats_of(history, argument))  # type: ignore[arg-type]
+            case "compute":
+                history.compute(*argument)  # type: ignore[misc]
+            case "start":
+                under_way.append(history.start(*argument))  # type: ignore[misc]
+            case "finish" if under_way:
+                history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
+            case "step":
+                staleness.step()
+    if is_vacuumed:
+        history.compact()
+        history.vacuum()
+    while staleness.step().left:
+        pass
+    found, truth = found_in(staleness.check()), history.truth()
+    assert (found.by_window, found.by_stream) == (truth.by_window, truth.by_stream)
+    assert found.stale.keys() >= truth.stale.keys()
+    assert is_vacuumed or found == truth
+    shutil.rmtree(history.folder)
+
+
+@pytest.mark.usefixtures("one_at_once")
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: History, is_cut: bool) -> None:
+    for number in range(6):
+        history.land([Beat("a", number * 60.0, message_id=f"m{number}"), Beat("b", number * 3600.0, message_id="far")])
+        history.compute(number, number)
+    history.land([Beat("b", 45, message_id="late")])
+    if is_cut:
+        history.compact()
+        history.vacuum()
+    staleness, said = history.staleness(), list[Missed]()
+    while not said or said[-1].left:
+        said.append(staleness.step())
+    assert [missed.total for missed in said] == [0] * (len(said) - 1) + [1]
+    assert len(said) > 12
+    assert [missed.left for missed in said[:5]] == [6, 5, 4, 3, 2]
+    assert found_in(said[-1]).stale.keys() >= history.truth().stale.keys()
+    assert history.staleness().check() == said[-1]
+    assert staleness.step() is said[-1]
 
 
 def test_a_heartbeat_that_lands_after_its_window_was_computed_is_missed_by_it_and_by_whose_lookback_reaches_it(
@@ -206,7 +269,7 @@ def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same
     history.compact()
     history.vacuum()
     with pytest.raises(ObjectMissing):
-        history.staleness()._after(Checked(("", "")), 2, 1)
+        list(history.staleness()._after(Checked(("", "")), 2, 1))
     missed = history.staleness().check()
     assert found_in(missed) == history.truth()
     assert missed.total == 1
