@@ -22,6 +22,9 @@ from tests.chaos.house import MARK, ROOT, House, is_alive
 from tests.chaos.plan import SERVICES, Plan, Spell, Target, Trouble
 
 STEP_SECONDS = 0.2
+PATIENT_SECONDS = 10.0
+"""How long a moment is kept for the target that has its turn: a run that was just started has tasks soon."""
+
 WAITED_SECONDS = 40.0
 """How long a kill waits when no target that is still to be killed is there; then a service is taken instead."""
 
@@ -135,9 +138,11 @@ class Faults:
     # Kills
 
     def _kill_one(self) -> None:
-        """Kill the first target in the plan's order that is there. One that is not has its turn at the next moment."""
+        """Kill what has its turn, or, if that is not there for a while, the first later target that is. What was not
+        there has its turn at the next moment."""
         planned = self._moments[0]
-        for target in self._targets:
+        patient = self._now() - planned < PATIENT_SECONDS
+        for target in self._targets[:1] if patient else self._targets:
             if self._kill(target, planned, ""):
                 self._targets.remove(target)
                 self._moments.pop(0)
