@@ -78,8 +78,8 @@ def staleness_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
         events, said = memory.news(results), "; ".join(str(result.description) for result in results)
         if missed.left:
             reason = (
-                f"{said}. A long check of what is missed is under way: {missed.left} commits, manifests, files or hours "
-                "of the tables are still to be looked at, and then perhaps others; the next tick goes on"
+                f"{said}. A long check of what is missed is under way: {missed.left} commits, manifests, files or "
+                "hours of the tables are still to be looked at, and then perhaps others; the next tick goes on"
             )
             return dg.SensorResult(skip_reason=dg.SkipReason(reason), asset_events=list(events))
         kept_since = lake.kept_windows(windowing).since()
