@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -23,6 +23,8 @@ from pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED
 CLAUSE = re.compile(r'([a-z_.]+) = "([^"]*)"')
 REQUEST, RESPONSE = ListTimeSeriesRequest.pb(), ListTimeSeriesResponse.pb()
 PROJECT = "tidemark-test"
+START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+"""When the clocks of these tests begin."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Readings by Cloud Monitoring, against a server on loopback that has its delays, gaps and errors."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import grpc
 import pytest
@@ -20,9 +19,8 @@ from pipeline.pubsub.monitoring import (
     monitoring_client,
 )
 from tests.emulator import free_port
-from tests.pubsub.fake_monitoring import PROJECT, FakeMonitoring, Series, served
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
 
-START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"
 TIMEOUT = timedelta(seconds=5)
@@ -37,26 +35,8 @@ def at(count: float) -> datetime:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
-def fake(clock: ManualClock) -> FakeMonitoring:
-    return FakeMonitoring(clock.now)
-
-
-@pytest.fixture
-def client(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
-    with served(fake) as address:
-        client = monitoring_client(address)
-        yield client
-        client.transport.close()
-
-
-@pytest.fixture
-def backlog(client: MetricServiceClient, clock: ManualClock) -> MonitoringBacklog:
-    return MonitoringBacklog(client, PATH, clock, TIMEOUT)
+def backlog(monitoring: MetricServiceClient, clock: ManualClock) -> MonitoringBacklog:
+    return MonitoringBacklog(monitoring, PATH, clock, TIMEOUT)
 
 
 def test_a_point_says_what_was_published_before_the_sample_less_its_age(
@@ -110,7 +90,7 @@ def test_after_a_gap_the_last_point_holds_until_it_is_too_old(
 
 
 def test_an_old_point_is_not_taken_from_a_server_that_sends_it_all_the_same(
-    fake: FakeMonitoring, client: MetricServiceClient, clock: ManualClock
+    fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     fake.sampled(BASE, at(0), age=5)
     later = ManualClock(at(0) + LOOK_BACK)
@@ -119,7 +99,7 @@ def test_an_old_point_is_not_taken_from_a_server_that_sends_it_all_the_same(
         """A client whose requests ask for more than the backlog wants."""
 
         def list_time_series(self, *, request: dict[str, object], **options: object) -> object:
-            return client.list_time_series(
+            return monitoring.list_time_series(
                 request=request | {"interval": {"start_time": at(-3600), "end_time": at(3600)}}, **options
             )
 
@@ -208,12 +188,12 @@ def test_another_refusal_is_said_as_it_is(fake: FakeMonitoring, backlog: Monitor
 
 @pytest.mark.timeout(60)
 def test_a_server_that_does_not_answer_in_time_leaves_the_backlog_unknown(
-    fake: FakeMonitoring, client: MetricServiceClient, clock: ManualClock
+    fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     fake.sampled(BASE, at(-60), age=30)
     fake.answering.clear()
     with pytest.raises(ReadingUnavailable):
-        MonitoringBacklog(client, PATH, clock, timedelta(seconds=0.3)).read()
+        MonitoringBacklog(monitoring, PATH, clock, timedelta(seconds=0.3)).read()
 
 
 @pytest.mark.timeout(60)

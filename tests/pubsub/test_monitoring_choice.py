@@ -1,8 +1,7 @@
 """Which reading is taken: a snapshot's, and Cloud Monitoring's where that is refused or too large."""
 
 import logging
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -19,7 +18,7 @@ from pipeline.lake.disk import DiskObjects
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
 from pipeline.pubsub.choice import AutoBacklog
-from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, MonitoringBacklog, monitoring_client
+from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, MonitoringBacklog
 from pipeline.pubsub.provision import provision
 from pipeline.settings import PubSubSettings, Settings
 from pipeline.ticks.budget import Budget
@@ -28,9 +27,8 @@ from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
 from resources.pubsub import PubSubResource
 from tests.pubsub.builders import Altered, raising, subscription_of
-from tests.pubsub.fake_monitoring import PROJECT, FakeMonitoring, served
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 
-START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 PATH = f"projects/{PROJECT}/subscriptions/heartbeats-base"
 WEEK_SECONDS = 7 * 24 * 3600
 MINUTE = timedelta(minutes=1)
@@ -55,26 +53,8 @@ class Snapshots:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(START)
-
-
-@pytest.fixture
 def snapshots(clock: ManualClock) -> Snapshots:
     return Snapshots(clock)
-
-
-@pytest.fixture
-def fake(clock: ManualClock) -> FakeMonitoring:
-    return FakeMonitoring(clock.now)
-
-
-@pytest.fixture
-def monitoring(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
-    with served(fake) as address:
-        client = monitoring_client(address)
-        yield client
-        client.transport.close()
 
 
 def auto(

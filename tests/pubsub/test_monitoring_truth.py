@@ -21,9 +21,8 @@ from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
 from pipeline.watermark.standing import Beginning, Snapshot, Standing
-from tests.pubsub.fake_monitoring import PROJECT, FakeMonitoring, served
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 
-START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 NEVER = datetime.max.replace(tzinfo=UTC)
 MINUTES = 15
 TIMEOUT = timedelta(seconds=5)

@@ -1,0 +1,28 @@
+"""A Cloud Monitoring on loopback, its clock, and a client of it."""
+
+from collections.abc import Iterator
+
+import pytest
+from google.cloud.monitoring_v3 import MetricServiceClient
+
+from pipeline.clock import ManualClock
+from pipeline.pubsub.monitoring import monitoring_client
+from tests.pubsub.fake_monitoring import START, FakeMonitoring, served
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(START)
+
+
+@pytest.fixture
+def fake(clock: ManualClock) -> FakeMonitoring:
+    return FakeMonitoring(clock.now)
+
+
+@pytest.fixture
+def monitoring(fake: FakeMonitoring) -> Iterator[MetricServiceClient]:
+    with served(fake) as address:
+        client = monitoring_client(address)
+        yield client
+        client.transport.close()
