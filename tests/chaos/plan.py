@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from random import Random
 
-KILL_GAP_SECONDS = (8.0, 20.0)
+KILL_GAP_SECONDS = (10.0, 24.0)
 """Between two kills: some things are still coming back when the next is killed, and not everything is always down."""
 
 SPELL_GAP_SECONDS = 5.0
