@@ -1,8 +1,10 @@
-"""One real Spark session for all of these tests, with the settings that production sessions have."""
+"""One real Spark session for all of these tests, with the settings that production sessions have; and a cluster for
+those that need one."""
 
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,6 +12,7 @@ from pyspark.sql import SparkSession
 from pipeline.settings import Settings, SparkSettings
 from pipeline.spark.java import set_java_home
 from pipeline.spark.session import session_config
+from tests.spark.standalone import connect_server
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +27,10 @@ def spark() -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[str]:
+    """A Connect server on a cluster of its own, whose workers' folders are in the test's."""
+    with connect_server(tmp_path) as address:
+        yield address

@@ -1,15 +1,35 @@
-"""A standalone cluster on loopback: a master and workers, each a JVM of its own."""
+"""A standalone cluster on loopback, and a Connect server on it: a master and workers, each a JVM of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
 
+from pipeline.clock import SystemClock
 from pipeline.services.processes import ServiceSpec, Supervisor, listens
+from pipeline.services.spark_server import TOKEN, spark_server
+from pipeline.settings import Settings, SparkSettings
 from pipeline.spark.java import java_home
 from tests.emulator import HOST, free_port
 
 READY_WITHIN_SECONDS = 90
+SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)
+SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """The address of a Connect server that asks for SECRET, on a cluster of two workers, until the block is left."""
+    supervisor = Supervisor(folder / "services", SystemClock(), lambda _: None)
+    try:
+        master = start_cluster(supervisor, folder)
+        address = f"sc://localhost:{free_port()}"
+        spark = SparkSettings(remote=address, server_master=master, driver_memory="1g", config=SMALL)
+        supervisor.start(spark_server(Settings(spark=spark), folder, {TOKEN: SECRET}))
+        yield address
+    finally:
+        supervisor.stop()
 
 
 def start_cluster(supervisor: Supervisor, folder: Path, *, workers: int = 2) -> str:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,31 +12,14 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
-from pipeline.services.processes import Supervisor
-from pipeline.services.spark_server import TOKEN, spark_server
-from pipeline.settings import LakeSettings, PubSubSettings, Settings, SparkSettings
-from tests.emulator import free_port
+from pipeline.services.spark_server import TOKEN
+from pipeline.settings import LakeSettings, PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
-from tests.spark.standalone import start_cluster
+from tests.spark.standalone import SECRET
 
 pytestmark = pytest.mark.slow
 
-SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
-SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 MESSAGES, READERS = 20_000, 4
-
-
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
-    supervisor = Supervisor(tmp_path / "services", SystemClock(), lambda _: None)
-    try:
-        master = start_cluster(supervisor, tmp_path)
-        address = f"sc://localhost:{free_port()}"
-        spark = SparkSettings(remote=address, server_master=master, driver_memory="1g", config=SMALL)
-        supervisor.start(spark_server(Settings(spark=spark), tmp_path, {TOKEN: SECRET}))
-        yield address
-    finally:
-        supervisor.stop()
 
 
 def test_four_readers_on_two_workers_land_everything_and_the_client_tells_how_far_it_is(

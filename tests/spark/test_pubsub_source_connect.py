@@ -4,37 +4,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock
-from pipeline.services.processes import Supervisor
-from pipeline.services.spark_server import TOKEN, spark_server
-from pipeline.settings import PubSubSettings, Settings, SparkSettings
-from tests.emulator import free_port
+from pipeline.services.spark_server import TOKEN
+from pipeline.settings import PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
-from tests.spark.standalone import start_cluster
+from tests.spark.standalone import SECRET
 
 pytestmark = pytest.mark.slow
-
-SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
-SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
-
-
-@pytest.fixture
-def remote(tmp_path: Path) -> Iterator[str]:
-    supervisor = Supervisor(tmp_path / "services", SystemClock(), lambda _: None)
-    try:
-        master = start_cluster(supervisor, tmp_path)
-        address = f"sc://localhost:{free_port()}"
-        spark = SparkSettings(remote=address, server_master=master, driver_memory="1g", config=SMALL)
-        supervisor.start(spark_server(Settings(spark=spark), tmp_path, {TOKEN: SECRET}))
-        yield address
-    finally:
-        supervisor.stop()
 
 
 @pytest.mark.timeout(900)  # six JVMs: on a busy machine they take their time
