@@ -149,6 +149,7 @@ def round_events(done: Round) -> list[dg.AssetMaterialization]:
     progress: dict[str, Any] = {
         "drain_round": done.number,
         "readers": done.readers,
+        "readers_at_once": done.at_once,
         "messages_per_second": round(done.messages_per_second, 1),
     }
     if done.backlog_age is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -49,11 +50,13 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one Spark job did on one of the subscriptions, and how old its backlog was afterwards (None: not known)."""
+    """What one Spark job did on one of the subscriptions, and how old its backlog was afterwards (None: not known).
+    `at_once` is the most readers that ran at the same time, by their own clocks."""
 
     side: Side
     number: int
     readers: int
+    at_once: int
     seconds: float
     landed: Landed
     persisted: Persisted
@@ -79,8 +82,9 @@ class Round:
             f"quarantined {self.landed.rejected.total()}"
         )
         age = "unknown" if self.backlog_age is None else format_duration(_whole_seconds(self.backlog_age))
+        together = "" if self.at_once == self.readers else f", at most {self.at_once} at the same time,"
         return (
-            f"round {self.number}: {self.readers} readers of {self.side} {what} in {self.seconds:.1f} s, "
+            f"round {self.number}: {self.readers} readers of {self.side}{together} {what} in {self.seconds:.1f} s, "
             f"{self.messages_per_second:.0f} a second; the age of its backlog is {age}"
         )
 
@@ -180,6 +184,7 @@ class Drain:
             side=side,
             number=split.number,
             readers=chosen.readers,
+            at_once=at_once(rows),
             seconds=self.clock.monotonic() - began,
             landed=landed,
             persisted=persisted,
@@ -193,6 +198,17 @@ class Drain:
         except ReadingUnavailable as error:
             logger.warning("the age of %s's backlog is not known: %s", side, error)
             return None
+
+
+def at_once(rows: Iterable[Any]) -> int:
+    """The most readers that ran at the same time, of rows with the columns of REPORTED."""
+    spans: dict[int, tuple[int, int]] = {}
+    for row in rows:
+        began_us, ended_us = spans.get(row["reader"], (row["began_us"], row["ended_us"]))
+        spans[row["reader"]] = min(began_us, row["began_us"]), max(ended_us, row["ended_us"])
+    # Who ends where another begins is not beside it: ends come first.
+    turns = sorted(turn for began_us, ended_us in spans.values() for turn in ((began_us, 1), (ended_us, -1)))
+    return max(accumulate(change for _, change in turns), default=0)
 
 
 def _landed(row: Any) -> Landed:

@@ -28,6 +28,8 @@ NAMES = pa.map_(pa.string(), pa.int64())
 REPORTED = pa.schema(
     [
         pa.field("reader", pa.int64()),
+        pa.field("began_us", pa.int64()),
+        pa.field("ended_us", pa.int64()),
         pa.field("is_last", pa.bool_()),
         pa.field("heartbeats", pa.int64()),
         pa.field("rejected", NAMES),
@@ -41,7 +43,8 @@ REPORTED = pa.schema(
         pa.field("acknowledgements_failed", pa.int64()),
     ]
 )
-"""One row a batch. `is_last`: hardly anything was left to pull after it."""
+"""One row a batch. Its reader began at `began_us`, and it was done at `ended_us`, by the executor's clock. `is_last`:
+hardly anything was left to pull after it."""
 
 
 class Side(StrEnum):
@@ -104,7 +107,7 @@ class _Opened:
 
     def read(self, split: Split, reader: int) -> Iterator[dict[str, Any]]:
         """Batch after batch, until the time is over or hardly anything is left."""
-        until = self._clock.monotonic() + split.time.total_seconds()
+        began, until = self._clock.now(), self._clock.monotonic() + split.time.total_seconds()
         self._log.catch_up()  # before anything is pulled: with a damaged log nothing could be judged
         for number in count():
             left = until - self._clock.monotonic()
@@ -118,7 +121,8 @@ class _Opened:
                 landed = self._land(split, reader, number, budget)
             is_small = landed.messages + persisted.messages < budget.batch_messages * SMALL_SHARE
             is_last = is_small and self._clock.monotonic() < until
-            yield {"reader": reader, **_reported(is_last, landed, persisted)}
+            times = {"began_us": to_us(began), "ended_us": to_us(self._clock.now())}
+            yield {"reader": reader, **times, **_reported(is_last, landed, persisted)}
             if is_last:
                 return
 

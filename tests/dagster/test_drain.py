@@ -196,6 +196,7 @@ def test_a_run_drains_both_subscriptions_tells_how_far_it_is_and_gives_back_to_t
     assert sum(int(str(metadata["messages"])) for metadata in reported["tracking_histogram"]) == 2002
     assert sum(int(str(metadata["rows"])) for metadata in reported["heartbeats"]) == 2000
     assert all(metadata["readers"] == 2 for events in reported.values() for metadata in events)
+    assert all(1 <= metadata["readers_at_once"] <= 2 for events in reported.values() for metadata in events)
     assert reported["heartbeats"][-1]["base_backlog_age_seconds"] < 1  # type: ignore[operator]
 
     CLOCK.sleep(1.1)

@@ -6,6 +6,7 @@ import sys
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from pyspark.sql import SparkSession
 from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
 from pipeline.settings import PubSubSettings, Settings
-from pipeline.spark.drain import Ended
+from pipeline.spark.drain import Ended, Round, at_once
 from pipeline.spark.drain_reader import Side
+from pipeline.ticks.landing import Landed
+from pipeline.ticks.tracking import Persisted
 from pipeline.watermark.standing import Snapshot
 from tests.spark.drains import drained, read_and_die, settings_of, small_drain
 from tests.spark.dying_source import deaths, ordain
@@ -57,6 +60,28 @@ def tracked(settings: Settings) -> int:
     return sum(int(entry.histogram.count.sum()) for entry in entries if isinstance(entry, Snapshot))
 
 
+@pytest.mark.parametrize(
+    ("spans", "most"),
+    [
+        ([], 0),
+        ([(0, 5, 10)], 1),
+        ([(0, 0, 10), (1, 10, 20)], 1),  # one after the other
+        ([(0, 0, 10), (1, 9, 20)], 2),
+        ([(0, 0, 4), (0, 0, 10), (1, 5, 8), (2, 9, 20), (3, 9, 20)], 3),  # the first had two batches
+    ],
+)
+def test_how_many_readers_ran_at_the_same_time_is_told_by_when_each_began_and_ended(
+    spans: list[tuple[int, int, int]], most: int
+) -> None:
+    assert at_once(dict(zip(("reader", "began_us", "ended_us"), span, strict=True)) for span in spans) == most
+
+
+def test_a_round_says_how_many_readers_ran_at_the_same_time_where_not_all_did() -> None:
+    done = Round(Side.BASE, 0, 4, 2, 10.0, Landed(heartbeats=50), Persisted(), is_dry=False, backlog_age=None)
+    assert done.sentence().startswith("round 0: 4 readers of base, at most 2 at the same time, landed 50 heartbeats")
+    assert replace(done, at_once=4).sentence().startswith("round 0: 4 readers of base landed 50 heartbeats")
+
+
 def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_first(
     spark: SparkSession, world: PubSubWorld
 ) -> None:
@@ -77,6 +102,7 @@ def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_fir
     assert sides == sorted(sides, key=list(Side).index)
     assert set(sides) == {Side.TRACKING, Side.BASE}
     assert [one.number for one in rounds] == list(range(done.rounds))
+    assert all(one.readers == 4 and one.at_once in (1, 2) for one in rounds)  # the session has two places
     newest_ms = round((done.landed.newest_event_time or SystemClock().now()).timestamp() * 1000)
     oldest_ms = round((done.landed.oldest_event_time or SystemClock().now()).timestamp() * 1000)
     assert newest_ms - oldest_ms == 19_999
