@@ -163,6 +163,8 @@ class Heartbeats:
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
     """The partition of each; the few hours that there are become text, not the times."""
+    if not len(event_times):  # a dictionary of nothing cannot be made
+        return event_times.cast(pa.string())
     hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
     return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
 

@@ -59,6 +59,14 @@ def test_a_lake_in_which_nothing_has_landed_is_empty(lake_settings: LakeSettings
     assert (heartbeats.version(), heartbeats.hours(), heartbeats.extent().rows) == (None, [], 0)
 
 
+def test_no_messages_at_all_can_be_landed(tmp_path: Path) -> None:
+    heartbeats = lake_in(tmp_path).heartbeats()
+    heartbeats.append(columns_of([]))
+    heartbeats.append(columns_of([Beat("a", 1)]))
+    heartbeats.append(columns_of([]))
+    assert heartbeats.extent().rows == 1
+
+
 def test_what_has_landed_is_there_whole(lake_settings: LakeSettings) -> None:
     lake = lake_of(lake_settings, {"load": FieldKind.NUMBER})
     message = {
