@@ -90,10 +90,10 @@ class Housekeeper:
         """Heartbeats and computed windows that are older than they are kept, by event time behind the watermark: what
         waits through an outage does not grow old."""
         keep, windowing = self._keep, self._settings.windowing
-        until = self._until()
         if keep.heartbeats is None and keep.windows is None:
             yield _idle("all are kept")
             return
+        until = self._until()
         if until is None:
             yield _idle("there is no watermark yet")
             return

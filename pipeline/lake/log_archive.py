@@ -36,6 +36,12 @@ class Stretch:
         """The object that holds it."""
         return f"{FOLDER}{self.first:0{DIGITS}d}-{self.last:0{DIGITS}d}.parquet"
 
+    @classmethod
+    def named(cls, name: str) -> "Stretch | None":
+        """The archive that an object is; None for any other object."""
+        match = NAME.fullmatch(name)
+        return None if match is None else cls(int(match[1]), int(match[2]))
+
     @property
     def numbers(self) -> range:
         """Of its entries."""
@@ -53,8 +59,8 @@ class LogArchive:
 
     def stretches(self) -> list[Stretch]:
         """The archives that are there now, in order."""
-        found = [match for name in self._objects.names(FOLDER) if (match := NAME.fullmatch(name))]
-        self._known = sorted(Stretch(int(match[1]), int(match[2])) for match in found)
+        found = (Stretch.named(name) for name in self._objects.names(FOLDER))
+        self._known = sorted(stretch for stretch in found if stretch is not None)
         return self._known
 
     def covers(self, number: int) -> bool:

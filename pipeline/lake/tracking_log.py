@@ -80,7 +80,7 @@ class TrackingLog:
     def newest_decision(self) -> Decided | None:
         """The newest decision alone, without the histogram: cheap for whoever only asks where the watermark is."""
         for number in reversed(self.live_numbers()):
-            entry = decode(self._objects.read(entry_name(number)), entry_name(number))
+            entry = decode(self._live_content(number), entry_name(number))
             if isinstance(entry, Decided):
                 return entry
             if isinstance(entry, Compacted):
@@ -93,16 +93,7 @@ class TrackingLog:
 
     def content(self, number: int) -> bytes:
         """One entry as it was written. Raises ObjectMissing or CorruptObject."""
-        archived = self._archive.content(number)
-        if archived is not None:
-            return archived
-        try:
-            return self._objects.read(entry_name(number))
-        except ObjectMissing:
-            archived = self._archive.content(number) if self._archive.covers(number) else None
-            if archived is None:
-                raise
-            return archived
+        return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
         """The numbers of the entries that are there, archived ones too, in order."""
@@ -158,13 +149,23 @@ class TrackingLog:
             "should not run against this lake"
         )
 
+    def _live_content(self, number: int) -> bytes:
+        """One entry that was in the log a moment ago: it may have moved to an archive since."""
+        try:
+            return self._objects.read(entry_name(number))
+        except ObjectMissing:
+            archived = self._archive.content(number) if self._archive.covers(number) else None
+            if archived is None:
+                raise
+            return archived
+
     def _is_overtaken(self, number: int) -> bool:
         """Whether the last entry that was folded has moved to an archive, and others after it.
 
         Raises CorruptObject if it is lost: nothing may be appended to what is not there.
         """
         if number < 0:
-            return False
+            return bool(self._archive.stretches())
         try:
             self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -189,7 +190,7 @@ class TrackingLog:
         for number in range(numbers[-1], -1, -1):
             if number not in present:
                 raise self._gap(number)
-            entries.append((number, decode(self._objects.read(entry_name(number)), entry_name(number))))
+            entries.append((number, decode(self._live_content(number), entry_name(number))))
             if isinstance(entries[-1][1], Compacted):
                 break
         standing = Standing()

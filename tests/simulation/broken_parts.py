@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.errors import ObjectExists, ReadingUnavailable
 from pipeline.lake import tracking_log
+from pipeline.lake.log_packing import LogPacking
 from pipeline.lake.tracking_log import TrackingLog, entry_name
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.ticks.landing import land
@@ -139,6 +140,16 @@ def append_once(log: TrackingLog, build: Callable[[Standing], Any]) -> Standing:
     return log.catch_up()
 
 
+def move_without_an_archive(packing: LogPacking, entries: dict[int, bytes], *, dry_run: bool) -> None:
+    """What is old is deleted, as if it were archived."""
+    for number in sorted(entries):
+        packing._objects.delete(entry_name(number))
+
+
+def never_overtaken(_log: TrackingLog, _number: int) -> bool:
+    return False
+
+
 def restored_without_cells(log: TrackingLog) -> Standing:
     whole = original_restored(log)
     return replace(whole, histogram=Histogram.empty())
@@ -185,14 +196,14 @@ def estimate_as_if_complete(histogram: Histogram, *, complete_from: datetime, **
     return replace(original_estimate(histogram, complete_from=LONG_AGO, **others), complete_from=complete_from)
 
 
-def band_without_need_of_an_anchor(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> Any:
-    bound = original_band(histogram, base, tracking, policy, *more)
-    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False), *more)
+def band_without_need_of_an_anchor(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> Any:
+    bound = original_band(histogram, base, tracking, policy)
+    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False))
 
 
 def frontier_without_need_of_one(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> Any:
     bound = original_frontier(histogram, base, tracking, policy, *more)
-    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False), *more)
+    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False))
 
 
 def frontier_alone(histogram: Histogram, base: datetime, tracking: Any, policy: Policy, *more: Any) -> Any:

@@ -39,6 +39,8 @@ from tests.simulation.broken_parts import (
     land_acknowledging_first,
     land_without_catching_up,
     land_without_quarantine,
+    move_without_an_archive,
+    never_overtaken,
     quantile_of_the_whole_band,
     reading_of_nothing,
     restored_without_cells,
@@ -80,10 +82,15 @@ ZERO = timedelta(0)
 STANDING = "pipeline.watermark.standing"
 HISTOGRAM = "pipeline.watermark.histogram.Histogram"
 LOG = "pipeline.lake.tracking_log"
+PACKING = "pipeline.lake.log_packing.LogPacking"
 
 
 def two_trackers(plan: Plan) -> bool:
     return plan.trackers > 1
+
+
+def packed(plan: Plan) -> bool:
+    return plan.packers > 0 and plan.checkpoint_every < 1000
 
 
 def two_runners(plan: Plan) -> bool:
@@ -163,6 +170,8 @@ _ALL = (
         f"{LOG}.TrackingLog.compact_if_due",
         compact_without_the_frontier,
     ),
+    _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
+    _patched("who was overtaken does not notice", 100, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
     Planted("no anchor", 700, by_band, policy=lambda policy: replace(policy, anchor=False)),
     _patched(
         "decided without an anchor", 1200, both(by_band, soon), f"{ESTIMATOR}._band", band_without_need_of_an_anchor
@@ -220,6 +229,8 @@ _ALL = (
 PLANTED = {planted.name: planted for planted in _ALL}
 
 FIRST_SHOWN = {
+    "old entries are deleted and not archived": 13,
+    "who was overtaken does not notice": 13,
     "what is rejected is not kept": 1,
     "T is read before what was persisted is acknowledged": 8,
     "T and B are read before anything is pulled": 8,

@@ -72,6 +72,8 @@ class Plan:
     trackers: int
     landers: int
     runners: int
+    packers: int
+    packs_after: timedelta
     tracking_at_us: int
     ends_us: int
     scales_us: Mapping[str, int]
@@ -119,7 +121,7 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     """The plan of a seed: always the same."""
-    rng = random.Random(seed)
+    rng, apart = random.Random(seed), random.Random(f"{seed} packs")
     whole = rng.random() < 0.35
     band_s = rng.choice([1, 2, 5, 10, 10, 20] if whole else [0, 1, 2.5, 5, 10, 10, 20])
     kind: Kind = rng.choice(KINDS)
@@ -157,12 +159,15 @@ def plan_of(seed: int) -> Plan:
         trackers=rng.choice([1, 2]),
         landers=rng.choice([1, 2, 3]),
         runners=rng.choice([1, 2]),
+        packers=apart.choice([0, 1, 2]),
+        packs_after=timedelta(seconds=apart.choice([0, 5, 60])),
         tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
         ends_us=last + rng.choice([0, 5, 60]) * SECOND,
         scales_us={
             "tracker": band_us // 4 if is_live else _scale(rng, span),
             "lander": band_us // rng.choice([1, 2]) if is_live else _scale(rng, span),
             "runner": band_us if is_live else _scale(rng, span),
+            "packer": _scale(apart, span),
         },
         starts_at_once=is_live or rng.random() < 0.5,
         step_us=SLOW_STEPS if is_live else rng.choice([(0, 1, 1000, 50_000), SLOW_STEPS]),

@@ -12,7 +12,9 @@ from unittest.mock import patch
 
 from pipeline.clock import ManualClock, from_us, iso
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log_archive import Stretch
+from pipeline.lake.tracking_log import FOLDER as LOG
+from pipeline.lake.tracking_log import SUFFIX, TrackingLog
 from pipeline.local_pubsub.faults import Faults
 from pipeline.local_pubsub.model import PubSubModel
 from pipeline.ticks.budget import Budget
@@ -25,13 +27,16 @@ from tests.simulation.oracle import Broken, Oracle
 from tests.simulation.plan import CONTRACT, WINDOWING, Incident, Plan, plan_of
 from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import SECOND, Planned
-from tests.simulation.worker import Lander, Runner, Tracker, Worker
+from tests.simulation.worker import Lander, Packer, Runner, Tracker, Worker
 from tests.ticks.fakes import AMPLE
 from tests.watermark.builders import START, START_US
 
 TOPIC = "heartbeats"
 LAST_STEPS = 25
 """How many steps a failure tells."""
+
+ENTRIES_AN_ARCHIVE = 6
+"""So few, so that there are several archives."""
 
 STEPS_AT_MOST = 60_000
 """A run that takes more does not end."""
@@ -79,6 +84,8 @@ class Simulation:
         self.is_over = False
         self.paused: frozenset[str] = frozenset()
         self.steps = self.crashes = self.failed_ticks = 0
+        self.written: dict[int, bytes] = {}
+        self.archived: set[int] = set()
         self.workers: list[Worker] = []
         self.at_work: Worker | None = None
         self._trace = trace
@@ -100,6 +107,14 @@ class Simulation:
         raise Broken(self.seed, number, what, "\n".join(map(_told, self._last)), fault)
 
     def _on_create(self, name: str, content: bytes) -> None:
+        stretch = Stretch.named(name)
+        if stretch is not None:
+            self.archived.update(stretch.numbers)
+            return
+        number = int(name.removeprefix(LOG).removesuffix(SUFFIX))
+        if number in self.archived:  # its number was free again: whoever took it finds that out, and takes it back
+            return
+        self.written[number] = content
         self.oracle.logged(self.codec.decode(content, name))
 
     def _on_append(self, table: str, rows: list[Row]) -> None:
@@ -136,8 +151,10 @@ class Simulation:
 
     @contextmanager
     def _codec_in_place(self) -> Iterator[None]:
-        module = "pipeline.lake.tracking_log"
+        module, packing = "pipeline.lake.tracking_log", "pipeline.lake.log_packing"
         with ExitStack() as stack:
+            stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
+            stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))
             stack.enter_context(patch(f"{module}.encode", self.codec.encode))
             stack.enter_context(patch(f"{module}.decode", self.codec.decode))
             after = self.folds.after
@@ -160,6 +177,7 @@ class Simulation:
             *(Tracker(self, f"tracker {number}") for number in range(plan.trackers)),
             *(Lander(self, f"lander {number}") for number in range(plan.landers)),
             *(Runner(self, f"runner {number}") for number in range(plan.runners)),
+            *(Packer(self, f"packer {number}") for number in range(plan.packers)),
         ]
         for worker in self.workers:
             self.schedule.start(worker.body)
@@ -341,10 +359,16 @@ class Simulation:
     def _check_restart(self) -> None:
         """Whoever restores the log from nothing stands where those stand that have followed it."""
         self.folds.forget()
-        restored = TrackingLog(self.workers[0].objects, checkpoint_every=10).catch_up()
+        log = TrackingLog(self.workers[0].objects, checkpoint_every=10)
+        restored = log.catch_up()
         for worker in self.workers:
             if worker.log.catch_up() != restored:
                 self.fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {restored}")
+        if log.numbers() != sorted(self.written):
+            self.fail(0, f"the log has the entries {log.numbers()}, and {sorted(self.written)} were written")
+        for number, content in self.written.items():
+            if log.content(number) != content:
+                self.fail(0, f"entry {number} is not what was written")
 
 
 def _told(step: tuple[int, str, str]) -> str:

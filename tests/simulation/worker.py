@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import TidemarkError
+from pipeline.lake.log_packing import LogPacking
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.local_pubsub.errors import ModelError
 from tests.simulation.lake import WorkersObjects, WorkersTable
@@ -215,3 +216,13 @@ class Runner(Worker):
     def compute(self) -> int:
         """The first windows that are due; how many there were."""
         return self.batch.run(self.clock.now())
+
+
+class Packer(Worker):
+    """Moves what is old in the log to archives."""
+
+    kind = "packer"
+
+    def tick(self) -> None:
+        packed = LogPacking(self.objects).pack(self.clock.now() - self.world.plan.packs_after)
+        self.world.note(self.name, f"packed {packed.entries} entries in {packed.archives} archives")
