@@ -68,7 +68,7 @@ class Staleness:
         self._diffs_log = DeltaLog(diffs.table)
         self._arrivals = Arrivals(heartbeats, self._heartbeats_log)
         self._missed: Missed | None = None
-        self._under_way: tuple[tuple[str, str], Look] | None = None
+        self._under_way: tuple[tuple[str, str], tuple[int, int], Look] | None = None
         self._computed: Mapping[str, int] = {}
         self._computed_at = (0, -1)
 
@@ -93,11 +93,17 @@ class Staleness:
         if self._under_way is None or self._under_way[0] != tables:
             if self._missed is not None and (before.heartbeats_version, before.diffs_version) == now:
                 return self._missed
-            self._under_way = tables, self._look(before, *now)
+            self._under_way = tables, now, self._look(before, *now)
+        _, as_of, look = self._under_way
         try:
-            left = next(self._under_way[1])
+            left = next(look)
         except StopIteration as end:
             self.checked, self._missed = end.value
+        except CorruptObject:
+            self._under_way = None
+            if as_of == now:
+                raise
+            return self.step()  # what it was reading was replaced and removed meanwhile
         except BaseException:
             self._under_way = None
             raise

@@ -107,6 +107,7 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("one_at_once")
 @hypothesis.settings(bounded, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck))
 @given(st.lists(st.one_of(steps, st.tuples(st.just("step"), st.none())), max_size=25), st.booleans())
+@example([("land", [("a", 0.0, True)]), ("compute", (0, 0)), ("land", [("a", 0.0, True)]), ("step", None)], True)
 def test_in_steps_between_which_others_land_and_compute_it_comes_to_the_same(
     steps: list[tuple[str, object]], is_vacuumed: bool
 ) -> None:
