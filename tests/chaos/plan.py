@@ -75,11 +75,17 @@ def plan_of(
     targets_of: tuple[Target, ...] = tuple(Target),
     gap_seconds: tuple[float, float] = KILL_GAP_SECONDS,
 ) -> Plan:
-    """The plan of a seed: every target about equally often, and each trouble somewhere in its share of the time."""
+    """The plan of a seed: every target about equally often, and each trouble somewhere in its share of the time. Drain
+    tasks are killed in the first half, while there is a backlog."""
     random = Random(seed)
     targets: list[Target] = []
     while len(targets) < kills:
         targets += random.sample(targets_of, len(targets_of))
+    targets = targets[:kills]
+    tasks = targets.count(Target.TASK)
+    targets = [target for target in targets if target is not Target.TASK]
+    for _ in range(tasks):
+        targets.insert(random.randint(0, max(0, kills // 2 - 1)), Target.TASK)
     moments, at = [], 0.0
     for _ in range(kills):
         at += random.uniform(*gap_seconds)
@@ -91,7 +97,7 @@ def plan_of(
         begin = share * number + random.uniform(0, max(0.0, share - lasting))
         begin = max(begin, spells[-1].at + spells[-1].seconds + SPELL_GAP_SECONDS if spells else 0.0)
         spells.append(Spell(round(begin, 1), trouble, round(lasting, 1)))
-    return Plan(seed, tuple(map(Kill, moments, targets[:kills])), tuple(spells))
+    return Plan(seed, tuple(map(Kill, moments, targets)), tuple(spells))
 
 
 def without(plan: Plan, trouble: Trouble) -> Plan:

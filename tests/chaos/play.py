@@ -64,7 +64,7 @@ start_size = {start_size}
 stop_below = "10s"
 round_seconds = "10s"
 max_seconds = "5m"
-batch_messages = 500
+batch_messages = 250
 
 [lake]
 uri = "file:lake"

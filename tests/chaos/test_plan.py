@@ -30,10 +30,18 @@ def test_every_target_has_its_turn_and_what_lasts_does_not_overlap(seed: int) ->
     plan = plan_of(seed, 20, TROUBLES)
     assert Counter(kill.target for kill in plan.kills) == dict.fromkeys(Target, 4)
     assert Counter(spell.trouble for spell in plan.spells) == Counter(TROUBLES)
+    assert all(kill.target is not Target.TASK for kill in plan.kills[14:])  # by then there may be no backlog
     assert list(plan.kills) == sorted(plan.kills, key=lambda kill: kill.at)
     ends = [spell.at + spell.seconds for spell in plan.spells]
     gaps = [spell.at - end for end, spell in zip(ends, plan.spells[1:], strict=False)]
     assert min(gaps) > SPELL_GAP_SECONDS - 0.2  # moments are rounded to a tenth
+
+
+@pytest.mark.parametrize("kills", [0, 1, 2, 3, 7])
+def test_a_plan_has_as_many_kills_as_are_asked_for(kills: int) -> None:
+    for seed in range(20):
+        plan = plan_of(seed, kills, TROUBLES)
+        assert (len(plan.kills), len(plan.spells)) == (kills, len(TROUBLES))
 
 
 def test_what_cannot_be_played_is_left_out_and_nothing_else_is_moved() -> None:
