@@ -98,7 +98,7 @@ class Faults:
             while (self._moments or self._spells or self._spell) and not self._stop.wait(STEP_SECONDS):
                 self._step()
             until = self.clock.monotonic() + BACK_WITHIN_SECONDS
-            while self.awaited and self.clock.monotonic() < until and not self._stop.wait(STEP_SECONDS):
+            while self._must_come_back() and self.clock.monotonic() < until and not self._stop.wait(STEP_SECONDS):
                 self._look_who_is_back()
         except Exception as error:
             self.failure = error
@@ -134,6 +134,11 @@ class Faults:
             if one.is_back():
                 one.incident.back_after = self._now() - one.incident.at
                 self.awaited.remove(one)
+
+    def _must_come_back(self) -> bool:
+        """Whether anything is awaited that comes back by itself, unlike a run's worker or a drain's task."""
+        as_needed = (f"kill -9 {Target.RUN}", f"kill -9 {Target.TASK}")
+        return any(one.incident.what not in as_needed for one in self.awaited)
 
     # Kills
 
