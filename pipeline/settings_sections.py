@@ -346,7 +346,7 @@ class TrackBudget(BudgetSettings):
 
     max_messages: int = Field(250_000, ge=1)
     max_bytes: int = Field(256 << 20, ge=1)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=8)
+    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
     batch_messages: int = Field(25_000, ge=1)
 
 
@@ -355,5 +355,5 @@ class LandBudget(BudgetSettings):
 
     max_messages: int = Field(250_000, ge=1)
     max_bytes: int = Field(256 << 20, ge=1)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=20)
+    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
     batch_messages: int = Field(20_000, ge=1)
