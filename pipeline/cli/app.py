@@ -46,7 +46,9 @@ def settings_file(
 
 def main() -> None:
     """Run the command; what tidemark reports on purpose is one message and exit code 1, without a trace."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as on Ctrl-C: what was started is stopped
+    # Either way what was started is stopped; a shell's background command would not hear the first one otherwise.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         app()
         code = 0
