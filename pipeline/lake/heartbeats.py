@@ -62,6 +62,13 @@ class HeartbeatFiles:
     version: int
     paths: Sequence[str]
     rows: int
+    oldest_event_times: Sequence[datetime | None] = ()
+    """Of each file; None where its statistics do not say."""
+
+    def with_any_before(self, moment: datetime) -> list[str]:
+        """The paths of those that may hold event times before a moment."""
+        oldest = zip(self.paths, self.oldest_event_times, strict=True)
+        return [path for path, event_time in oldest if event_time is None or event_time < moment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +139,7 @@ class Heartbeats:
             version=table.version(),
             paths=[self._table.file_location(path) for path in chosen["path"].to_pylist()],
             rows=pc.sum(chosen["num_records"]).as_py() or 0,
+            oldest_event_times=low.filter(overlaps).to_pylist(),
         )
 
     def extent(self) -> Extent:

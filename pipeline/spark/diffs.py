@@ -6,12 +6,13 @@ Every function is `DataFrame -> DataFrame` and takes no session. The session's t
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 
 from pipeline.clock import to_us, us
 from pipeline.heartbeat import FieldKind, compared_columns
+from pipeline.windows import Windowing
 
 SPARK_TYPES: Mapping[FieldKind, T.DataType] = {
     FieldKind.NUMBER: T.DoubleType(),
@@ -52,42 +53,53 @@ def heartbeat_diffs(
 
     `heartbeats` has the columns of `input_schema` and holds at least `[start - lookback, end)`. A row depends on
     that interval alone, so any way of cutting a range into runs gives the same rows. `previous_...` is the stream's
-    heartbeat before, at most `lookback` earlier; null if there is none.
+    heartbeat before, at most `lookback` earlier; null if there is none. Assumption: the range is of whole windows.
     """
     read = heartbeats.where(F.col("event_time").between(moment(start - lookback), moment(end)))
+    single = without_copies(_identified(read))
     return with_differences(
-        without_copies(read), fields, start=start, end=end, lookback=lookback, period=period, length=window_length
+        single, fields, start=start, end=end, lookback=lookback, period=period, length=window_length
     )
 
 
-def without_copies(heartbeats: DataFrame) -> DataFrame:
-    """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time.
+def _identified(heartbeats: DataFrame) -> DataFrame:
+    """Beside each message its `id`, the publisher's where there is one, else the message's: a redelivery has the same
+    message id, a retried publication the same publisher's id. And a number for its stream, since numbers are compared
+    much faster than names that begin alike."""
+    publishers, messages = F.concat(F.lit("p"), "publisher_id"), F.concat(F.lit("m"), "message_id")
+    return heartbeats.select(
+        "*",
+        F.when(F.col("publisher_id").isNotNull(), publishers).otherwise(messages).alias("id"),
+        F.xxhash64("stream_id").alias("stream_hash"),
+    )
 
-    `id` is the publisher's where there is one, else the message's: a redelivery has the same message id, a
-    retried publication the same publisher's id, and copies share stream and event time. A heartbeat is late only
-    if none of its copies landed in time.
-    """
-    identified = heartbeats.withColumn(
-        "id",
-        F.when(F.col("publisher_id").isNotNull(), F.concat(F.lit("p"), "publisher_id")).otherwise(
-            F.concat(F.lit("m"), "message_id")
-        ),
+
+def _same_stream() -> WindowSpec:
+    """One for all, so that rows are exchanged and sorted once. The copies of a heartbeat stand together."""
+    return Window.partitionBy("stream_hash", "stream_id").orderBy(
+        "event_time", "id", F.desc("publish_time"), F.desc("message_id")
     )
-    same_stream = Window.partitionBy("stream_id").orderBy("event_time", "id", "publish_time", "message_id")
-    copies = Window.partitionBy("stream_id", "event_time", "id")
-    is_copy = (F.lag("event_time").over(same_stream) == F.col("event_time")) & (
-        F.lag("id").over(same_stream) == F.col("id")
+
+
+def without_copies(identified: DataFrame) -> DataFrame:
+    """One row for each heartbeat: key `(stream_id, event_time, id)`, the copy with the smallest publish time, which is
+    the last in order. A heartbeat is late only if none of its copies landed in time."""
+    stream = _same_stream()
+    is_followed_by_copy = (F.lead("event_time").over(stream) == F.col("event_time")) & (
+        F.lead("id").over(stream) == F.col("id")
     )
-    return (
-        identified.withColumn("is_copy", F.coalesce(is_copy, F.lit(False)))
-        .withColumn("late", F.min("late").over(copies))
-        .where(~F.col("is_copy"))
-        .drop("is_copy")
-    )
+    up_to_here = stream.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_time = F.count(F.when(~F.col("late"), 1)).over(up_to_here)
+    single = identified.withColumns(
+        {"is_copy": F.coalesce(is_followed_by_copy, F.lit(False)), "in_time": in_time}
+    ).where(~F.col("is_copy"))
+    # As many as up to the heartbeat before: none of this one's.
+    before = F.coalesce(F.lag("in_time").over(stream), F.lit(0))
+    return single.withColumn("late", F.col("in_time") == before).drop("is_copy", "in_time")
 
 
 def with_differences(
-    heartbeats: DataFrame,
+    single: DataFrame,
     fields: Mapping[str, FieldKind],
     *,
     start: datetime,
@@ -96,10 +108,8 @@ def with_differences(
     period: timedelta,
     length: timedelta,
 ) -> DataFrame:
-    """Each heartbeat beside the one before it. Order within a stream: `(event_time, id, publish_time)`, the order
-    that `without_copies` has sorted by, so that nothing is exchanged or sorted again."""
-    same_stream = Window.partitionBy("stream_id").orderBy("event_time", "id", "publish_time", "message_id")
-    before = {f"before_{name}": F.lag(name).over(same_stream) for name in ("event_time", *fields)}
+    """Each heartbeat of `[start, end)` beside the one before it, by `(event_time, id)`."""
+    before = {f"before_{name}": F.lag(name).over(_same_stream()) for name in ("event_time", *fields)}
     event_us = F.unix_micros("event_time")
     gap_us = event_us - F.unix_micros("before_event_time")
     has_previous = gap_us <= F.lit(us(lookback))
@@ -117,8 +127,10 @@ def with_differences(
         compared += [F.col(name).alias(value), previous(name).alias(earlier), outcome.alias(comparison)]
 
     periods = F.floor(gap_us / F.lit(us(period)) + F.lit(0.5)).cast("bigint")
-    window_start = F.timestamp_micros(event_us - F.pmod(event_us, F.lit(us(length))))
-    with_previous = heartbeats.withColumns(before).select(
+    # By its number among the range's, since writing a date for each row takes as long as comparing it.
+    keys = F.array(*[F.lit(window.key) for window in Windowing(length, start).between(start, end)])
+    number = F.floor((event_us - F.lit(to_us(start))) / F.lit(us(length))).cast("int")
+    with_previous = single.withColumns(before).select(
         "stream_id",
         "event_time",
         previous("event_time").alias("previous_event_time"),
@@ -128,7 +140,7 @@ def with_differences(
         "publish_time",
         "message_id",
         "late",
-        F.date_format(window_start, "yyyy-MM-dd'T'HH-mm'Z'").alias("window"),
+        F.get(keys, number).alias("window"),
     )
     return with_previous.where((F.col("event_time") >= moment(start)) & (F.col("event_time") < moment(end)))
 

@@ -22,6 +22,9 @@ from pipeline.windows import Window, runs_of_neighbours
 
 logger = logging.getLogger(__name__)
 
+OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
+"""Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""
+
 SILENT_NAMED = 20
 """Silent streams that are named for each window; all are counted."""
 
@@ -139,11 +142,12 @@ def _compute(
     diffs.leave_manifest(attempt)
     if files.paths:
         logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.paths), files.rows)
-        frame = spark.read.schema(input_schema(plan.fields)).parquet(*files.paths)
+        read = spark.read.schema(input_schema(plan.fields))
         folder = diffs.folder_of(attempt.name)
-        _write(_diffs(frame, plan, start, end), folder)
+        _write(_diffs(read.parquet(*files.paths), plan, start, end), folder)
         written = spark.read.schema(DIFFS_READ).parquet(folder)
-        _write(_status(written, frame, plan, start, end), status.folder_of(attempt.name))
+        before = read.parquet(*files.with_any_before(start) or files.paths)
+        _write(_status(written, before, plan, start, end), status.folder_of(attempt.name))
     # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
     replaced_status: Replaced = status.replace(attempt, status_fence)
     replaced: Replaced = diffs.replace(attempt, fence)
@@ -176,7 +180,8 @@ def _status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start: date
 
 
 def _write(frame: DataFrame, folder: str) -> None:
-    frame.write.mode("error").partitionBy(PARTITION).parquet(folder)
+    plain = {f"parquet.enable.dictionary#{column}": "false" for column in frame.columns if column in OF_MANY_VALUES}
+    frame.write.mode("error").options(**plain).partitionBy(PARTITION).parquet(folder)
 
 
 def _silent(status: StreamStatus, windows: Iterable[str]) -> dict[str, tuple[int, list[str]]]:
