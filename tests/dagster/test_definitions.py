@@ -91,6 +91,11 @@ def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Def
     assert not definitions.resolve_sensor_def("landing").targets
 
 
+def test_a_run_makes_no_check_for_which_every_partition_would_be_listed(definitions: dg.Definitions) -> None:
+    steps = {node.name for node in definitions.resolve_job_def(COMPUTE_WINDOWS).nodes}
+    assert steps == {HEARTBEAT_DIFFS.to_python_identifier(), STREAM_STATUS.to_python_identifier()}
+
+
 def test_a_range_of_windows_is_one_run(definitions: dg.Definitions) -> None:
     asset = definitions.resolve_assets_def(HEARTBEAT_DIFFS)
     assert asset.backfill_policy == dg.BackfillPolicy.single_run()
