@@ -68,20 +68,20 @@ class Measure:
 
 
 def in_turns(
-    rounds: int, ours: Callable[[int], float], reference: Callable[[int], float]
+    rounds: int, ours: Callable[[int], float], reference: Callable[[int], float], *, warm_ups: int = 0
 ) -> tuple[list[float], list[float]]:
     """Both measurements of each round, one after the other; who goes first changes from round to round, so that
-    neither always finds the warmer machine."""
+    neither always finds the warmer machine. The first so many rounds more, `warm_ups`, are played and not counted."""
     mine: list[float] = []
     theirs: list[float] = []
-    for number in range(rounds):
+    for number in range(rounds + warm_ups):
         if number % 2 == 0:
             mine.append(ours(number))
             theirs.append(reference(number))
         else:
             theirs.append(reference(number))
             mine.append(ours(number))
-    return mine, theirs
+    return mine[warm_ups:], theirs[warm_ups:]
 
 
 def show(measures: Sequence[Measure], console: Console) -> None:

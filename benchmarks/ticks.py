@@ -16,6 +16,9 @@ TRACK_GOAL, LAND_GOAL = 0.9, 0.7
 BATCHES = 2
 """Batches of a run: each is pulled whole, as in a tick, with all that precedes it acknowledged."""
 
+WARM_UPS = 4
+"""An emulator's JVM pulls three times as fast once it has compiled what it does: the first rounds compare its ages."""
+
 WHILE = timedelta(minutes=5)
 """A run ends with its messages, not by the time that a tick has."""
 
@@ -87,7 +90,7 @@ def _measure(
         pull_and_acknowledge(world.subscriber, others_path(world), messages, batch)
         return messages / (machine.clock.monotonic() - began)
 
-    mine, theirs = in_turns(rounds, ours, reference)
+    mine, theirs = in_turns(rounds, ours, reference, warm_ups=WARM_UPS)
     for world, _ in worlds.values():
         machine.forget(world)
     return Measure(

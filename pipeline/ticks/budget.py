@@ -24,16 +24,19 @@ class Budget:
 def batches(subscription: Subscription, budget: Budget, clock: Clock) -> Iterator[PulledBatch]:
     """Batches until the budget is spent or there is little left to pull.
 
-    A batch is handed out before the next is pulled: whoever takes it persists and acknowledges it first.
+    A batch is handed out before the next is pulled: whoever takes it persists and acknowledges it first, and lets go of
+    it, so that one batch is in memory and not two.
     """
     until = clock.monotonic() + budget.max_time.total_seconds()
     messages, size = budget.max_messages, budget.max_bytes
     while messages > 0 and size > 0 and (seconds := until - clock.monotonic()) > 0:
         batch = subscription.pull(min(budget.batch_messages, messages), size, seconds)
-        if not len(batch):
+        pulled = len(batch)
+        if not pulled:
             return
-        yield batch
-        messages -= len(batch)
+        messages -= pulled
         size -= batch.size_bytes
-        if len(batch) < budget.batch_messages * SMALL_SHARE:
+        yield batch
+        del batch
+        if pulled < budget.batch_messages * SMALL_SHARE:
             return

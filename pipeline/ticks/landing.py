@@ -98,6 +98,7 @@ def land(
             tables.keep(sorted_out)
             acknowledged = subscription.acknowledge(batch)
         landed += sorted_out.report(acknowledged)
+        del batch, sorted_out
     return landed
 
 

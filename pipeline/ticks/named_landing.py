@@ -72,7 +72,8 @@ def land_named(
     ack_ids: list[str] = []
     with ExitStack() as leases:
         for batch in batches(subscription, budget, clock):
-            leases.enter_context(subscription.leased(batch))
+            held = PulledBatch((), batch.ack_ids, 0)  # without the messages: memory holds one batch of them, not all
+            leases.enter_context(subscription.leased(held))
             sorted_out = SortedOut.of(batch.messages, reader, watermark(), clock.now())
             pieces = keeper.keep(sorted_out)
             landing = replace(
@@ -81,7 +82,8 @@ def land_named(
                 pieces=(*landing.pieces, *pieces),
                 oldest_publish_time=_earlier(landing.oldest_publish_time, sorted_out.oldest_publish_time),
             )
-            ack_ids += batch.ack_ids  # without the messages, which are durable: memory holds one batch, not all
+            ack_ids += batch.ack_ids
+            del batch, sorted_out
         try:
             objects.create(manifest_name(name), _encode(landing))
         except ObjectExists:

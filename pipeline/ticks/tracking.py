@@ -110,6 +110,7 @@ def persist(
         with subscription.leased(batch):
             log.append(Snapshot(histogram_of(batch.messages, reader)))
             persisted += Persisted(len(batch), 1, subscription.acknowledge(batch))
+        del batch
     return persisted
 
 

@@ -1,0 +1,58 @@
+"""A backlog of any size is in memory one batch at a time: a batch is let go of before the next is pulled."""
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.pubsub.subscription import PulledBatch
+from tests.ticks.fakes import FakeSubscription, World
+from tests.ticks.test_named_landing import BUDGET, NAME, PiecesWorld, publish
+
+
+class Messages(list[Any]):
+    """A list that can be referred to without being kept."""
+
+
+def held_at_each_pull(subscription: FakeSubscription, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many earlier batches are still there whenever the subscription is pulled from."""
+    pull, held, batches = subscription.pull, list[int](), list[weakref.ref[Messages]]()
+
+    def watched(max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+        held.append(sum(batch() is not None for batch in batches))
+        batch = pull(max_messages, max_bytes, seconds)
+        messages = Messages(batch.messages)
+        batches.append(weakref.ref(messages))
+        return PulledBatch(messages, batch.ack_ids, batch.size_bytes)
+
+    monkeypatch.setattr(subscription, "pull", watched)
+    return held
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.wait(1000)
+    publish(world, 12)
+    return world
+
+
+def test_while_tracking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = held_at_each_pull(world.tracking, monkeypatch)
+    assert world.track(BUDGET).snapshots == 4
+    assert held == [0, 0, 0, 0, 0]
+
+
+def test_while_landing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = held_at_each_pull(world.base, monkeypatch)
+    assert world.land(BUDGET).heartbeats == 12
+    assert held == [0, 0, 0, 0, 0]
+
+
+def test_while_landing_under_a_name_though_all_of_it_is_leased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = PiecesWorld(tmp_path)
+    publish(world, 12)
+    held = held_at_each_pull(world.base, monkeypatch)
+    assert len(world.land_as(NAME).pieces) == 4
+    assert held == [0, 0, 0, 0, 0]
