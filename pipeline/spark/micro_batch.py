@@ -146,6 +146,7 @@ def _compute(
         folder = diffs.folder_of(attempt.name)
         _write(_diffs(read.parquet(*files.paths), plan, start, end), folder)
         written = spark.read.schema(DIFFS_READ).parquet(folder)
+        # Spark wants a file to read even where none reaches back: nothing of it is before the range then.
         before = read.parquet(*files.with_any_before(start) or files.paths)
         _write(_status(written, before, plan, start, end), status.folder_of(attempt.name))
     # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.

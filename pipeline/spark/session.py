@@ -20,7 +20,6 @@ SESSION = {
 }
 """What the micro-batch relies on, whichever Spark it is."""
 
-
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
 """Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline.settings import LakeSettings
+from tests.gcs.apart import fresh_lake, server_apart
 from tests.gcs.server import CloudStorageServer
 
 
@@ -20,6 +21,19 @@ def gcs_server() -> Iterator[CloudStorageServer]:
 def gcs_endpoint(gcs_server: CloudStorageServer) -> str:
     """The server's address, for the JSON API, delta-rs and Spark alike."""
     return gcs_server.endpoint
+
+
+@pytest.fixture(scope="session")
+def endpoint_apart() -> Iterator[str]:
+    """The address of a server in a process of its own."""
+    with server_apart() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def lake_apart(endpoint_apart: str) -> LakeSettings:
+    """A lake of its own on the server apart: for what keeps Python's lock while it waits for an answer."""
+    return fresh_lake(endpoint_apart)
 
 
 @pytest.fixture

@@ -1,13 +1,12 @@
 """Landing under a name in a bucket: what decides between twins is the service's precondition, not a file system."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pipeline.lake.landings import FOLDER, LandedBatches, manifest_name
+from pipeline.settings import LakeSettings
 from pipeline.ticks.named_landing import NamedLanding, landed_under
-from tests.gcs.apart import fresh_lake, server_apart
 from tests.ticks.fakes import Crash
 from tests.ticks.test_named_landing import NAME, PiecesWorld, ids, publish
 
@@ -16,15 +15,9 @@ pytestmark = pytest.mark.gcs
 AFTER = "run/000000002-0000"
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with server_apart() as found:
-        yield found
-
-
 @pytest.fixture
-def world(endpoint: str, tmp_path: Path) -> PiecesWorld:
-    return PiecesWorld(tmp_path, fresh_lake(endpoint))
+def world(lake_apart: LakeSettings, tmp_path: Path) -> PiecesWorld:
+    return PiecesWorld(tmp_path, lake_apart)
 
 
 def names_in(world: PiecesWorld) -> set[str]:

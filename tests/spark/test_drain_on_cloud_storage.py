@@ -1,7 +1,6 @@
 """A drain whose readers land in a bucket: each opens it anew, in a Python worker of Spark's."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,8 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from pipeline.lake.address import open_objects
-from pipeline.settings import PubSubSettings
+from pipeline.settings import LakeSettings, PubSubSettings
 from pipeline.spark.drain import Ended
-from tests.gcs.apart import fresh_lake, server_apart
 from tests.spark.drains import drained, settings_of, small_drain
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.test_drain import landed, quarantined, tracked
@@ -21,24 +19,16 @@ pytestmark = pytest.mark.gcs
 MESSAGES, BROKEN = 5_000, 3
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    with server_apart() as found:
-        yield found
-
-
 def test_a_backlog_is_drained_into_a_bucket_whole_and_no_manifest_is_left(
     spark: SparkSession,
     subscriber: SubscriberClient,
     publisher: PublisherClient,
     fresh_pubsub: PubSubSettings,
-    endpoint: str,
+    lake_apart: LakeSettings,
     tmp_path: Path,
 ) -> None:
     world = PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
-    settings = settings_of(world.settings, str(world.lake), small_drain()).model_copy(
-        update={"lake": fresh_lake(endpoint)}
-    )
+    settings = settings_of(world.settings, str(world.lake), small_drain()).model_copy(update={"lake": lake_apart})
     world.publish(MESSAGES, broken=BROKEN)
     time.sleep(2.1)
     done, _ = drained(spark, settings, "into-a-bucket")
