@@ -1,6 +1,5 @@
 """A lake on disk with random histories, and what is missed told from the whole history by brute force."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -135,10 +134,9 @@ def found_in(missed: Missed) -> Truth:
     return Truth(Counter(missed.by_window), Counter(missed.by_stream), stale)
 
 
-def new_history(folder: Path | None = None) -> History:
+def new_history(folder: Path) -> History:
     """On a lake of its own."""
-    place = Path(tempfile.mkdtemp(prefix="tidemark-stale-")) if folder is None else folder
-    return History(lake_in(place), place)
+    return History(lake_in(folder), folder)
 
 
 def copy_of(beat: Beat, number: int) -> Beat:

@@ -1,6 +1,7 @@
 """Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,33 +67,33 @@ def beats_of(history: History, landing: list[tuple[str, float, bool] | int]) -> 
 @given(st.lists(steps, max_size=25))
 @example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
 def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tuple[str, object]]) -> None:
-    history = new_history()
-    staleness, under_way = history.staleness(), list[UnderWay]()
-    for step, argument in [*steps, ("check", None)]:
-        match step:
-            case "land":
-                history.land(beats_of(history, argument))  # type: ignore[arg-type]
-            case "compute":
-                history.compute(*argument)  # type: ignore[misc]
-            case "start":
-                under_way.append(history.start(*argument))  # type: ignore[misc]
-            case "finish" if under_way:
-                history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
-            case "compact":
-                history.compact()
-            case "restart":
-                staleness = history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked)
-            case "vacuum" if not under_way:  # once all is checked, what compaction replaced may go
-                staleness.check()
-                history.compact()
-                history.vacuum()
-            case "check":
-                assert found_in(staleness.check()) == history.truth()
-    anew = found_in(history.staleness().check())
-    truth = history.truth()
-    assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
-    assert anew.stale.keys() >= truth.stale.keys()
-    shutil.rmtree(history.folder)
+    with tempfile.TemporaryDirectory() as folder:
+        history = new_history(Path(folder))
+        staleness, under_way = history.staleness(), list[UnderWay]()
+        for step, argument in [*steps, ("check", None)]:
+            match step:
+                case "land":
+                    history.land(beats_of(history, argument))  # type: ignore[arg-type]
+                case "compute":
+                    history.compute(*argument)  # type: ignore[misc]
+                case "start":
+                    under_way.append(history.start(*argument))  # type: ignore[misc]
+                case "finish" if under_way:
+                    history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
+                case "compact":
+                    history.compact()
+                case "restart":
+                    staleness = history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked)
+                case "vacuum" if not under_way:  # once all is checked, what compaction replaced may go
+                    staleness.check()
+                    history.compact()
+                    history.vacuum()
+                case "check":
+                    assert found_in(staleness.check()) == history.truth()
+        anew = found_in(history.staleness().check())
+        truth = history.truth()
+        assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
+        assert anew.stale.keys() >= truth.stale.keys()
 
 
 @pytest.fixture
@@ -111,30 +112,30 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_steps_between_which_others_land_and_compute_it_comes_to_the_same(
     steps: list[tuple[str, object]], is_vacuumed: bool
 ) -> None:
-    history = new_history()
-    staleness, under_way = history.staleness(), list[UnderWay]()
-    for step, argument in steps:
-        match step:
-            case "land":
-                history.land(beats_of(history, argument))  # type: ignore[arg-type]
-            case "compute":
-                history.compute(*argument)  # type: ignore[misc]
-            case "start":
-                under_way.append(history.start(*argument))  # type: ignore[misc]
-            case "finish" if under_way:
-                history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
-            case "step":
-                staleness.step()
-    if is_vacuumed:
-        history.compact()
-        history.vacuum()
-    while staleness.step().left:
-        pass
-    found, truth = found_in(staleness.check()), history.truth()
-    assert (found.by_window, found.by_stream) == (truth.by_window, truth.by_stream)
-    assert found.stale.keys() >= truth.stale.keys()
-    assert is_vacuumed or found == truth
-    shutil.rmtree(history.folder)
+    with tempfile.TemporaryDirectory() as folder:
+        history = new_history(Path(folder))
+        staleness, under_way = history.staleness(), list[UnderWay]()
+        for step, argument in steps:
+            match step:
+                case "land":
+                    history.land(beats_of(history, argument))  # type: ignore[arg-type]
+                case "compute":
+                    history.compute(*argument)  # type: ignore[misc]
+                case "start":
+                    under_way.append(history.start(*argument))  # type: ignore[misc]
+                case "finish" if under_way:
+                    history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
+                case "step":
+                    staleness.step()
+        if is_vacuumed:
+            history.compact()
+            history.vacuum()
+        while staleness.step().left:
+            pass
+        found, truth = found_in(staleness.check()), history.truth()
+        assert (found.by_window, found.by_stream) == (truth.by_window, truth.by_stream)
+        assert found.stale.keys() >= truth.stale.keys()
+        assert is_vacuumed or found == truth
 
 
 @pytest.mark.usefixtures("one_at_once")
