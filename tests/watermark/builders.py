@@ -54,6 +54,10 @@ def published(messages: Iterable[tuple[float, float]], rejected: Iterable[float]
     )
 
 
+EVERY_SECOND = published((second, second - 1) for second in range(100))
+"""Published at 0, 1, ... 99; each happened one second before."""
+
+
 def reading(observed: float, oldest: float | None = None, *, names: bool | None = None) -> Reading:
     """An observation, in seconds from the start; without `oldest`, of an empty backlog."""
     return Reading(

@@ -14,6 +14,7 @@ from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.standing import Beginning, Compacted, Decided, Snapshot, Standing
 from tests.watermark.builders import (
+    EVERY_SECOND,
     LONG_AGO,
     START,
     START_US,
@@ -29,8 +30,6 @@ from tests.watermark.builders import (
 )
 
 FRONTIER = Policy(rule="frontier", idle="hold")
-EVERY_SECOND = published([(second, second - 1) for second in range(100)])
-"""Published at 0, 1, ... 99; each happened one second before."""
 
 
 def decided(histogram: Histogram, base: float, tracking: float = 100, policy: Policy = FRONTIER) -> Decision:

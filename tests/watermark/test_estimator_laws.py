@@ -1,0 +1,225 @@
+"""The estimator against the same rules on plain lists of messages, and its laws."""
+
+import math
+from datetime import datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clock import from_us, to_us
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.estimator import band_of, estimate, reachable_from
+from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tests.watermark.builders import (
+    LONG_AGO,
+    START,
+    START_US,
+    Times,
+    at,
+    bounded,
+    decide,
+    disorder,
+    effective,
+    exact_candidate,
+    histogram_of,
+    published,
+    reading,
+    seconds,
+)
+
+# ------------------------------------------------------------------------------------- against plain lists
+
+TENTH = 100_000
+tenths = st.integers(-50, 400).map(lambda tenth: START_US + tenth * TENTH)
+timelines = st.lists(st.tuples(tenths, tenths), max_size=40)
+moments = st.integers(0, 400).map(lambda tenth: from_us(START_US + tenth * TENTH))
+bands = st.sampled_from([0.0, 0.5, 1.0, 2.5, 10.0]).map(seconds)
+
+
+def ready(oldest: datetime) -> EffectiveReading:
+    """A reading without a backlog at its observation."""
+    return effective((oldest - START).total_seconds())
+
+
+@bounded
+@given(timelines, moments, moments, bands)
+def test_the_estimator_on_cells_is_never_above_the_rule_on_exact_times(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
+) -> None:
+    policy = Policy(band=band, idle="hold")
+    decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
+    exact = exact_candidate(messages, base, tracking, band)
+    if exact is None:
+        assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
+        return
+    assert decision.watermark is not None
+    # What tracking has read beyond its own reading, in the same second, may hold it: with disorder within the band
+    # it does not.
+    in_that_second = [event for publish, event in messages if publish // BUCKET_US <= to_us(tracking) // BUCKET_US]
+    assert min(in_that_second) <= to_us(decision.watermark) <= exact
+
+
+@bounded
+@given(timelines, moments, moments, bands)
+def test_where_no_cell_is_cut_through_the_estimator_is_the_rule_on_exact_times(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
+) -> None:
+    apart = list({(publish // BUCKET_US, event // BUCKET_US): (publish, event) for publish, event in messages}.values())
+    read = [times for times in apart if times[0] <= to_us(tracking)]
+    policy = Policy(band=band, idle="hold")
+    decision = decide(histogram_of(read), base=ready(base), tracking=ready(tracking), policy=policy)
+    exact = exact_candidate(read, base, tracking, band)
+    assert (None if decision.watermark is None else to_us(decision.watermark)) == exact
+
+
+@bounded
+@given(timelines, moments, moments, bands, st.sampled_from([0.1, 0.5]))
+def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta, quantile: float
+) -> None:
+    policy = Policy(band=band, idle="hold", quantile=quantile)
+    decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
+    if decision.anchor is None or decision.band_start is None:
+        assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
+        return
+    first, last = bucket_of(decision.band_start), bucket_of(tracking)
+    by_bucket: dict[int, list[int]] = {}
+    for publish, event in messages:
+        if first <= publish // BUCKET_US <= last:
+            by_bucket.setdefault(publish // BUCKET_US, []).append(event)
+    lowest = []
+    for events in by_bucket.values():
+        at_quantile = sorted(events)[math.floor(quantile * len(events))]
+        lowest.append(min(event for event in events if event // BUCKET_US == at_quantile // BUCKET_US))
+    assert decision.watermark == from_us(min(lowest))
+    assert decision.messages_in_band == sum(map(len, by_bucket.values()))
+
+
+@bounded
+@given(timelines, moments, moments, bands)
+def test_what_can_be_reached_holds_the_whole_band_and_its_anchor(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
+) -> None:
+    histogram, policy = histogram_of(messages), Policy(band=band, idle="hold")
+    first = reachable_from(histogram, base, tracking, policy)
+    found = band_of(histogram, base, tracking, policy)
+    assert first == bucket_of(found.start)
+    assert found.anchor is None or first <= bucket_of(found.anchor)
+    whole = decide(histogram, base=ready(base), tracking=ready(tracking), policy=policy)
+    pruned = decide(
+        histogram.pruned(first), base=ready(base), tracking=ready(tracking), policy=policy, pruned_before=first
+    )
+    assert pruned == whole
+
+
+@bounded
+@given(timelines, moments, moments, bands)
+def test_a_second_look_at_the_same_facts_decides_the_same(
+    messages: list[Times], base: datetime, tracking: datetime, band: timedelta
+) -> None:
+    arguments = {"base": ready(base), "tracking": ready(tracking), "policy": Policy(band=band)}
+    first = decide(histogram_of(messages), **arguments)  # type: ignore[arg-type]
+    assert decide(histogram_of(messages[::-1]), **arguments) == first  # type: ignore[arg-type]
+    again = decide(histogram_of(messages), **arguments, previous=first)  # type: ignore[arg-type]
+    assert again.watermark == first.watermark
+
+
+@bounded
+@given(timelines, moments, moments)
+def test_removing_the_anchor_never_holds_the_watermark_further_back(
+    messages: list[Times], base: datetime, tracking: datetime
+) -> None:
+    anchored = decide(
+        histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=Policy(band=seconds(1))
+    )
+    free = decide(
+        histogram_of(messages),
+        base=ready(base),
+        tracking=ready(tracking),
+        policy=Policy(band=seconds(1), anchor=False),
+    )
+    if anchored.watermark is not None and free.watermark is not None:
+        assert free.watermark >= anchored.watermark
+    else:
+        assert anchored.watermark is None or free.reason is Reason.HELD_NO_DATA
+
+
+ticks = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(-600, 3000), st.integers(-3000, 3000)), max_size=6),  # what is folded
+        st.integers(0, 300),  # how long after the tick before
+        st.one_of(st.none(), st.integers(0, 1500)),  # base's oldest is so old; None: no reading
+        st.one_of(st.none(), st.integers(0, 1500)),  # and tracking's
+    ),
+    min_size=1,
+    max_size=12,
+)
+policies = st.builds(
+    Policy,
+    rule=st.sampled_from(["band", "frontier"]),
+    band=bands,
+    idle=st.sampled_from(["advance", "hold"]),
+    quantile=st.sampled_from([0.0, 0.2]),
+    reading_slack=st.sampled_from([0.0, 1.0]).map(seconds),
+    base_slack=st.sampled_from([0.0, 10.0]).map(seconds),
+    anchor=st.booleans(),
+)
+
+
+@bounded
+@given(ticks, policies)
+def test_the_watermark_never_goes_back(
+    schedule: list[tuple[list[tuple[float, float]], int, int | None, int | None]], policy: Policy
+) -> None:
+    histogram = Histogram.empty()
+    base: EffectiveReading | None = None
+    tracking: EffectiveReading | None = None
+    previous: Decision | None = None
+    now = 0
+    for folded, later, base_age, tracking_age in schedule:
+        now += later
+        histogram += published(folded)
+        base = follow(base, _aged(now, base_age), policy.seek_tolerance)
+        tracking = follow(tracking, _aged(now, tracking_age), policy.seek_tolerance)
+        decision = estimate(
+            histogram,
+            base=base,
+            tracking=tracking,
+            policy=policy,
+            previous=previous,
+            complete_from=LONG_AGO if previous is None or previous.complete_from is None else previous.complete_from,
+            at=at(now),
+        )
+        if previous is not None and previous.watermark is not None:
+            assert decision.watermark is not None
+            assert decision.watermark >= previous.watermark
+            assert (decision.watermark > previous.watermark) == (
+                decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED)
+            )
+        if previous is not None and previous.complete_from is not None:
+            assert decision.complete_from is not None
+            assert decision.complete_from >= previous.complete_from
+        previous = decision
+
+
+def _aged(now: int, age: int | None) -> Reading | None:
+    return None if age is None else reading(now, now - age)
+
+
+# --------------------------------------------------------------------------------------------------- disorder
+
+
+def test_one_stream_that_is_always_late_among_punctual_ones_is_disorder() -> None:
+    punctual = [(second * 1_000_000, second * 1_000_000) for second in range(0, 300, 10)]
+    late = [((second + 60) * 1_000_000, second * 1_000_000) for second in range(5, 300, 10)]
+    assert disorder(punctual) == disorder(late) == 0
+    assert (
+        disorder(punctual + late) == 55_000_000
+    )  # a punctual message that happened 5 s after the late one was published 55 s before it
+
+
+def test_a_common_delay_is_no_disorder() -> None:
+    assert disorder([(second + 3600, second) for second in range(50)]) == 0
+    assert disorder([]) == disorder([(5, 1)]) == disorder([(5, 1), (9, 1)]) == 0
