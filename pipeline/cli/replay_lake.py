@@ -59,7 +59,8 @@ def from_lake(
             f"newest is of {iso(newest.decision.at)}, so give an earlier time, or none"
         )
     ticks = chain([first], ticks)
-    landings = LakeLandings(lake.heartbeats(), since=first.at)
+    begins_with_the_log = standing.number < 0  # else what landed before was late or not by decisions not looked at
+    landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
     if given:
         policy = replace(newest.policy, **given)
         was, would_be = _decided_again(ticks, policy, standing, landings)

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -323,7 +323,12 @@ def test_with_an_option_of_the_policy_it_shows_what_would_have_been_and_says_tha
     assert facts["recorded"]["ticks"] == facts["derived"]["ticks"] == len(decided)
     assert facts["recorded"]["late"] > 10
     assert facts["derived"]["late"] == 0
-    assert facts["recorded"]["landed"] == facts["derived"]["landed"]
+    landed = np.sort(messages.landed_us[messages.event_us != NO_EVENT_TIME])
+    assert landed[0] < to_us(decided[0].decision.at)  # before the first decision, and landed all the same
+    assert facts["recorded"]["landed"] == facts["derived"]["landed"] == len(landed)
+    since = told("replay", "--from-lake", "--band", "2m", "--since", decided[-5].decision.at.isoformat())
+    first = datetime.fromisoformat(since["derived"]["first_tick"])
+    assert since["derived"]["landed"] == np.count_nonzero(landed >= to_us(first))
     ticks = ticks_of(Held(messages), seconds(10), seconds(120))
     would_be = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(120)))]
     assert [row["watermark"] for row in rows_of(tmp_path / "decisions.parquet")] == would_be
