@@ -369,6 +369,7 @@ def test_slacks_left_empty_are_nothing_on_the_emulator_and_a_second_and_the_band
 def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
     text = """
     [watermark]
+    rule = "frontier"
     band = "1s"
     near_real_time = "2s"
     idle_timeout = "3s"
@@ -377,10 +378,12 @@ def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
     max_reading_age = "5s"
     seek_tolerance = "6s"
     quantile = 0.25
+    frontier_quantile = 0.125
     reading_slack = "7s"
     base_slack = "8s"
     """
     assert load_settings(written(text)).policy == Policy(
+        rule="frontier",
         band=timedelta(seconds=1),
         near_real_time=timedelta(seconds=2),
         idle_timeout=timedelta(seconds=3),
@@ -389,6 +392,7 @@ def test_every_watermark_setting_reaches_the_policy(written: Written) -> None:
         max_reading_age=timedelta(seconds=5),
         seek_tolerance=timedelta(seconds=6),
         quantile=0.25,
+        frontier_quantile=0.125,
         reading_slack=timedelta(seconds=7),
         base_slack=timedelta(seconds=8),
     )

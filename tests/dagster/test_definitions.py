@@ -14,7 +14,8 @@ from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.diffs import diff_schema
 from pipeline.lake.heartbeats import heartbeat_schema
-from pipeline.settings import LENGTHS, MessageSettings, Settings, WindowSettings
+from pipeline.settings import LENGTHS, MessageSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
+from resources.pubsub import PubSubResource
 
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
@@ -22,7 +23,9 @@ FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 
 @pytest.fixture(scope="module")
 def definitions() -> dg.Definitions:
-    return build_definitions(Settings(message=MessageSettings(fields=FIELDS)))
+    return build_definitions(
+        Settings(message=MessageSettings(fields=FIELDS), watermark=WatermarkSettings(tick=timedelta(seconds=25)))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +85,8 @@ def test_every_table_shows_its_columns_the_configured_fields_among_them(
 def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.Definitions, name: str) -> None:
     sensor = definitions.resolve_sensor_def(name)
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
-    assert sensor.minimum_interval_seconds == 10
-    assert "Every 10 s" in (sensor.description or "")
+    assert sensor.minimum_interval_seconds == 25
+    assert "Every 25 s" in (sensor.description or "")
 
 
 def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Definitions) -> None:
@@ -119,3 +122,30 @@ def test_the_schedule_of_each_length_is_a_cron_that_repeats_evenly() -> None:
     assert cron_of(timedelta(minutes=5)) == "*/5 * * * *"
     assert cron_of(timedelta(hours=6)) == "0 */6 * * *"
     assert cron_of(timedelta(days=1)) == "0 0 * * *"
+
+
+def test_every_setting_of_pubsub_reaches_the_resource() -> None:
+    pubsub = PubSubSettings(
+        project="another-project",
+        base_subscription="another-base",
+        tracking_subscription="another-tracking",
+        emulator_host="127.0.0.1:1",
+        ack_deadline=timedelta(seconds=11),
+        pull_wait=timedelta(seconds=12),
+        call_timeout=timedelta(seconds=13),
+        reading="monitoring",
+        snapshot_max_backlog=14,
+        monitoring_endpoint="127.0.0.1:2",
+    )
+    resource = (build_definitions(Settings(pubsub=pubsub)).resources or {})["pubsub"]
+    assert resource == PubSubResource(
+        base_subscription="projects/another-project/subscriptions/another-base",
+        tracking_subscription="projects/another-project/subscriptions/another-tracking",
+        emulator_host="127.0.0.1:1",
+        ack_deadline="11s",
+        pull_wait="12s",
+        call_timeout="13s",
+        reading="monitoring",
+        snapshot_max_backlog=14,
+        monitoring_endpoint="127.0.0.1:2",
+    )

@@ -1,0 +1,194 @@
+"""Which reading a tick of the real sensor takes: the settings' own resource, on servers that refuse and that count."""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import grpc
+import pytest
+
+import resources.pubsub
+from pipeline.clock import SystemClock
+from pipeline.errors import ReadingUnavailable
+from pipeline.local_pubsub.model import PubSubModel
+from pipeline.local_pubsub.server import served as serve_pubsub
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.pubsub.provision import provision
+from pipeline.settings import PubSubSettings, Settings
+from tests.dagster.house import Ticking, forget_caches, metadata_of, publish, settings_of
+from tests.fixtures_emulator import unique_pubsub
+from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import served as serve_monitoring
+
+CLOCK = SystemClock()
+MINUTE = timedelta(minutes=1)
+ALMOST_A_WEEK = timedelta(days=6, hours=23, minutes=30)
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clock, some time ago until it is set right: what was published until then is old. Never back."""
+
+    def __init__(self, ago: timedelta) -> None:
+        self.ago = ago
+
+    def now(self) -> datetime:
+        return super().now() - self.ago
+
+
+@dataclass
+class Service:
+    """A Pub/Sub of our own and a Cloud Monitoring that knows its subscriptions as the test tells it."""
+
+    pubsub: PubSubSettings
+    fake: FakeMonitoring
+    endpoint: str
+    clock: ShiftedClock
+    folder: Path
+    instance: dg.DagsterInstance
+
+    @property
+    def subscriptions(self) -> tuple[str, str]:
+        """Base and tracking."""
+        return self.pubsub.base_subscription, self.pubsub.tracking_subscription
+
+    def forget(self) -> None:
+        """What a new code server begins with: nothing."""
+        forget_caches()
+        for cached in ("_auto", "_client", "_monitoring_client"):
+            getattr(resources.pubsub, cached).cache_clear()
+
+    def settings(self, **pubsub: str | int) -> Settings:
+        """These servers, and what a test sets besides."""
+        return settings_of(
+            PubSubSettings(**{**self.pubsub.model_dump(), "monitoring_endpoint": self.endpoint, **pubsub}), self.folder
+        )
+
+    def ticking(self, **pubsub: str | int) -> Ticking:
+        """The sensors with these settings, on subscriptions that exist."""
+        settings = self.settings(**pubsub)
+        publisher, subscriber = (
+            publisher_client(self.pubsub.emulator_host),
+            subscriber_client(self.pubsub.emulator_host),
+        )
+        provision(subscriber, publisher, settings.pubsub, settings.contract, CLOCK)
+        subscriber.transport.close()
+        publisher.transport.close()
+        return Ticking(settings, self.instance)
+
+    def publish(self, count: int) -> None:
+        """Heartbeats, a second after they happened."""
+        publisher = publisher_client(self.pubsub.emulator_host)
+        happened = self.clock.now() - timedelta(seconds=1)
+        publish(publisher, self.settings(), [(f"stream-{number}", happened) for number in range(count)])
+        publisher.transport.close()
+
+    def sample(self, name: str, age: timedelta, undelivered: int) -> None:
+        """What the metrics of a subscription say, a minute ago."""
+        self.fake.sampled(
+            name,
+            CLOCK.now() - MINUTE,
+            age=int(age.total_seconds()),
+            undelivered=undelivered,
+            project=self.pubsub.project,
+        )
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    clock, fake = ShiftedClock(ALMOST_A_WEEK), FakeMonitoring(CLOCK.now)
+    with (
+        serve_pubsub(PubSubModel(rng=random.Random(1)), clock=clock) as address,
+        serve_monitoring(fake) as endpoint,
+        dg.DagsterInstance.ephemeral() as instance,
+    ):
+        pubsub = unique_pubsub(address)
+        fake.project = pubsub.project
+        service = Service(pubsub, fake, endpoint, clock, tmp_path, instance)
+        yield service
+        service.forget()
+
+
+def read_by(told: Mapping[str, object]) -> tuple[object, object]:
+    """By what a tick read base and tracking."""
+    return told["base_read_by"], told["tracking_read_by"]
+
+
+def told_by_a_tick(ticking: Ticking) -> Mapping[str, object]:
+    """What one tick says of the watermark."""
+    return metadata_of(ticking.track(), "watermark")
+
+
+def test_a_backlog_of_almost_a_week_whose_snapshot_is_refused_is_read_by_monitoring_and_then_by_snapshots_again(
+    service: Service,
+) -> None:
+    ticking = service.ticking()
+    service.publish(20)
+    service.clock.ago = timedelta(0)
+    service.publish(5)
+    for name in service.subscriptions:
+        service.sample(name, ALMOST_A_WEEK - MINUTE, 20)
+    told = told_by_a_tick(ticking)
+    assert (read_by(told), told["reason"]) == (("monitoring", "monitoring"), "HELD_INCOMPLETE")
+    assert ticking.watermark() is None
+
+    ticking.land()
+    service.fake.series.clear()
+    for name in service.subscriptions:
+        service.sample(name, timedelta(seconds=5), 5)
+    told = told_by_a_tick(ticking)
+    assert read_by(told) == ("snapshot", "snapshot")
+    assert told["reason"] != "HELD_INCOMPLETE"
+    assert ticking.lake().heartbeats().extent().rows == 25
+
+
+def test_a_backlog_beyond_the_setting_is_read_by_monitoring_and_tracking_s_by_snapshots_whatever_its_size(
+    service: Service,
+) -> None:
+    service.clock.ago = timedelta(0)
+    ticking = service.ticking(snapshot_max_backlog=10)
+    service.publish(11)
+    for name in service.subscriptions:
+        service.sample(name, timedelta(seconds=30), 11)
+    assert read_by(told_by_a_tick(ticking)) == ("monitoring", "snapshot")
+    service.forget()
+    at_most = service.ticking(snapshot_max_backlog=11)
+    assert read_by(told_by_a_tick(at_most)) == ("snapshot", "snapshot")
+
+
+def test_with_snapshots_alone_a_refusal_holds_the_watermark_and_monitoring_is_not_asked(service: Service) -> None:
+    ticking = service.ticking(reading="snapshot")
+    service.publish(20)
+    service.clock.ago = timedelta(0)
+    for name in service.subscriptions:
+        service.sample(name, ALMOST_A_WEEK - MINUTE, 20)
+    told = told_by_a_tick(ticking)
+    assert told["reason"] == "HELD_STALE_READING"
+    assert "Pub/Sub refuses a snapshot" in str(told["problems"])
+    assert service.fake.requests == []
+
+
+def test_with_monitoring_alone_a_gap_is_no_empty_backlog(service: Service) -> None:
+    service.clock.ago = timedelta(0)
+    ticking = service.ticking(reading="monitoring")
+    service.publish(5)
+    with pytest.raises(ReadingUnavailable, match="that is no empty backlog"):
+        ticking.track()
+    assert ticking.lake().tracking_log().numbers() == []
+    service.sample(service.pubsub.tracking_subscription, timedelta(seconds=30), 5)
+    told = told_by_a_tick(ticking)
+    assert told["reason"] == "HELD_STALE_READING"
+    assert "that is no empty backlog" in str(told["problems"])
+    assert "base_read_by" not in told
+    assert ticking.watermark() is None
+
+
+def test_without_the_permission_for_metrics_snapshots_go_on(service: Service) -> None:
+    service.clock.ago = timedelta(0)
+    service.fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 5
+    ticking = service.ticking()
+    service.publish(5)
+    assert read_by(told_by_a_tick(ticking)) == ("snapshot", "snapshot")
+    assert len(service.fake.requests) == 1  # base's size
