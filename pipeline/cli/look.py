@@ -79,7 +79,8 @@ def explain(
 
 
 def _decision(log: TrackingLog, at: datetime | None, uri: str) -> tuple[int, Decided]:
-    found = decision_in_force(log, at)
+    # Times are printed to the millisecond, so that one which is copied stands for all of its millisecond.
+    found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     if found is not None:
         return found
     first = first_decision(log)

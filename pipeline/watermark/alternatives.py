@@ -18,8 +18,8 @@ BANDS = (timedelta(seconds=5), SECOND)
 QUANTILES = (0.001, 0.01)
 """What is tried, apart from half the band, where it is less careful than the setting."""
 TRIED = (
-    *("rule", "band", "quantile", "idle", "near_real_time", "max_reading_age", "seek_tolerance"),
-    *("reading_slack", "base_slack"),
+    *("rule", "band", "quantile", "frontier_quantile", "idle", "idle_timeout", "max_idle_lag", "near_real_time"),
+    *("max_reading_age", "seek_tolerance", "reading_slack", "base_slack"),
 )
 """Each of which is tried where it may matter."""
 
@@ -82,23 +82,43 @@ def _trials(standing: Standing, decided: Decided) -> Iterator[_Trial]:
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):
         if band < policy.band:
             cost = "tolerates less disorder: what is out of order by more is late"
-            yield _Trial("band", format_duration(band), replace(policy, band=band), cost)
+            # Unless it is set, base_slack is the band (on the service), so it becomes less with it.
+            base_slack = band if policy.base_slack == policy.band else policy.base_slack
+            yield _Trial("band", format_duration(band), replace(policy, band=band, base_slack=base_slack), cost)
     for quantile in QUANTILES:
         if quantile > policy.quantile:
             cost = "that share of each publish second is knowingly late"
             yield _Trial("quantile", f"{quantile:g}", replace(policy, quantile=quantile), cost)
+    if policy.frontier_quantile > 0:
+        cost = "a clock that runs fast makes everybody else late"
+        yield _Trial("frontier_quantile", "0", replace(policy, frontier_quantile=0.0), cost)
     if policy.idle == "advance":
         cost = "the last windows before a silence stay open until something is published"
         yield _Trial("idle", "hold", replace(policy, idle="hold"), cost)
     else:
         cost = "after a silence, what is older than the recent lag and the band is late"
         yield _Trial("idle", "advance", replace(policy, idle="advance"), cost)
+    yield from _silences(decision, policy)
     yield from _waits(standing, decision, policy)
     cost = "what the service shows only a moment after its publish time may be late"
     if policy.reading_slack > ZERO:
         yield _Trial("reading_slack", "0s", replace(policy, reading_slack=ZERO), cost)
     if policy.base_slack > ZERO:
         yield _Trial("base_slack", "0s", replace(policy, base_slack=ZERO), cost)
+
+
+def _silences(decision: Decision, policy: Policy) -> Iterator[_Trial]:
+    """What counts as a silence, and how far behind it is followed. Less than the band is a pause of no account."""
+    tracking, newest, lag = decision.tracking, decision.newest_publish_time, decision.recent_lag
+    if tracking is not None and newest is not None and tracking.observed_at - newest > policy.band:
+        timeout = _whole(tracking.observed_at - newest) - SECOND
+        if ZERO < timeout < policy.idle_timeout:
+            cost = "so short a pause is a silence: what is older than the recent lag and the band is late"
+            yield _Trial("idle_timeout", format_duration(timeout), replace(policy, idle_timeout=timeout), cost)
+    if lag is not None:
+        for most in (_whole(lag / 2), ZERO):
+            cost = "after a silence, what lags further behind than that and the band is late"
+            yield _Trial("max_idle_lag", format_duration(most), replace(policy, max_idle_lag=most), cost)
 
 
 def _waits(standing: Standing, decision: Decision, policy: Policy) -> Iterator[_Trial]:

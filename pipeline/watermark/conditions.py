@@ -77,7 +77,7 @@ def _until_decided(decision: Decision, policy: Policy, standing: Standing | None
         tracking.oldest_unacked - policy.reading_slack,
     )
     if decision.reason is Reason.HELD_INCOMPLETE:
-        yield Condition("completeness", Outcome.HELD, _incomplete(decision, standing))
+        yield Condition("completeness", Outcome.HELD, _incomplete(decision, policy, standing))
         return
     if decision.released_before is not None:
         oldest_base = decision.released_before
@@ -85,14 +85,14 @@ def _until_decided(decision: Decision, policy: Policy, standing: Standing | None
     else:
         less = f" (less {format_duration(policy.base_slack)} of slack)" if policy.base_slack > ZERO else ""
         holds = f"base holds nothing older than {iso(oldest_base)}{less}"
-    knows = f"Tracking knows everything published since {when(decision.complete_from)}"
-    yield Condition("completeness", Outcome.PASSED, f"{knows}, and {holds}.")
+    yield Condition("completeness", Outcome.PASSED, f"{_knows(decision)}, and {holds}.")
 
     ahead, band = oldest_tracking - oldest_base, format_duration(policy.band)
     near = format_duration(policy.near_real_time)
     age = tracking.observed_at - tracking.oldest_unacked
+    slack = " (less slack)" if policy.base_slack > ZERO or policy.reading_slack > ZERO else ""
     if decision.reason is Reason.HELD_TRACKING_BEHIND:
-        where = f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base"
+        where = (f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base") + slack
         yield Condition(
             "tracking",
             Outcome.HELD,
@@ -104,7 +104,8 @@ def _until_decided(decision: Decision, policy: Policy, standing: Standing | None
         text = f"Tracking has no backlog: it was read to within {near} (near_real_time) of the moment of its reading."
     else:
         text = (
-            f"Tracking has a backlog of {rough(age)}, but is {rough(ahead)} ahead of base: at least the band of {band}."
+            f"Tracking has a backlog of {rough(age)}, but is {rough(ahead)} ahead of base{slack}: at least the band of "
+            f"{band}."
         )
     yield Condition("tracking", Outcome.PASSED, text)
     yield from _candidate(decision, policy, standing)
@@ -117,7 +118,8 @@ def _candidate(decision: Decision, policy: Policy, standing: Standing | None) ->
         yield Condition(
             "silence",
             Outcome.DECIDED,
-            f"Nothing was published since {newest}, for more than {timeout} (idle_timeout); nothing is outstanding. "
+            f"Nothing with an event time was published since {newest}, for more than {timeout} (idle_timeout); nothing "
+            f"is outstanding. "
             f"The candidate is the lesser reading, less the band of {band}, less the last messages' lag of "
             f"{rough(decision.recent_lag)}.",
         )
@@ -126,12 +128,16 @@ def _candidate(decision: Decision, policy: Policy, standing: Standing | None) ->
     if decision.newest_publish_time is None:
         text = "No message with an event time was ever seen."
     elif _is_silent(decision, policy, standing):
-        text = f'Nothing was published since {newest}, and nothing is outstanding; but idle = "hold".'
+        text = (
+            f'Nothing with an event time was published since {newest}, and nothing is outstanding; but idle = "hold".'
+        )
     elif decision.tracking is not None and decision.base is not None:
         silence = decision.tracking.observed_at - decision.newest_publish_time
         text = f"The newest message was published at {newest}, {rough(max(silence, ZERO))} before tracking was read"
         if silence <= policy.idle_timeout:
             text += f": no silence of more than {timeout} (idle_timeout)."
+        elif decision.base.oldest_unacked - policy.base_slack <= decision.newest_publish_time:
+            text += ", but base may still hold it: that is no silence."
         else:
             text += ", but there is a backlog: that is no silence."
     yield Condition("silence", Outcome.PASSED, text)
@@ -140,14 +146,18 @@ def _candidate(decision: Decision, policy: Policy, standing: Standing | None) ->
         yield Condition(
             "data",
             Outcome.HELD,
-            f"Nothing with an event time is known from {band} (the band) before what tracking has read.",
+            f"Nothing is known with an event time and published more than {band} (the band) before what tracking has "
+            "read.",
         )
         return
     looked_at = f"at most {messages(decision.messages_in_band)} published from {when(decision.band_start)}"
     if decision.frontier is not None:
+        greatest = "the greatest event time"
+        if policy.frontier_quantile > 0:
+            greatest += f" (but for {policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
         text = (
-            f"Looked at: {looked_at} on (base's backlog), and the frontier, {iso(decision.frontier)}: the greatest "
-            f"event time that was published {band} (the band) before what tracking has read."
+            f"Looked at: {looked_at} on (base's backlog), and the frontier, {iso(decision.frontier)}: {greatest} that "
+            f"was published more than {band} (the band) before what tracking has read."
         )
     else:
         anchor = f", and the anchor at {iso(decision.anchor)}" if decision.anchor else ""
@@ -217,10 +227,11 @@ def _sought(decision: Decision, standing: Standing | None) -> str:
     )
 
 
-def _incomplete(decision: Decision, standing: Standing | None) -> str:
-    base = "an unknown moment" if decision.base is None else iso(decision.base.oldest_unacked)
-    knows = f"Tracking knows everything published since {when(decision.complete_from)}"
-    holds = f"base may hold what was published since {base}"
+def _incomplete(decision: Decision, policy: Policy, standing: Standing | None) -> str:
+    base = when(None if decision.base is None else decision.base.oldest_unacked)
+    knows, holds = _knows(decision), f"base may hold what was published since {base}"
+    if policy.base_slack > ZERO:
+        holds += f", and as much as {format_duration(policy.base_slack)} (base_slack) before"
     if decision.released_before is not None:
         holds += f", of which what is from before {iso(decision.released_before)} was let go"
     if standing is not None and standing.is_missing_entries:
@@ -228,6 +239,15 @@ def _incomplete(decision: Decision, standing: Standing | None) -> str:
     if standing is not None and standing.complete_from != decision.complete_from:
         return f"Base holds a message published at {base} that tracking has never seen: a hole. {knows}."
     return f"{knows}, and {holds}."
+
+
+def _knows(decision: Decision) -> str:
+    return f"Tracking knows everything published from {when(decision.complete_from)} to where it has read"
+
+
+def passed_over(policy: Policy) -> str:
+    """What a quantile leaves out of a least event time."""
+    return f" (but for {policy.quantile:.2g} of each publish second: quantile)" if policy.quantile > 0 else ""
 
 
 def messages(count: int) -> str:

@@ -67,13 +67,16 @@ class Decision:
         """What was decided and why, in one sentence."""
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
         if self.lag is not None:
-            where += f" ({format_duration(timedelta(seconds=round(self.lag.total_seconds())))} behind now)"
+            lag = timedelta(seconds=round(self.lag.total_seconds()))
+            where += f" ({format_duration(abs(lag))} {'behind' if lag >= timedelta(0) else 'ahead of'} now)"
         return f"{self.reason}: {where}; {self._because()}"
 
     def _because(self) -> str:
         base = "unknown" if self.base is None else iso(self.base.oldest_unacked)
         tracking = "unknown" if self.tracking is None else iso(self.tracking.oldest_unacked)
         match self.reason:
+            case Reason.ADVANCED if self.frontier is not None and not self.messages_in_band:
+                return f"the frontier; nothing that tracking has read was published since {_at(self.band_start)}"
             case Reason.ADVANCED if self.frontier is not None:
                 return (
                     f"the lesser of the frontier {_at(self.frontier)} and the least of about {self.messages_in_band} "
@@ -89,7 +92,10 @@ class Decision:
                     f"holds from {_at(self.released_before)} on"
                 )
             case Reason.PINNED_BY_BACKLOG:
-                return f"base has not acknowledged what was published at {base}, and its backlog reaches below"
+                return (
+                    f"base has not acknowledged what was published from {base} on, and what it may hold is as old as "
+                    f"{_at(self.candidate)}"
+                )
             case Reason.HELD_TRACKING_BEHIND:
                 return (
                     f"tracking has read up to {tracking}, neither near now nor ahead of base ({base}) by the band; "
@@ -97,19 +103,22 @@ class Decision:
                 )
             case Reason.HELD_INCOMPLETE:
                 return (
-                    f"tracking knows what was published since {_at(self.complete_from)}, and base still holds older "
-                    f"messages ({base}); it moves when base has landed them"
+                    f"tracking knows what was published since {_at(self.complete_from)}, and base may hold older "
+                    f"messages (its reading is {base}, before slack); it moves when base has landed them"
                 )
             case Reason.HELD_NO_DATA:
-                return "nothing with an event time was published a band ago or earlier, so there is no anchor yet"
+                return (
+                    "nothing is known with an event time and published more than a band before what tracking has read "
+                    f"({tracking})"
+                )
             case Reason.HELD_STALE_READING:
                 return "the oldest unacknowledged publish time of base or tracking is not known, or too old"
             case Reason.HELD_SEEK:
                 return f"a subscription was sought back (base {base}, tracking {tracking}); what it replays may be late"
             case Reason.IDLE_ADVANCED:
-                return f"nothing was published since {_at(self.newest_publish_time)} and nothing is outstanding"
+                return f"nothing valid was published since {_at(self.newest_publish_time)}, and nothing is outstanding"
             case Reason.IDLE_HELD:
-                return f"nothing was published since {_at(self.newest_publish_time)}, and idle is set to hold"
+                return f"nothing valid was published since {_at(self.newest_publish_time)}, and idle is set to hold"
             case Reason.RELEASED:
                 return f"an operator let go what was published before {_at(self.released_before)} and has not landed"
 

@@ -4,22 +4,16 @@ The decision has the numbers; the fold of the log before it adds how many messag
 would have given under other settings.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
-from pipeline.clock import iso, to_us
-from pipeline.durations import format_duration
+from pipeline.clock import iso
 from pipeline.watermark.alternatives import Alternative, alternatives
-from pipeline.watermark.conditions import Condition, Outcome, conditions, when
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import AFTER_ALL
-from pipeline.watermark.histogram import BUCKET_US, bucket_of, bucket_start
+from pipeline.watermark.conditions import Condition, Outcome, conditions, messages, passed_over
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.histogram import bucket_of, bucket_start
+from pipeline.watermark.moves import SECOND, band_edge, held_from, moves, published_since
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading
 from pipeline.watermark.standing import Decided, Standing
-
-SECOND = timedelta(microseconds=BUCKET_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +21,8 @@ class Explanation:
     """Why the watermark stands where a decision put it.
 
     `since_base` and `since_pin` count the messages with an event time that were published from base's oldest and from
-    the pin's second on: upper bounds, since redeliveries count again. They are None where
-    that is not known (any more), `alternatives` where the log before the decision is not.
+    the pin's second on: upper bounds, since redeliveries count again. They are None where that is not known (any more),
+    `alternatives` where the log before the decision is not.
     """
 
     decision: Decision
@@ -50,11 +44,8 @@ class Explanation:
 def explain(decided: Decided, standing: Standing | None) -> Explanation:
     """Explain a decision. `standing` is the fold of the entries before it, None where they are lost."""
     decision, policy = decided.decision, decided.policy
-    since_base = since_pin = None
-    if standing is not None and decision.base is not None:
-        since_base = _published_since(standing, decision.base.oldest_unacked)
-    if standing is not None and decision.pin is not None:
-        since_pin = _published_since(standing, decision.pin.published_from)
+    since_base = None if decision.base is None else published_since(standing, decision.base.oldest_unacked)
+    since_pin = None if decision.pin is None else published_since(standing, decision.pin.published_from)
     return Explanation(
         decision=decision,
         conditions=conditions(decision, policy, standing),
@@ -62,39 +53,34 @@ def explain(decided: Decided, standing: Standing | None) -> Explanation:
         since_base=since_base,
         since_pin=since_pin,
         ahead=_ahead(decision, since_base, since_pin),
-        moves=list(_moves(decision, policy)),
+        moves=list(moves(decision, policy, standing)),
         alternatives=None if standing is None else alternatives(standing, decided),
     )
 
 
-def _published_since(standing: Standing, moment: datetime) -> int | None:
-    """None where a part of it was pruned, as after a seek."""
-    if standing.pruned_before is not None and standing.pruned_before > bucket_of(moment):
-        return None
-    histogram = standing.histogram
-    return histogram.messages_at(histogram.since(to_us(moment), AFTER_ALL))
-
-
 def _pin(decision: Decision, policy: Policy) -> str | None:
-    pin, base, tracking = decision.pin, decision.base, decision.tracking
-    if pin is None or base is None or tracking is None:
+    pin, base = decision.pin, decision.base
+    held, edge = held_from(decision, policy), band_edge(decision, policy)
+    if pin is None or base is None or held is None or edge is None:
         return None
-    published, event_time = f"published within the second from {iso(pin.published_from)}", iso(pin.min_event_time)
+    cell = (
+        f"that of a cell of at most {messages(pin.count)}, published within the second from {iso(pin.published_from)} "
+        f"and happened within the second from {iso(bucket_start(bucket_of(pin.min_event_time)))}."
+    )
+    event_time = iso(pin.min_event_time)
     if decision.frontier is not None and pin.min_event_time == decision.frontier:
         return (
-            f"The candidate is the frontier, {event_time}, of a message {published}. What tracking has not read yet "
-            "may be as old as that."
+            f"The candidate is the frontier, {event_time}, {cell} What tracking has not read yet may be as old as that."
         )
-    which = "the message" if pin.count == 1 else f"at most {pin.count:,} messages"
-    least = f"The candidate is the least event time, {event_time}, of {which} {published}."
+    least = f"The candidate is the least event time{passed_over(policy)}, {event_time}, {cell}"
     ends = pin.published_from + SECOND
-    if ends > _held_from(decision, base, policy):
+    if ends > held:
         if decision.released_before is not None:
             return f"{least} What base holds from then on is not known, so it may still have to land."
         if ends <= base.oldest_unacked:
-            return f"{least} Base is past that, but less than the slack (base_slack)."
+            return f"{least} Base is past that, but by less than the slack (base_slack)."
         return f"{least} Base has not acknowledged all that was published then: it may still have to land."
-    if ends > tracking.oldest_unacked - policy.reading_slack - policy.band:
+    if ends > edge:
         return f"{least} It has landed, but is within the band: something as old may still be published."
     return f"{least} It has landed. It is the anchor: what is published next may be as old."
 
@@ -102,94 +88,6 @@ def _pin(decision: Decision, policy: Policy) -> str | None:
 def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
     if since_base is None or decision.base is None:
         return None
-    since = f"{iso(decision.base.oldest_unacked)} (base's oldest)"
-    text = f"Of what tracking has read, at most {since_base:,} were published since {since}"
-    return f"{text}, and at most {since_pin:,} from the pin's second on." if since_pin is not None else f"{text}."
-
-
-def _moves(decision: Decision, policy: Policy) -> Iterator[str]:
-    """What would have to happen for the watermark to move (on)."""
-    base, tracking, pin = decision.base, decision.tracking, decision.pin
-    band = format_duration(policy.band)
-    match decision.reason:
-        case Reason.HELD_STALE_READING:
-            yield "It moves when both backlogs can be read again. The problems of the last ticks say why they cannot."
-        case Reason.HELD_SEEK:
-            yield "It moves on from the next tick; what the seek replays is late where it lands below the watermark."
-        case Reason.HELD_INCOMPLETE:
-            yield f"It moves when base has landed everything that was published before {when(decision.complete_from)}."
-            if decision.complete_from is not None:
-                yield from _let_go(decision.complete_from)
-        case Reason.HELD_TRACKING_BEHIND:
-            yield (
-                f"It moves when tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
-                f"{band} ahead of base. See whether its sensor ticks; `[track]` says how much a tick reads."
-            )
-        case Reason.HELD_NO_DATA:
-            yield f"It moves when tracking has read to {band} (the band) after the first message with an event time."
-        case Reason.IDLE_ADVANCED:
-            yield "It follows the clock until something is published, then what is published."
-        case Reason.IDLE_HELD:
-            yield 'It moves when something is published, or with idle = "advance".'
-        case Reason.ADVANCED | Reason.RELEASED if _is_pinned_by_base(decision, policy):
-            yield from _base_lands(decision)
-        case Reason.ADVANCED | Reason.RELEASED:
-            yield "It moves on with the next messages that are published and landed."
-        case Reason.PINNED_BY_BACKLOG:
-            yield from _base_lands(decision)
-        case Reason.UNCHANGED if decision.recent_lag is not None:
-            if decision.watermark is not None:
-                reached = decision.watermark + policy.band + decision.recent_lag
-                yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
-        case Reason.UNCHANGED if decision.frontier is not None:
-            yield (
-                f"It moves when tracking has read to {band} (the band) after a message with an event time after "
-                f"{when(decision.watermark)}, and base has landed what is older."
-            )
-        case Reason.UNCHANGED if base is not None and tracking is not None and pin is not None:
-            yield (
-                f"It moves when what was published before {iso(pin.published_from + SECOND)} is out of the band: when "
-                f"tracking has read to {band} (the band) after that, and after a message that was published later."
-            )
-
-
-def _is_pinned_by_base(decision: Decision, policy: Policy) -> bool:
-    base, tracking, pin = decision.base, decision.tracking, decision.pin
-    if base is None or tracking is None or pin is None:
-        return False
-    held_from = _held_from(decision, base, policy)
-    is_behind = held_from < tracking.oldest_unacked - policy.reading_slack - policy.band
-    return is_behind and pin.published_from + SECOND > held_from
-
-
-def _held_from(decision: Decision, base: EffectiveReading, policy: Policy) -> datetime:
-    """From which publish time on base may hold what counts."""
-    return base.oldest_unacked - policy.base_slack if decision.released_before is None else decision.released_before
-
-
-def _base_lands(decision: Decision) -> Iterator[str]:
-    if decision.released_before is not None:
-        yield (
-            "It moves when base has landed what was let go: until then its reading does not tell what else it holds. "
-            "Or with a further `tidemark release`."
-        )
-        return
-    base, pin = decision.base, decision.pin
-    if base is None or pin is None:
-        return
-    until = pin.published_from + SECOND
-    if until > base.oldest_unacked:
-        what = f"what was published from {iso(base.oldest_unacked)} to {iso(until)}"
-    else:
-        until = base.oldest_unacked + timedelta(microseconds=1)
-        what = f"what was published at {iso(base.oldest_unacked)}, of which the slack (base_slack) is taken off"
-    yield f"It moves when base has landed {what}. See whether its sensor ticks, and whether another consumes base."
-    yield from _let_go(until)
-
-
-def _let_go(before: datetime) -> Iterator[str]:
-    whole = bucket_start(-(-to_us(before) // BUCKET_US))
-    yield (
-        f"Or when an operator lets it go, to be late: `tidemark release --before {iso(whole)}` shows what it is. A "
-        "later time lets more go, and takes the watermark further."
-    )
+    since = f"{iso(decision.base.oldest_unacked)}, base's oldest"
+    text = f"Of what tracking has read, at most {messages(since_base)} may still have to land (published since {since})"
+    return text + ("." if since_pin is None else f"; since the pin's second at most {messages(since_pin)} came in.")

@@ -29,11 +29,11 @@ class Log:
         self.log.begin(Beginning(at(-60)))
         self.published = 0
 
-    def tick(self, second: int) -> None:
+    def tick(self, second: float) -> None:
         """What was published by then is tracked, then decided."""
-        beats = range(self.published, second)
+        beats = range(self.published, int(second))
         self.log.append(Snapshot(published((beat + 0.25, beat - 0.75) for beat in beats)))
-        self.published = second
+        self.published = int(second)
         base = reading(second, STRAGGLER if second > STRAGGLER else second - 1)
         self.log.decide(lambda standing: standing.decide(base, reading(second), Policy(), at(second)))
 
@@ -97,6 +97,15 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert "band = 5s 5s further" in shown
     assert "tolerates less disorder" in shown
     assert facts("--at", iso(at(100_000))) == facts()
+
+
+def test_the_moment_that_is_printed_of_a_decision_leads_back_to_it(log: Log) -> None:
+    """A clock has microseconds, what is printed has milliseconds."""
+    log.tick(110.123456)
+    log.tick(120)
+    first = facts("--at", iso(at(110.123456)))
+    assert first["at"] == iso(at(110.123456)) == "2026-11-21T05:21:50.123Z"
+    assert facts("--at", first["at"])["log_entry"] == first["log_entry"] == log.last - 2
 
 
 def test_an_alternative_without_a_watermark_to_compare_with_says_what_there_would_be(tmp_path: Path, log: Log) -> None:

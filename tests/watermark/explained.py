@@ -46,6 +46,11 @@ def idle(policy: Policy | None = None) -> Log:
     return log
 
 
+def idle_and_held() -> Log:
+    """The same silence, which is set to hold."""
+    return idle(Policy(idle="hold"))
+
+
 def incomplete() -> Log:
     """Base holds two minutes that are older than tracking."""
     log = Log(known_from=70)
@@ -137,6 +142,49 @@ def idle_and_unchanged() -> Log:
     log.publish(published((second, second + 200) for second in range(100)))
     log.tick(110)
     log.tick(230)
+    return log
+
+
+def late_within_the_band() -> Log:
+    """Base is behind, and what pins was published a moment ago, half a minute late."""
+    log = Log()
+    log.publish(EVERY_SECOND + published([(95.5, 40)]))
+    log.tick(100, base=50.25)
+    return log
+
+
+def sparse() -> Log:
+    """Base is behind, and nothing has been published since what it holds."""
+    log = Log()
+    log.publish(published((second, second - 1) for second in range(0, 51, 10)))
+    log.tick(70, base=50)
+    return log
+
+
+def frontier_within_the_backlog() -> Log:
+    """The tighter rule; what base holds is the frontier itself."""
+    log = Log(Policy(rule="frontier"))
+    log.publish(published((second, second - 1) for second in range(0, 81, 10)))
+    log.tick(85, base=70)
+    log.tick(88, base=70)
+    return log
+
+
+def frontier_after_a_seek() -> Log:
+    """Tracking was sought back to below what is summed up."""
+    log = Log(Policy(rule="frontier", near_real_time=seconds(60)))
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    log.tick(110, tracking=40.25)
+    log.tick(115, tracking=80.25)
+    return log
+
+
+def incomplete_on_the_service() -> Log:
+    """Base is past where tracking begins, but by less than the slack."""
+    log = Log(Policy(reading_slack=seconds(1), base_slack=seconds(10)), known_from=70)
+    log.publish(EVERY_SECOND)
+    log.tick(100, base=75.25)
     return log
 
 
