@@ -13,6 +13,9 @@ _UNITS = {
     "h": timedelta(hours=1),
     "d": timedelta(days=1),
 }
+LONGEST = timedelta(days=36_500)
+"""So long before now there are still dates to calculate with."""
+
 _PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 
 
@@ -20,18 +23,23 @@ def parse_duration(text: str) -> timedelta:
     """Read `10s`, `5m`, `1h30m`, `0.5s`; a bare `0` is no time at all.
 
     Raises ValueError, with what would be right, for anything else: a number without its unit is refused,
-    because nobody can tell seconds from minutes by looking at it.
+    because nobody can tell seconds from minutes by looking at it; so is a negative one, and one beyond `LONGEST`.
     """
     written = text.strip()
     if written == "0":
         return timedelta(0)
     parts = _PART.findall(written)
     if not parts or "".join(number + unit for number, unit in parts) != written:
-        raise ValueError("write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
+        negative = "a duration is not negative; " if written.startswith("-") else ""
+        raise ValueError(f"{negative}write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
+    too_long = ValueError(f"this duration is longer than {LONGEST.days}d, the longest that can be handled")
     try:
-        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0))
+        duration = sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0))
     except OverflowError as error:
-        raise ValueError("this duration is longer than any that can be handled") from error
+        raise too_long from error
+    if duration > LONGEST:
+        raise too_long
+    return duration
 
 
 def format_duration(duration: timedelta) -> str:

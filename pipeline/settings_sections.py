@@ -50,7 +50,7 @@ def _after_within(policy: str) -> str:
 
 def _is_host_and_port(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdigit()
+    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16
 
 
 Positive = Annotated[Duration, Field(gt=ZERO)]
@@ -232,6 +232,13 @@ class WatermarkSettings(Section):
     frontier_quantile: float = Field(0.0, ge=0, lt=1)
     reading_slack: OptionalDuration = None
     base_slack: OptionalDuration = None
+
+    @field_validator("tick")
+    @classmethod
+    def _whole_seconds(cls, value: timedelta) -> timedelta:
+        if value % timedelta(seconds=1):
+            raise ValueError("Dagster's sensors tick in whole seconds: write 1s, 2s, 10s or the like")
+        return value
 
 
 class BudgetSettings(Section):

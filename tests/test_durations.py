@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from pipeline.durations import Duration, format_duration, parse_duration
+from pipeline.durations import LONGEST, Duration, format_duration, parse_duration
 from tests.watermark.builders import bounded
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -60,9 +60,9 @@ def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
         parse_duration(text)
 
 
-@pytest.mark.parametrize("text", ["999999999999d", "999999999d999999999d"])
+@pytest.mark.parametrize("text", ["999999999999d", "999999999d999999999d", "36500d1ms"])
 def test_a_duration_beyond_all_bounds_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="longer than any that can be handled"):
+    with pytest.raises(ValueError, match="longer than 36500d, the longest that can be handled"):
         parse_duration(text)
 
 
@@ -87,19 +87,19 @@ def test_a_duration_is_written_short(duration: timedelta, text: str) -> None:
 
 
 @bounded
-@given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000)))
+@given(st.timedeltas(min_value=timedelta(0), max_value=LONGEST))
 def test_what_was_written_is_read_back_to_within_a_millisecond(duration: timedelta) -> None:
     assert abs(parse_duration(format_duration(duration)) - duration) < MILLISECOND
 
 
 @bounded
-@given(st.integers(0, 10**12).map(lambda count: count * MILLISECOND))
+@given(st.integers(0, LONGEST // MILLISECOND).map(lambda count: count * MILLISECOND))
 def test_whole_milliseconds_are_read_back_exactly(duration: timedelta) -> None:
     assert parse_duration(format_duration(duration)) == duration
 
 
 @bounded
-@given(st.timedeltas(min_value=MILLISECOND, max_value=timedelta(days=100_000)))
+@given(st.timedeltas(min_value=MILLISECOND, max_value=LONGEST))
 def test_a_negative_duration_is_the_positive_one_with_a_sign(duration: timedelta) -> None:
     assert format_duration(-duration) == "-" + format_duration(duration)
 
