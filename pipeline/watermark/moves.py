@@ -136,9 +136,11 @@ def _out_of_the_band(decision: Decision, policy: Policy, standing: Standing | No
     if standing is not None:
         high = bucket_of(tracking.oldest_unacked - policy.reading_slack)
         last = _last_that_holds(standing.histogram, last, high, watermark, policy.quantile)
+    is_passed = decision.anchor is not None and decision.anchor >= bucket_start(last + 1)
+    if not is_passed and standing is not None:  # what tracking has seen beyond its reading comes into the band as well
+        last = _last_that_holds(standing.histogram, last, AFTER_ALL, watermark, policy.quantile)
     until = bucket_start(last + 1)
     needs = [_lands(until, decision, policy, standing)] if until > held else []
-    is_passed = decision.anchor is not None and decision.anchor >= until
     if not is_passed:
         needs.append(
             f"tracking has read to {_reach(policy)} after a message that was published at {iso(until)} or later"

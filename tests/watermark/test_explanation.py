@@ -262,6 +262,15 @@ def test_what_is_within_the_band_must_leave_it_too() -> None:
     assert log.tick(106.5).reason is Reason.ADVANCED
 
 
+def test_what_tracking_has_seen_beyond_its_reading_is_waited_for_as_well() -> None:
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    log.publish(published([(101, 60), (103, 50)]))
+    log.tick(105, tracking=102)
+    assert f"published at {iso(at(104))} or later" in log.explain().moves[0]
+
+
 def test_an_anchor_holds_until_there_is_a_newer_one() -> None:
     log = explained.sparse()
     assert "and when tracking has read to 10s (the band) after a message that was published" in log.explain().moves[0]
