@@ -115,14 +115,14 @@ def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
     columns = {
         "stream": "string",
         "messages": "int",
-        "offset": "float",
+        "offset_seconds": "float",
         "beyond_band": "int",
         "slow_beyond_band": "int",
-        "slow_max": "float",
+        "slow_max_seconds": "float",
         "fast_beyond_band": "int",
-        "fast_max": "float",
-        "disorder_p99": "float",
-        "disorder_max": "float",
+        "fast_max_seconds": "float",
+        "disorder_p99_seconds": "float",
+        "disorder_max_seconds": "float",
     }
     return dg.TableMetadataValue(
         records=[dg.TableRecord({name: getattr(stream, name) for name in columns}) for stream in streams],

@@ -14,6 +14,7 @@ from rich.table import Table
 from pipeline.cli.run import AsJson, config_file, duration, wide_console
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
+from pipeline.errors import TidemarkError
 from pipeline.lake.layout import Lake
 from pipeline.settings import Settings, load_settings
 from pipeline.tuning.page import page_of
@@ -79,10 +80,11 @@ def tune(
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
+    _refuse_page_at(html, trace)
     settings = load_settings() if trace is None or _has_settings() else Settings()
     report = _report(settings, trace, since, target, BANDS if bands is None else durations(bands))
     if html is not None:
-        html.write_text(page_of(report), encoding="utf-8")
+        _write_page(html, report)
     if as_json:
         print(json.dumps(facts_of(report)))
         return
@@ -99,6 +101,24 @@ def tune(
             _print_streams(console, title, streams[:NAMED], is_slow=is_slow)
     if html is not None:
         console.print(f"\nThe report with its pictures: {escape(str(html))}", highlight=False)
+
+
+def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
+    """Before the work, what would lose it or the trace."""
+    if html is None:
+        return
+    if html.is_dir() or not html.parent.is_dir():
+        why = "is a folder" if html.is_dir() else f"would be in {html.parent}, which is no folder"
+        raise typer.BadParameter(f"--html {html} {why}; name a file in a folder that is there")
+    if trace is not None and html.exists() and trace.exists() and html.samefile(trace):
+        raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
+
+
+def _write_page(html: Path, report: TuningReport) -> None:
+    try:
+        html.write_text(page_of(report), encoding="utf-8")
+    except OSError as error:
+        raise TidemarkError(f"the page cannot be written to {html} ({error}); name another file with --html") from error
 
 
 def _has_settings() -> bool:
@@ -179,9 +199,9 @@ def _print_streams(console: Console, title: str, streams: tuple[StreamDisorder, 
         table.add_column(name, justify="left" if name == "stream" else "right")
     for stream in streams:
         beyond, high, most = (
-            (stream.slow_beyond_band, stream.slow_p99, stream.slow_max)
+            (stream.slow_beyond_band, stream.slow_p99_seconds, stream.slow_max_seconds)
             if is_slow
-            else (stream.fast_beyond_band, stream.fast_p99, stream.fast_max)
+            else (stream.fast_beyond_band, stream.fast_p99_seconds, stream.fast_max_seconds)
         )
         table.add_row(
             escape(stream.stream),
@@ -189,7 +209,7 @@ def _print_streams(console: Console, title: str, streams: tuple[StreamDisorder, 
             f"{beyond:,}",
             words(high),
             words(most),
-            f"{stream.offset:+.0f}s",
+            f"{stream.offset_seconds:+.0f}s",
         )
     console.print(table)
 

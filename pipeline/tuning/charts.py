@@ -9,7 +9,7 @@ from html import escape
 from math import ceil, copysign, floor, log1p, log10
 
 WIDTH, HEIGHT = 620, 340
-LEFT, RIGHT, TOP, BOTTOM = 82, 18, 18, 46
+LEFT, RIGHT, TOP, BOTTOM = 96, 18, 18, 46
 """Of the plot within the chart, in its own units."""
 
 DAY = 86_400

@@ -15,6 +15,7 @@ from pipeline.tuning.report import (
     recommendation_sentence,
     sentences,
     slow_sentence,
+    stands,
     words,
 )
 from pipeline.tuning.style import STYLE
@@ -26,7 +27,7 @@ def page_of(report: TuningReport) -> str:
     """The whole page. Everything that comes from data is escaped."""
     disorder = report.disorder
     period = f"{iso(from_us(disorder.first_publish_us))} to {iso(from_us(disorder.last_publish_us))}"
-    return f"""<!doctype html>
+    page = f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -60,6 +61,7 @@ def page_of(report: TuningReport) -> str:
 </body>
 </html>
 """
+    return page.replace(" %", "\N{NO-BREAK SPACE}%")  # a line does not end between a number and its sign
 
 
 def _cards(report: TuningReport) -> str:
@@ -119,7 +121,7 @@ def _enough(recommendation: Recommendation) -> str:
     found = recommendation.outcome
     if found is None:
         return f"not even {format_duration(recommendation.largest)}"
-    lag = "no watermark" if found.lag_p50 is None else f"{words(found.lag_p50)} behind"
+    lag = "no watermark" if found.lag_p50 is None else stands(found.lag_p50)
     return f"<b>{format_duration(found.band)}</b><br><small>{lag}</small>"
 
 
@@ -138,9 +140,9 @@ def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -
     most = max((_extent(stream, side) for stream in worst), default=0.0) or 1.0
     rows = []
     for stream in worst:
-        high, largest = stream.slow_p99 if side == "slow" else stream.fast_p99, _extent(stream, side)
+        high, largest = stream.slow_p99_seconds if side == "slow" else stream.fast_p99_seconds, _extent(stream, side)
         beyond = _beyond(stream, side)
-        disorder = (stream.disorder_p50, stream.disorder_p99, stream.disorder_max)
+        disorder = (stream.disorder_p50_seconds, stream.disorder_p99_seconds, stream.disorder_max_seconds)
         rows.append(
             [
                 escape(stream.stream),
@@ -149,7 +151,7 @@ def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -
                 f'<i class="reach {side}" style="width:{100 * largest / most:.0f}%">'
                 f'<b style="width:{100 * min(high / largest, 1) if largest else 0:.0f}%"></b></i>',
                 f"{beyond:,} ({percent(beyond / stream.messages)})",
-                f"{stream.offset:+.0f}s",
+                f"{stream.offset_seconds:+.0f}s",
                 ", ".join(words(seconds) for seconds in disorder),
             ]
         )
@@ -160,7 +162,7 @@ def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -
 
 
 def _extent(stream: StreamDisorder, side: str) -> float:
-    return stream.slow_max if side == "slow" else stream.fast_max
+    return stream.slow_max_seconds if side == "slow" else stream.fast_max_seconds
 
 
 def _beyond(stream: StreamDisorder, side: str) -> int:

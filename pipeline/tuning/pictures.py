@@ -1,10 +1,11 @@
 """The report's pictures: what each shows, and a title that says what follows from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from pipeline.durations import format_duration
 from pipeline.tuning.charts import Axis, Line, Mark, bar_chart, counts, line_chart, linear, shares, stretched
-from pipeline.tuning.report import TuningReport, at_most, percent, words
+from pipeline.tuning.report import TuningReport, at_most, percent, stands, words
 from pipeline.watermark.disorder import Distribution
 from pipeline.watermark.stream_disorder import STEP_US
 from pipeline.watermark.tuning import Outcome, Variant
@@ -52,10 +53,10 @@ def lag_by_band(report: TuningReport) -> Picture:
     lags = [up for line in lines for _, up, _ in line.points] or [0.0]
     y = stretched(min(0.0, *lags), max(lags), "watermark behind now", _clock)
     drawn = line_chart(_band_axis(report), y, lines, [_present(report)], "the watermark's lag against the band")
-    standing = [
-        f"{_stands(report.tuning.at(variant, report.band).lag_p50)} under the rule {variant.rule}"
-        for variant in report.rules
-    ]
+    standing = []
+    for variant in report.rules:
+        lag = report.tuning.at(variant, report.band).lag_p50
+        standing.append(f"{'nowhere yet' if lag is None else stands(lag)} under the rule {variant.rule}")
     return (
         f"With the present band the watermark is {', '.join(standing)}",
         legend,
@@ -75,8 +76,11 @@ def late_by_lag(report: TuningReport) -> Picture:
     title = "What a second of freshness costs under each rule"
     if band and frontier and band.lag_p50 is not None and frontier.lag_p50 is not None:
         gained = band.lag_p50 - frontier.lag_p50
+        said = words(abs(gained))
         better = "frontier" if gained >= 0 else "band"
-        title = f"For {at_most(report.target)}, the rule {better} is {words(abs(gained))} fresher"
+        title = f"For {at_most(report.target)}, the rule {better} is {said} fresher"
+        if said == "0s":
+            title = f"For {at_most(report.target)}, both rules are equally fresh"
     return title, _legend(report), drawn, "Left and low is good. The points of a curve are the bands, from 0s on."
 
 
@@ -90,9 +94,12 @@ def lag_of_messages(report: TuningReport) -> Picture:
         for name, share in (("50 %", 0.5), ("99.9 %", 0.999))
     ]
     drawn = bar_chart(x, counts(most, "messages"), bars, marks, "publish time less event time")
+    half, most_of_them = lag.quantile(0.5), lag.quantile(0.99)
+    title = f"Half of the messages are published within {words(half)} of their event, 99 % within {words(most_of_them)}"
+    if half < 0:
+        title = f"Half of the messages have an event time that is {words(-half)} or more after their publish time"
     return (
-        f"Half of the messages are published within {words(lag.quantile(0.5))} of their event, "
-        f"99 % within {words(lag.quantile(0.99))}",
+        title,
         [],
         drawn,
         f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; what lies beyond the picture is in its outermost "
@@ -103,16 +110,17 @@ def lag_of_messages(report: TuningReport) -> Picture:
 def disorder_of_messages(report: TuningReport) -> Picture:
     """How many messages are out of order by more than so much."""
     disorder = report.disorder.disorder
-    total, beyond, points = sum(disorder.counts), sum(disorder.counts), []
+    total = beyond = sum(disorder.counts)
+    points = []
     for seconds, count in zip(disorder.seconds, disorder.counts, strict=True):
         beyond -= count
-        points.append((seconds, beyond / total, f"{percent(beyond / total)} by more than {words(seconds)}"))
+        points.append((seconds, beyond / total))
     if points[0][0] > 0:
-        points.insert(0, (0.0, 1.0, "all of them"))
-    points = _thinned(points)
+        points.insert(0, (0.0, 1.0))
+    curve = tuple((seconds, share, "") for seconds, share in _stairs(_thinned(points)))
     x = stretched(0.0, max(disorder.seconds[-1], report.band.total_seconds(), 1.0), "out of order by more than", _clock)
     y = shares(1 / total, "share of messages", _percent_tick)
-    drawn = line_chart(x, y, [Line("disorder", "whole", tuple(points), False)], [_present(report)], "disorder")
+    drawn = line_chart(x, y, [Line("disorder", "whole", curve, has_marks=False)], [_present(report)], "disorder")
     return (
         f"{percent(report.disorder.beyond_band / total).capitalize()} of the messages "
         f"{'is' if not report.disorder.beyond_band else 'are'} out of order by more than the band",
@@ -148,7 +156,15 @@ def _width(least: float) -> float:
     return next((step for step in steps if step >= least), 86_400.0 * (1 + least // 86_400))
 
 
-def _thinned(points: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """With a corner at each point: a share holds until the next number of seconds that occurs."""
+    corners = [points[0]]
+    for (_, share), after in pairwise(points):
+        corners += [(after[0], share), after]
+    return corners
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Without the points that no eye could tell from their neighbours."""
     every = max(1, len(points) // 600)
     return [point for number, point in enumerate(points) if number % every == 0 or number == len(points) - 1]
@@ -173,14 +189,8 @@ def _legend(report: TuningReport) -> list[tuple[str, str]]:
 
 
 def _said(outcome: Outcome) -> str:
-    lag = "no watermark" if outcome.lag_p50 is None else f"{words(outcome.lag_p50)} behind at the median"
+    lag = "no watermark" if outcome.lag_p50 is None else f"{stands(outcome.lag_p50)} at the median"
     return f"{outcome.variant.name}, band {format_duration(outcome.band)}: {percent(outcome.late_share)} late, {lag}"
-
-
-def _stands(lag: float | None) -> str:
-    if lag is None:
-        return "nowhere yet"
-    return f"{words(lag)} behind" if lag >= 0 else f"{words(-lag)} ahead of now"
 
 
 def _present(report: TuningReport) -> Mark:

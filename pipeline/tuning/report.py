@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
@@ -18,8 +18,9 @@ SHOWN_QUANTILE = 0.05
 AS_FRESH_SECONDS = 0.2
 """A difference in the median lag that nobody would notice."""
 
-FEW_STREAMS = 0.1
-"""The share of all streams up to which those that are slow or fast can be called the ones to blame."""
+FEW_STREAMS, MOST_STREAMS = 0.1, 0.5
+"""The share of all streams up to which those that are slow or fast can be called the ones to blame: of many, and of so
+few that each is named."""
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 
@@ -119,8 +120,8 @@ def recommendation_sentence(report: TuningReport, target: float | None = None) -
             lag = found.outcome.lag_p50
             free = _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", no staler up to {format_duration(free)}"
-            stands = "" if lag is None else f" (the watermark {words(lag)} behind{besides})"
-            parts.append(f"{format_duration(found.outcome.band)} under the rule {variant.name}{stands}")
+            place = "nowhere yet" if lag is None else f"{stands(lag)}{besides}"
+            parts.append(f"{format_duration(found.outcome.band)} under the rule {variant.name} (the watermark {place})")
     return f"For {at_most(target)}: {', '.join(parts)}."
 
 
@@ -138,31 +139,39 @@ def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
 def slow_sentence(disorder: Disorder) -> str | None:
     """Who is slow, in words; None where the source names no streams."""
     return _blame(
-        disorder.slowest, disorder, disorder.slow_beyond_band, disorder.slow_streams, "slow", "behind the typical one"
+        disorder, disorder.slowest, disorder.slow_beyond_band, disorder.slow_max_seconds, disorder.slow_streams, "slow"
     )
 
 
 def fast_sentence(disorder: Disorder) -> str | None:
     """Whose clocks run fast, in words; None where the source names no streams."""
     return _blame(
-        disorder.fastest, disorder, disorder.fast_beyond_band, disorder.fast_streams, "fast", "ahead of the typical one"
+        disorder, disorder.fastest, disorder.fast_beyond_band, disorder.fast_max_seconds, disorder.fast_streams, "fast"
     )
 
 
 def _blame(
-    worst: Sequence[StreamDisorder], disorder: Disorder, messages: int, streams: int, which: str, where: str
+    disorder: Disorder,
+    worst: Sequence[StreamDisorder],
+    messages: int,
+    most_seconds: float,
+    streams: int,
+    which: Literal["slow", "fast"],
 ) -> str | None:
     if not disorder.streams:
         return None
     band = format_duration(disorder.band)
+    where = "behind the typical one" if which == "slow" else "ahead of the typical one"
     if not messages:
         return f"No stream is {which}: no message is to blame for more than the band of {band} by being {where}."
-    most = worst[0].slow_max if which == "slow" else worst[0].fast_max
+    if not streams:
+        share = percent(messages / disorder.messages)
+        return f"No stream is {which} by more than the band; {share} of the messages are, and have no stream."
     head = (
         f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {which} by more than the band: "
-        f"{percent(messages / disorder.messages)} of the messages, up to {words(most)} {where}"
+        f"{percent(messages / disorder.messages)} of the messages, up to {words(most_seconds)} {where}"
     )
-    if streams <= len(worst):
+    if streams <= len(worst) and streams <= max(1, disorder.streams * MOST_STREAMS):
         names = [each.stream for each in worst[:streams]]
         return f"{head}. {'It is' if streams == 1 else 'They are'} {_listed(names)}."
     if streams > disorder.streams * FEW_STREAMS:
@@ -180,21 +189,26 @@ def _comparison(report: TuningReport) -> list[str]:
     here, there = report.tuning.at(band, report.band), report.tuning.at(frontier, report.band)
     said = []
     if here.lag_p50 is not None and there.lag_p50 is not None:
-        gained = here.lag_p50 - there.lag_p50
-        more = there.late_share - here.late_share
-        price = f"{percent(abs(more))} {'more' if more > 0 else 'less'} late" if more else "as many messages late"
+        ours, theirs = percent(here.late_share), percent(there.late_share)
+        price = "as many messages late" if ours == theirs else f"{theirs} of the messages late instead of {ours}"
         said.append(
             f"At the same band of {format_duration(report.band)} the rule frontier is "
-            f"{words(abs(gained))} {'fresher' if gained >= 0 else 'staler'} at the median, with {price}."
+            f"{_fresher(here.lag_p50 - there.lag_p50)} at the median, with {price}."
         )
-    ours, theirs = report.recommended(band).outcome, report.recommended(frontier).outcome
-    if ours and theirs and ours.lag_p50 is not None and theirs.lag_p50 is not None:
-        gained = ours.lag_p50 - theirs.lag_p50
+    enough, frontier_enough = report.recommended(band).outcome, report.recommended(frontier).outcome
+    if enough and frontier_enough and enough.lag_p50 is not None and frontier_enough.lag_p50 is not None:
         said.append(
             f"Each with the band that it needs for {at_most(report.target)}, the rule frontier is "
-            f"{words(abs(gained))} {'fresher' if gained >= 0 else 'staler'}."
+            f"{_fresher(enough.lag_p50 - frontier_enough.lag_p50)}."
         )
     return said
+
+
+def _fresher(seconds: float) -> str:
+    said = words(abs(seconds))
+    if said == "0s":
+        return "just as fresh"
+    return f"{said} {'fresher' if seconds > 0 else 'staler'}"
 
 
 def facts_of(report: TuningReport) -> dict[str, Any]:
@@ -219,6 +233,8 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
         "disorder_beyond_band": disorder.beyond_band,
         "slow_beyond_band": disorder.slow_beyond_band,
         "fast_beyond_band": disorder.fast_beyond_band,
+        "slow_max_seconds": disorder.slow_max_seconds,
+        "fast_max_seconds": disorder.fast_max_seconds,
         "slow_streams": disorder.slow_streams,
         "fast_streams": disorder.fast_streams,
         "slowest": [_stream(each) for each in disorder.slowest],
@@ -284,8 +300,14 @@ def words(seconds: float) -> str:
     return format_duration(timedelta(seconds=round(seconds, 1)))
 
 
+def stands(lag_seconds: float) -> str:
+    """Where the watermark is: `14.2s behind`; before a clock that others run ahead of, `46.3s ahead of now`."""
+    return f"{words(lag_seconds)} behind" if lag_seconds >= 0 else f"{words(-lag_seconds)} ahead of now"
+
+
 def behind(outcome: Outcome) -> str:
-    """How far the watermark is behind."""
+    """Where the watermark is for the most part, and when it is furthest behind."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "nowhere yet"
-    return f"{words(outcome.lag_p50)} behind at the median, {words(outcome.lag_p99)} at the 99th percentile"
+    most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)
+    return f"{stands(outcome.lag_p50)} at the median, {most} at the 99th percentile"

@@ -15,7 +15,7 @@ from pipeline.settings import Settings
 from pipeline.tuning.report import TuningReport, make_report
 from pipeline.watermark.disorder import disorder_of
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.trace import extent_of, ticks_of
+from pipeline.watermark.trace import NEVER, NO_EVENT_TIME, Trace, extent_of, ticks_of
 from pipeline.watermark.tuning import BANDS, TARGETS, Material, Variant
 
 NO_SLACK = timedelta(0)
@@ -38,6 +38,11 @@ def report_on_trace(
     disorder = disorder_of(trace, watermark.band)
     if disorder is None:
         raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
+    if not _has_landings(trace):
+        raise TraceUnusable(
+            f"in {path} no message with an event time has landed, so that none can be late; write when each did as its "
+            "landed_at"
+        )
     extent = extent_of(trace)
     return make_report(
         Material(
@@ -114,6 +119,13 @@ def policy_with(settings: Settings, variant: Variant, band: timedelta) -> Policy
         }
     )
     return settings.model_copy(update={"watermark": watermark}).policy
+
+
+def _has_landings(trace: Trace) -> bool:
+    return any(
+        ((batch.landed_us != NEVER) & (batch.event_us != NO_EVENT_TIME)).any()  # of most traces, in the first batch
+        for batch in trace.batches()
+    )
 
 
 def _without_slack(policy: Policy) -> Policy:

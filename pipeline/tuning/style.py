@@ -55,7 +55,7 @@ th { color: var(--soft); font-weight: 500; text-align: left; vertical-align: bot
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--rule); }
 tbody tr:last-child td { border-bottom: 0; }
 section.streams td:first-child { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: 12px;
-  overflow-wrap: anywhere; max-width: 260px; }
+  overflow-wrap: anywhere; min-width: 110px; max-width: 260px; }
 section.streams td:nth-child(4) { min-width: 160px; width: 22%; }
 .reach { display: block; height: 10px; border-radius: 3px;
   background: color-mix(in srgb, var(--frontier) 30%, transparent); }
@@ -66,5 +66,8 @@ td b { font-weight: 620; }
 td small { color: var(--soft); white-space: nowrap; }
 summary { cursor: pointer; font-weight: 620; } details table { margin-top: 12px; }
 footer { margin-top: 20px; color: var(--soft); font-size: 12.5px; }
+@media (max-width: 600px) { body { padding: 22px 12px 32px; } h1 { font-size: 21px; }
+  svg text { font-size: 14px; } svg text.axis, svg text.marked { font-size: 16px; }
+  .cards div, figure, section.streams, section.said, body > details { padding: 14px; } }
 @media print { body { background: #fff; } figure, section, details { break-inside: avoid; } }
 """

@@ -58,6 +58,7 @@ class Disorder:
 
     `beyond_band` counts the messages with a disorder above the band, `slow_beyond_band` and `fast_beyond_band` those
     that are to blame for more than the band themselves; `slow_streams` and `fast_streams` the streams that have such.
+    `slow_max_seconds` and `fast_max_seconds` are the most that a message is to blame for.
     """
 
     messages: int
@@ -70,6 +71,8 @@ class Disorder:
     beyond_band: int
     slow_beyond_band: int
     fast_beyond_band: int
+    slow_max_seconds: float
+    fast_max_seconds: float
     streams: int
     slow_streams: int
     fast_streams: int
@@ -83,13 +86,15 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
     if order is None:
         return None
     whole, streams = Tally(), StreamTable(us(band))
-    beyond = slow_beyond = fast_beyond = 0
+    beyond = slow_beyond = fast_beyond = slow_most = fast_most = 0
     for batch in _valid(trace, streams=True):
         measured = order.measure(batch)
         whole.add(np.zeros(len(batch), dtype=np.int64), measured.disorder)
         beyond += int(np.count_nonzero(measured.disorder * STEP_US > us(band)))
         slow_beyond += int(np.count_nonzero(measured.blame * STEP_US > us(band)))
         fast_beyond += int(np.count_nonzero(-measured.blame * STEP_US > us(band)))
+        slow_most = max(slow_most, int(measured.blame.max()))
+        fast_most = max(fast_most, int(-measured.blame.min()))
         streams.add(batch, measured)
     slowest, fastest = streams.worst(worst)
     slow_streams, fast_streams = streams.beyond_band()
@@ -104,7 +109,9 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
         beyond_band=beyond,
         slow_beyond_band=slow_beyond,
         fast_beyond_band=fast_beyond,
-        streams=len(streams.names),
+        slow_max_seconds=slow_most * STEP_US / 1e6,
+        fast_max_seconds=fast_most * STEP_US / 1e6,
+        streams=streams.seen,
         slow_streams=slow_streams,
         fast_streams=fast_streams,
         slowest=slowest,

@@ -17,22 +17,22 @@ SECOND_STEPS = 1_000_000 // STEP_US
 
 @dataclass(frozen=True, slots=True)
 class StreamDisorder:
-    """One stream. Seconds; `beyond_band` counts the messages with a disorder above the band, `slow_beyond_band` and
-    `fast_beyond_band` those that are to blame for more than the band themselves. `offset` is how much later than the
-    typical message its median one is published, below zero for a clock that runs fast."""
+    """One stream. `beyond_band` counts the messages with a disorder above the band, `slow_beyond_band` and
+    `fast_beyond_band` those that are to blame for more than the band themselves. `offset_seconds` is how much later
+    than the typical message its median one is published, below zero for a clock that runs fast."""
 
     stream: str
     messages: int
-    offset: float
-    disorder_p50: float
-    disorder_p99: float
-    disorder_max: float
+    offset_seconds: float
+    disorder_p50_seconds: float
+    disorder_p99_seconds: float
+    disorder_max_seconds: float
     beyond_band: int
-    slow_p99: float
-    slow_max: float
+    slow_p99_seconds: float
+    slow_max_seconds: float
     slow_beyond_band: int
-    fast_p99: float
-    fast_max: float
+    fast_p99_seconds: float
+    fast_max_seconds: float
     fast_beyond_band: int
 
 
@@ -86,6 +86,11 @@ class StreamTable:
         for most, of in ((self._most, disorder), (self._slowest, blame), (self._fastest, -blame)):
             np.maximum.at(most, codes, of)
 
+    @property
+    def seen(self) -> int:
+        """How many streams have a message; a name alone is none."""
+        return int(np.count_nonzero(self._messages))
+
     def beyond_band(self) -> tuple[int, int]:
         """How many streams have a message that is to blame for more than the band: slow ones, and fast ones."""
         return int(np.count_nonzero(self._slow_beyond)), int(np.count_nonzero(self._fast_beyond))
@@ -101,8 +106,8 @@ class StreamTable:
         return tuple(details[code] for code in slow), tuple(details[code] for code in fast)
 
     def _details(self, codes: Sequence[int]) -> Iterator[tuple[int, StreamDisorder]]:
-        disorder_p50, disorder_p99 = _by_code(self._disorder, 0.5), _by_code(self._disorder, 0.99)
-        slow_p99, fast_p99 = _by_code(self._blame, 0.99), _by_code(self._blame, 0.01)
+        disorder_p50_seconds, disorder_p99_seconds = _by_code(self._disorder, 0.5), _by_code(self._disorder, 0.99)
+        slow_p99_seconds, fast_p99_seconds = _by_code(self._blame, 0.99), _by_code(self._blame, 0.01)
         offset, names = _by_code(self._behind, 0.5), self.names
         for code in codes:
             yield (
@@ -110,16 +115,16 @@ class StreamTable:
                 StreamDisorder(
                     stream=names[code],
                     messages=int(self._messages[code]),
-                    offset=float(offset[code]),
-                    disorder_p50=float(disorder_p50[code]),
-                    disorder_p99=float(disorder_p99[code]),
-                    disorder_max=_seconds(self._most[code]),
+                    offset_seconds=float(offset[code]),
+                    disorder_p50_seconds=float(disorder_p50_seconds[code]),
+                    disorder_p99_seconds=float(disorder_p99_seconds[code]),
+                    disorder_max_seconds=_seconds(self._most[code]),
                     beyond_band=int(self._beyond[code]),
-                    slow_p99=float(max(0, slow_p99[code])),
-                    slow_max=_seconds(self._slowest[code]),
+                    slow_p99_seconds=float(max(0, slow_p99_seconds[code])),
+                    slow_max_seconds=_seconds(self._slowest[code]),
                     slow_beyond_band=int(self._slow_beyond[code]),
-                    fast_p99=float(max(0, -fast_p99[code])),
-                    fast_max=_seconds(self._fastest[code]),
+                    fast_p99_seconds=float(max(0, -fast_p99_seconds[code])),
+                    fast_max_seconds=_seconds(self._fastest[code]),
                     fast_beyond_band=int(self._fast_beyond[code]),
                 ),
             )

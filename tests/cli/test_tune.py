@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
 from pipeline.settings import load_settings
+from pipeline.watermark.trace import NEVER
 from tests.tuning_lake import ending_before, record
 from tests.watermark.tuning_traces import MemoryTrace, Source
 
@@ -193,6 +196,37 @@ def test_what_cannot_be_meant_is_refused(folder: Path, arguments: list[str], say
     told = tidemark(folder, "tune", *arguments)
     assert told.returncode == 2
     assert says in " ".join(told.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("late.parquet", "is the trace itself"),
+        (".", "is a folder"),
+        ("nowhere/page.html", "would be in nowhere, which is no folder"),
+    ],
+)
+def test_a_page_that_would_lose_the_trace_or_the_work_is_refused_before_it(folder: Path, page: str, says: str) -> None:
+    before = (folder / "late.parquet").read_bytes()
+    told = tidemark(folder, "tune", "late.parquet", "--html", page)
+    assert told.returncode == 2
+    assert says in " ".join(told.stderr.replace("│", " ").split())
+    assert (folder / "late.parquet").read_bytes() == before
+
+
+def test_a_page_that_cannot_be_written_is_an_error_that_says_what_to_do(folder: Path) -> None:
+    told = tidemark(folder, "tune", "late.parquet", "--bands", "10s", "--html", "/proc/page.html")
+    assert told.returncode == 1
+    assert "the page cannot be written to /proc/page.html" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_a_trace_in_which_nothing_has_landed_is_no_reason_for_a_band_of_nothing(folder: Path) -> None:
+    trace = Source(seconds=60).trace()
+    replace(trace, landed_us=np.full_like(trace.landed_us, NEVER)).write(folder / "outstanding.parquet")
+    told = tidemark(folder, "tune", "outstanding.parquet")
+    assert told.returncode == 1
+    assert "no message with an event time has landed" in told.stderr
 
 
 def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> None:

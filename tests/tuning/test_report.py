@@ -1,9 +1,13 @@
 """What the report says in words, and that its page holds together whatever the figures are."""
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.tuning.page import page_of
-from pipeline.tuning.report import TuningReport, facts_of, make_report, percent, sentences, variants_of, words
+from pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
+from pipeline.tuning.report import (
+    TuningReport,
+    facts_of,
+    make_report,
+    percent,
+    recommendation_sentence,
+    sentences,
+    stands,
+    variants_of,
+    words,
+)
 from pipeline.watermark.disorder import disorder_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.trace import extent_of, ticks_of
@@ -19,6 +34,7 @@ from pipeline.watermark.tuning import Material, Variant
 from tests.watermark.builders import START, START_US, ints
 from tests.watermark.tuning_traces import SECOND_US, MemoryTrace, Source
 
+ROOT = Path(__file__).parents[2]
 PRESENT = Policy()
 TICK = timedelta(seconds=10)
 BANDS = [timedelta(seconds=n) for n in (0, 5, 20, 60)]
@@ -110,6 +126,123 @@ def test_many_to_blame_are_not_named_as_if_they_were_few() -> None:
     assert "; the worst are stream-0" in few
     many = sentences(report_on(Source(late=0.02, late_by=45, streams=50).trace()))[-2]
     assert "that is spread over too many streams for a few to be to blame" in many
+
+
+def test_where_every_stream_is_slow_at_times_none_is_named() -> None:
+    trace = Source(late=0.05, late_by=45, streams=4).trace()
+    assert "4 of 4 streams are slow by more than the band" in sentences(report_on(trace))[-2]
+    assert sentences(report_on(trace))[-2].endswith("that is spread over too many streams for a few to be to blame.")
+    alone = sentences(report_on(replace(trace, stream=np.zeros_like(trace.stream), streams=1)))[-2]
+    assert "1 of 1 streams is slow by more than the band" in alone
+    assert alone.endswith("It is stream-0000.")
+
+
+def test_slow_messages_of_no_stream_blame_none() -> None:
+    trace = Source(slow=2, slow_by=45, rate=40).trace()
+    report = report_on(replace(trace, stream=np.where(trace.stream < 2, -1, trace.stream)))
+    assert (report.disorder.slow_streams, report.disorder.streams) == (0, 48)
+    assert sentences(report)[-2].startswith("No stream is slow by more than the band; ")
+    assert sentences(report)[-2].endswith(" of the messages are, and have no stream.")
+    assert_page(report)
+
+
+def test_how_slow_they_are_is_the_most_of_any_message_and_not_of_the_stream_with_the_most_of_them() -> None:
+    trace = Source(slow=2, slow_by=20, rate=40).trace()
+    once = int(np.flatnonzero(trace.stream == 30)[300])
+    event = trace.event_us.copy()
+    event[once] -= 50 * SECOND_US
+    report = report_on(replace(trace, event_us=event))
+    assert report.disorder.slowest[0].slow_max_seconds < 30
+    assert report.disorder.slow_max_seconds == max(each.slow_max_seconds for each in report.disorder.slowest) > 40
+    assert f"up to {words(report.disorder.slow_max_seconds)} behind the typical one" in sentences(report)[-2]
+
+
+def test_what_the_tighter_rule_costs_is_said_as_two_shares_of_all_messages() -> None:
+    said = sentences(report_on(Source(fast=1, fast_by=45, left=0).trace()))
+    assert " fresher at the median, with 9" in said[2]
+    assert said[2].endswith(" % of the messages late instead of none.")
+    punctual = sentences(report_on(Source(left=0).trace()))
+    assert punctual[2].endswith("with as many messages late.")
+
+
+def test_rules_that_are_as_fresh_are_said_to_be() -> None:
+    (one,) = Source(seconds=1, rate=1).trace().publish_us.tolist()
+    publish = ints(one + number * 40 * SECOND_US for number in range(20))
+    lone = MemoryTrace(publish, publish, publish, publish, ints([0] * 20), 1)
+    report = report_on(lone)
+    assert any("the rule frontier is just as fresh at the median" in sentence for sentence in sentences(report))
+    assert "both rules are equally fresh" in page_of(report)
+
+
+def test_a_watermark_that_is_ahead_of_the_clock_is_said_to_be_ahead() -> None:
+    trace = Source(fast=1, fast_by=45, left=0).trace()
+    report = report_on(trace, present=Policy(rule="frontier"), target=0.9999)
+    assert " ahead of now at the median, " in sentences(report)[0]
+    assert sentences(report)[1].endswith("s ahead of now).")
+    assert "-" not in sentences(report)[0] + sentences(report)[1]
+    assert "s ahead of now</small>" in page_of(report)
+    assert stands(-46.3022) == "46.3s ahead of now"
+    assert stands(14.21) == "14.2s behind"
+
+
+def test_a_band_with_which_there_is_no_watermark_yet_is_not_said_to_give_one() -> None:
+    said = recommendation_sentence(report_on(Source(seconds=1, rate=1).trace()))
+    assert said == (
+        "For at most 0.1 % late: 0s under the rule band (the watermark nowhere yet), "
+        "0s under the rule frontier (the watermark nowhere yet)."
+    )
+
+
+def test_event_times_after_the_publish_times_are_said_to_be_so() -> None:
+    trace = Source().trace()
+    title, *_ = lag_of_messages(report_on(replace(trace, event_us=trace.event_us + 60 * SECOND_US)))
+    assert title.startswith("Half of the messages have an event time that is 5")
+
+
+def test_the_curve_of_disorder_is_a_stair_since_nothing_lies_between_two_numbers_of_seconds() -> None:
+    publish = ints(START_US + number // 100 * 11 * SECOND_US for number in range(2_000))
+    event = ints(int(moment) - number * 12 % 20 * SECOND_US for number, moment in enumerate(publish))
+    report = report_on(MemoryTrace(publish, event, publish, publish, ints([0] * 2_000), 1))
+    assert report.disorder.disorder.seconds == (0.0, 11.0)
+    title, _, drawn, _ = disorder_of_messages(report)
+    assert title.startswith(percent(report.disorder.beyond_band / 2_000))
+    (path,) = re.findall(r'class="line whole" d="([^"]*)"', drawn)
+    places = [tuple(map(float, place[1:].split())) for place in re.findall(r"[ML][^ML]+", path)]
+    assert len(places) == 3
+    assert all(before[0] == after[0] or before[1] == after[1] for before, after in pairwise(places))
+    assert places[0][1] == places[1][1] < places[2][1]
+
+
+def test_a_number_and_its_sign_stay_on_one_line() -> None:
+    page = assert_page(report_on(Source(late=0.01).trace()))
+    assert " %" not in page
+    assert "99\N{NO-BREAK SPACE}%" in page
+
+
+def test_every_duration_and_share_in_the_json_is_named_by_its_unit_and_every_name_is_in_the_docs() -> None:
+    facts = json.loads(json.dumps(facts_of(report_on(Source(slow=1, slow_by=45, fast=1).trace()))))
+    assert facts["slowest"]
+    assert facts["fastest"]
+    names = set(_names(facts))
+    assert {path for path in names if not _is_named_by_its_unit(path)} == set()
+    documented = (ROOT / "docs" / "tuning.md").read_text().split("## As JSON")[1].split("\n## ")[0]
+    assert {path for path in names if f"`{path.rpartition('/')[2].removesuffix('*')}`" not in documented} == set()
+
+
+def _names(value: object, path: str = "") -> Iterator[str]:
+    """Every name in a JSON document, with those that it is in; `*` after those of a number with a fraction."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _names(inner, f"{path}/{name}")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _names(inner, path)
+    else:
+        yield path + ("*" if isinstance(value, float) else "")
+
+
+def _is_named_by_its_unit(path: str) -> bool:
+    return not path.endswith("*") or re.search(r"_seconds\b|_share\*|quantile\*", path) is not None
 
 
 def test_no_band_that_is_enough_is_said_and_drawn() -> None:

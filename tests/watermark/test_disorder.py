@@ -62,9 +62,9 @@ def test_slow_streams_are_named_and_punctual_ones_are_not() -> None:
     assert {stream.stream for stream in disorder.slowest if stream.slow_beyond_band} == {"stream-0000", "stream-0001"}
     worst = disorder.slowest[0]
     assert worst.slow_beyond_band == worst.beyond_band == worst.messages
-    assert worst.offset == pytest.approx(30, abs=1)
-    assert 30 <= worst.slow_max <= 35
-    assert worst.fast_max == 0
+    assert worst.offset_seconds == pytest.approx(30, abs=1)
+    assert 30 <= worst.slow_max_seconds <= 35
+    assert worst.fast_max_seconds == 0
     assert disorder.fast_beyond_band == 0
 
 
@@ -75,11 +75,11 @@ def test_a_clock_that_runs_fast_is_blamed_and_not_those_whom_it_puts_out_of_orde
     assert [stream.stream for stream in disorder.fastest if stream.fast_beyond_band] == ["stream-0049"]
     culprit = disorder.fastest[0]
     assert 0.95 * culprit.messages < culprit.fast_beyond_band == disorder.fast_beyond_band
-    assert culprit.offset == pytest.approx(-30, abs=1)
-    assert culprit.disorder_max < 10
+    assert culprit.offset_seconds == pytest.approx(-30, abs=1)
+    assert culprit.disorder_max_seconds < 10
     victim = next(stream for stream in disorder.slowest if stream.stream != "stream-0049")
     assert victim.beyond_band > 0.9 * victim.messages
-    assert victim.slow_max < 10
+    assert victim.slow_max_seconds < 10
 
 
 def test_slow_and_fast_streams_are_told_apart() -> None:
@@ -98,8 +98,8 @@ def test_a_history_that_is_published_in_order_is_in_order_however_old() -> None:
 
 def test_no_message_is_to_blame_for_more_than_its_share_of_any_disorder() -> None:
     disorder = measured(Source(late=0.01, late_by=60, fast=1, fast_by=20, rate=40).trace(), worst=50)
-    slowest = max(stream.slow_max for stream in disorder.slowest)
-    fastest = max(stream.fast_max for stream in disorder.fastest)
+    slowest = max(stream.slow_max_seconds for stream in disorder.slowest)
+    fastest = max(stream.fast_max_seconds for stream in disorder.fastest)
     assert disorder.disorder.seconds[-1] <= slowest + fastest + 0.5
 
 
@@ -123,6 +123,7 @@ def test_rejected_messages_and_unknown_streams_are_left_out() -> None:
     assert disorder.rejected == int(rejected.sum())
     assert disorder.messages == len(event) - disorder.rejected
     assert disorder.slow_beyond_band == 0
+    assert disorder.streams == 48
     assert {"stream-0000", "stream-0001"}.isdisjoint(stream.stream for stream in disorder.slowest)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.watermark.histogram import Ints
-from pipeline.watermark.trace import Batch, Streams
+from pipeline.watermark.trace import NEVER, Batch, Streams
 from tests.watermark.builders import START_US
 
 SECOND_US = 1_000_000
@@ -95,7 +95,7 @@ class MemoryTrace:
     def write(self, path: Path, names: Sequence[str] | None = None) -> Path:
         """The trace as a file, as `tidemark tune` reads it, with other names of the streams if there are any."""
         times = {
-            name: pa.array(column, pa.int64()).cast(MOMENT)
+            name: pa.array(column, pa.int64(), mask=column == NEVER).cast(MOMENT)
             for name, column in (
                 ("publish_time", self.publish_us),
                 ("event_time", self.event_us),
