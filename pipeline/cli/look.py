@@ -32,7 +32,7 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     except ValueError as error:
         raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
     if read.tzinfo is None:
-        raise typer.BadParameter(f"{text} has no time zone; write it as {text}Z")
+        raise typer.BadParameter(f"{text} has no time zone; write it as {read.isoformat()}Z")
     return read.astimezone(UTC)
 
 

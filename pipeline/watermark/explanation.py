@@ -64,15 +64,15 @@ def _pin(decision: Decision, policy: Policy) -> str | None:
     if pin is None or base is None or held is None or edge is None:
         return None
     cell = (
-        f"that of a cell of at most {messages(pin.count)}, published within the second from {iso(pin.published_from)} "
-        f"and happened within the second from {iso(bucket_start(bucket_of(pin.min_event_time)))}."
+        f"Its cell: published in the second from {iso(pin.published_from)}, happened in the second from "
+        f"{iso(bucket_start(bucket_of(pin.min_event_time)))}, at most {messages(pin.count)}."
     )
     event_time = iso(pin.min_event_time)
     if decision.frontier is not None and pin.min_event_time == decision.frontier:
         return (
-            f"The candidate is the frontier, {event_time}, {cell} What tracking has not read yet may be as old as that."
+            f"The candidate is the frontier, {event_time}. {cell} What tracking has not read yet may be as old as that."
         )
-    least = f"The candidate is the least event time{passed_over(policy)}, {event_time}, {cell}"
+    least = f"The candidate is the least event time{passed_over(policy)}, {event_time}. {cell}"
     ends = pin.published_from + SECOND
     if ends > held:
         if decision.released_before is not None:
@@ -88,6 +88,9 @@ def _pin(decision: Decision, policy: Policy) -> str | None:
 def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) -> str | None:
     if since_base is None or decision.base is None:
         return None
-    since = f"{iso(decision.base.oldest_unacked)}, base's oldest"
+    oldest = iso(decision.base.oldest_unacked)
+    if not since_base:
+        return f"Base has landed all that tracking has read: none of it was published at {oldest} or later."
+    since = f"{oldest}, base's oldest"
     text = f"Of what tracking has read, at most {messages(since_base)} may still have to land (published since {since})"
     return text + ("." if since_pin is None else f"; since the pin's second at most {messages(since_pin)} came in.")

@@ -121,7 +121,14 @@ def test_a_time_before_the_first_decision_is_refused_with_the_first(log: Log) ->
     assert f"no decision was in force at {iso(at(19))}: the log's first is of {iso(at(20))}" in said(result)
 
 
-@pytest.mark.parametrize(("time", "why"), [("noon", "noon is not a time"), ("2026-11-21T05:20:00", "has no time zone")])
+@pytest.mark.parametrize(
+    ("time", "why"),
+    [
+        ("noon", "noon is not a time"),
+        ("2026-11-21T05:20:00", "has no time zone; write it as 2026-11-21T05:20:00Z"),
+        ("2026-11-21", "has no time zone; write it as 2026-11-21T00:00:00Z"),
+    ],
+)
 def test_a_time_that_cannot_be_read_is_refused(log: Log, time: str, why: str) -> None:
     result = run("--at", time)
     assert result.exit_code == 2
