@@ -107,7 +107,8 @@ def look_ahead(standing: Standing, release: Released, lake: Lake, settings: Sett
             f"nothing to release: what was published before {iso(standing.released_before)} has been let go already"
         )
     since, until = bucket_start(bucket_of(base.oldest_unacked)), bucket_start(_bucket_after(release.before))
-    landed = landed_by_second(lake.heartbeats(), lake.quarantine(), since, until)
+    heartbeats = lake.heartbeats()
+    landed = landed_by_second(heartbeats, lake.quarantine(), since, until)
     without = decide_again(standing, decided, settings.policy)
     released = decide_again(standing.after(standing.number + 1, release), decided, settings.policy)
     found = outstanding(standing.histogram, landed, since, until)
@@ -117,7 +118,9 @@ def look_ahead(standing: Standing, release: Released, lake: Lake, settings: Sett
         outstanding=found,
         without=without,
         released=released,
-        closing=closing(without.watermark, released.watermark, standing, settings.windowing),
+        closing=closing(
+            without.watermark, released.watermark, heartbeats.extent().oldest_event_time, standing, settings.windowing
+        ),
         notes=tuple(notes(standing, decided.decision, found)),
     )
 
@@ -132,12 +135,20 @@ def decide_again(standing: Standing, decided: Decided, policy: Policy) -> Decisi
 
 
 def closing(
-    watermark: datetime | None, released: datetime | None, standing: Standing, windowing: Windowing
+    watermark: datetime | None,
+    released: datetime | None,
+    landed_since: datetime | None,
+    standing: Standing,
+    windowing: Windowing,
 ) -> list[Window]:
-    """The windows that close between two watermarks; from the first message on where there was none."""
-    if released is None or standing.histogram.oldest_event_us is None:
+    """The windows that close between two watermarks; where there was none, from the first message on, tracked or
+    landed: tracking may be the younger."""
+    tracked_us = standing.histogram.oldest_event_us
+    tracked_since = None if tracked_us is None else from_us(tracked_us)
+    begin = min((moment for moment in (tracked_since, landed_since) if moment is not None), default=None)
+    since = begin if watermark is None else watermark
+    if released is None or since is None:
         return []
-    since = from_us(standing.histogram.oldest_event_us) if watermark is None else watermark
     return [window for window in windowing.closed_at(released, since) if not window.is_closed_at(watermark)]
 
 

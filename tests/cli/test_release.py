@@ -195,6 +195,23 @@ def test_it_names_the_windows_that_would_close(stuck: Operator) -> None:
     )
 
 
+def test_where_there_was_no_watermark_windows_close_from_what_landed_before_tracking_knew_anything(
+    operator: Operator,
+) -> None:
+    operator.lose_one()
+    old = operator.world.topic.publish(operator.now - 600)
+    for message in (operator.straggler, old):
+        operator.world.tracking.taken_by_somebody_else(message)
+    operator.live(80)
+    operator.world.track()
+    assert operator.watermark is None
+    facts = operator.facts("--before", time_of(operator.now - 20))
+    assert (facts["without"]["reason"], facts["with"]["reason"]) == ("HELD_INCOMPLETE", "RELEASED")
+    windowing = Windowing(timedelta(minutes=1), START)
+    assert facts["first_window"] == windowing.containing(at(1 - 600)).key
+    assert facts["last_window"] == windowing.containing(at(0)).key
+
+
 def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
     facts = stuck.facts("--before", time_of(200))
     refused = stuck.run("--before", time_of(200), answer="n\n")
