@@ -40,10 +40,13 @@ def pubsub(
         raise InvalidSettings(
             f"--host {host}: this Pub/Sub has no authentication, and is served on loopback only, such as 127.0.0.1"
         )
-    model = PubSubModel(rng=random.Random(seed), faults=faults_of(fault or []))  # noqa: S311 no secret
+    if seed is None:
+        seed = random.randrange(1 << 32)  # noqa: S311 no secret
+    model = PubSubModel(rng=random.Random(seed), faults=faults_of(fault or []))  # noqa: S311 likewise
+    drawn = f"; faults are drawn from seed {seed}" if fault else ""
     try:
         with served(model, host=host, port=port) as address:
-            print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops", flush=True)
+            print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops{drawn}", flush=True)
             Event().wait()
     except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends
         return
@@ -71,7 +74,12 @@ def _value(name: str, written: str) -> bool | float | timedelta:
         if written not in ("true", "false"):
             raise ValueError("it is true or false")
         return written == "true"
-    return parse_duration(written) if isinstance(default, timedelta) else float(written)
+    if isinstance(default, timedelta):
+        return parse_duration(written)
+    try:
+        return float(written)
+    except ValueError:
+        raise ValueError("it is a chance between 0 and 1, such as 0.05") from None
 
 
 def register(app: typer.Typer) -> None:
