@@ -69,10 +69,10 @@ class Catalogue:
         self._before()
         return self._topic(name)
 
-    def list_topics(self) -> list[str]:
-        """All names."""
+    def list_topics(self) -> dict[str, Any]:
+        """The config of each, by name."""
         self._before()
-        return list(self._topics)
+        return dict(self._topics)
 
     def delete_topic(self, name: str) -> None:
         """Its subscriptions stay, with what they have. Raises NotFound."""

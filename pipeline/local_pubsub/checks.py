@@ -5,7 +5,7 @@ Each check raises Invalid, which names the limit and what is over it.
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pipeline.local_pubsub.errors import Invalid
@@ -107,7 +107,19 @@ def retention(subscription: Any) -> timedelta:
     """How long a subscription keeps messages."""
     if not subscription.HasField("message_retention_duration"):
         return RETENTION
-    duration: timedelta = subscription.message_retention_duration.ToTimedelta()
+    try:
+        duration: timedelta = subscription.message_retention_duration.ToTimedelta()
+    except (OverflowError, ValueError) as error:
+        raise Invalid(f"message_retention_duration is no duration: {error}") from error
     if not RETENTION_AT_LEAST <= duration <= RETENTION_AT_MOST:
         raise Invalid(f"message_retention_duration = {duration}: it is 10 minutes to 31 days")
     return duration
+
+
+def moment(name: str, timestamp: Any) -> datetime:
+    """A time of a request, in UTC."""
+    try:
+        found: datetime = timestamp.ToDatetime(UTC)
+    except ValueError as error:
+        raise Invalid(f"{name} is no time: {error}") from error
+    return found

@@ -18,7 +18,8 @@ class Invalid(ModelError):
 
 
 class Refused(ModelError):
-    """The state does not allow it: a snapshot that would live for less than an hour. Nothing was done."""
+    """The state does not allow it: a snapshot that would live for less than an hour, a seek to a snapshot of another
+    topic. Nothing was done."""
 
 
 class Transient(ModelError):

@@ -106,14 +106,22 @@ class PubSubModel(Catalogue):
         return ids
 
     def pull(
-        self, subscription: str, max_messages: int, at: datetime, *, max_bytes: int | None = None
+        self,
+        subscription: str,
+        max_messages: int,
+        at: datetime,
+        *,
+        max_bytes: int | None = None,
+        goes_on: bool = False,
     ) -> list[Delivered]:
         """What is next, leased for the ack deadline; none where nothing is due. Raises NotFound.
 
         With `max_bytes`, the message that reaches it is the last. A message comes again, with the same id and
-        publish time, unless it is acknowledged before its lease ends.
+        publish time, unless it is acknowledged before its lease ends. `goes_on` says that this is still the call that
+        found nothing before: it is one call to the faults, however often it looks.
         """
-        self._before()
+        if not goes_on:
+            self._before()
         state = self._state(subscription)
         self._pass_time(state, at)
         until_us = to_us(at + state.told.ack_deadline)
@@ -121,7 +129,8 @@ class PubSubModel(Catalogue):
         delivered = state.outstanding.take(
             max_messages, max_bytes, until_us, faults.shuffled, faults.duplicate_delivery
         )
-        self._after()
+        if delivered or not goes_on:
+            self._after()
         return delivered
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
@@ -238,7 +247,7 @@ class PubSubModel(Catalogue):
         far as it is still there: acknowledged messages are kept where `retain_acked_messages` says so. To a
         snapshot: what it held and what was published since is unacknowledged, all else acknowledged.
 
-        Raises NotFound, and Invalid for a snapshot of another topic.
+        What is leased comes when its lease ends. Raises NotFound, and Refused for a snapshot of another topic.
         """
         self._before()
         state = self._state(subscription)
@@ -246,7 +255,7 @@ class PubSubModel(Catalogue):
         if isinstance(to, Snapshot):
             snapshot, journal = self._snapshot(to.name, at)
             if snapshot.topic != state.told.topic:
-                raise Invalid(f"snapshot {to.name} is of {snapshot.topic}, {subscription} is of {state.told.topic}")
+                raise Refused(f"snapshot {to.name} is of {snapshot.topic}, {subscription} is of {state.told.topic}")
             wanted = dict(journal.messages())
             void = [number for number in state.outstanding.messages if number not in wanted]
         else:

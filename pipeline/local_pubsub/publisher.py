@@ -41,9 +41,9 @@ class PublisherService:
     def list_topics(self, request: Any, _: Any) -> Any:
         prefix = checks.project(request.project)
         with self._shared.changed:
-            names = [name for name in self._model.list_topics() if name.startswith(prefix)]
-            names, token = page(names, request)
-            return ListTopicsResponse(topics=map(self._model.get_topic, names), next_page_token=token)
+            found = [config for name, config in self._model.list_topics().items() if name.startswith(prefix)]
+            found, token = page(found, request)
+            return ListTopicsResponse(topics=found, next_page_token=token)
 
     def delete_topic(self, request: Any, _: Any) -> Any:
         checks.resource("topics", request.topic)

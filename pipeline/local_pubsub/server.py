@@ -25,12 +25,12 @@ from pipeline.local_pubsub.errors import (
 from pipeline.local_pubsub.model import PubSubModel
 from pipeline.local_pubsub.publisher import PublisherService
 from pipeline.local_pubsub.shared import Shared
-from pipeline.local_pubsub.subscriber import SubscriberService
+from pipeline.local_pubsub.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
 
 logger = logging.getLogger(__name__)
 
-CALLS_AT_ONCE = 256
-"""A pull that waits for messages occupies one of so many threads."""
+CALLS_AT_ONCE = PULLS_WAIT_AT_MOST + 64
+"""Threads. A pull that waits for messages occupies one."""
 
 REQUEST_BYTES = 20_000_000
 """Twice what a publish request may have: what is too large is refused by name, not by the transport."""
@@ -60,6 +60,7 @@ def served(
     Assumption: `host` is loopback (there is no authentication), and nobody else touches the model meanwhile, its
     `faults` apart. Raises ServiceFailed where the port is taken.
     """
+    name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
     shared = Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
     pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="pubsub")
     options = (
@@ -69,12 +70,12 @@ def served(
     )
     server = grpc.server(pool, handlers=handlers(shared), options=options)
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:
-        raise ServiceFailed(f"nothing can listen at {host}:{port}: {error}; is the port taken?") from error
+        raise ServiceFailed(f"nothing can listen at {name}:{port}: {error}; is the port taken?") from error
     server.start()
     try:
-        yield f"{host}:{bound}"
+        yield f"{name}:{bound}"
     finally:
         shared.close()
         server.stop(grace=None).wait()
@@ -137,10 +138,9 @@ def _serialized(answer: Any) -> bytes:
 
 
 def _not_served(name: str) -> Callable[[Any, Any], Any]:
+    instead = "use unary pulls" if name == "StreamingPull" else "it has what tidemark uses"
+
     def answer(_: Any, context: Any) -> Any:
-        return context.abort(
-            grpc.StatusCode.UNIMPLEMENTED,
-            f"tidemark's own Pub/Sub has no {name}; use unary pulls, or the official emulator",
-        )
+        return context.abort(grpc.StatusCode.UNIMPLEMENTED, f"tidemark's own Pub/Sub has no {name}: {instead}")
 
     return answer

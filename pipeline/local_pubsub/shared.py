@@ -1,6 +1,7 @@
 """What the two services share: the model behind one lock, and the time."""
 
 import logging
+import re
 from datetime import datetime
 from threading import Condition
 from typing import Any
@@ -37,13 +38,11 @@ class Shared:
 
 
 def page(found: list[Any], request: Any) -> tuple[list[Any], str]:
-    """The part of a list that a request asks for, and the token of the next one."""
-    try:
-        start = int(request.page_token or 0)
-    except ValueError:
-        raise Invalid(f"page_token = {request.page_token!r} is none of ours") from None
-    size = request.page_size or len(found)
-    end = start + size
+    """The part of a list that a request asks for, and the token of the next one. A size below 1 asks for all."""
+    if not re.fullmatch("[0-9]{0,9}", request.page_token):
+        raise Invalid(f"page_token = {request.page_token!r} is none of ours")
+    start = int(request.page_token or 0)
+    end = start + request.page_size if request.page_size > 0 else len(found)
     return found[start:end], str(end) if end < len(found) else ""
 
 
@@ -52,7 +51,7 @@ def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:
-        if path.split(".")[0] not in allowed:
+        if path not in allowed:
             raise Invalid(f"update_mask: {path} cannot be changed")
     changed = type(old)()
     changed.CopyFrom(old)

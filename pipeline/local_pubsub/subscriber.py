@@ -1,6 +1,6 @@
 """google.pubsub.v1.Subscriber, as far as tidemark uses it, over the model."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -11,7 +11,7 @@ from google.pubsub_v1 import types
 from pipeline.clock import to_us
 from pipeline.local_pubsub import checks
 from pipeline.local_pubsub.errors import Invalid, Unavailable
-from pipeline.local_pubsub.model import DELETED_TOPIC, Snapshot, Subscription
+from pipeline.local_pubsub.model import DELETED_TOPIC, Delivered, Snapshot, Subscription
 from pipeline.local_pubsub.shared import Shared, merged, page, warn_of_ignored
 from pipeline.local_pubsub.wire import pull_response
 
@@ -20,7 +20,11 @@ BYTES_PER_PULL = 10_000_000
 """The message that reaches it is an answer's last."""
 
 LONGEST_WAIT_SECONDS = 90.0
-"""How long a pull without a deadline waits for messages."""
+"""How long a pull waits for messages, where its deadline is later or it has none."""
+
+PULLS_WAIT_AT_MOST = 192
+"""While so many pulls wait, another one answers at once, with nothing if there is nothing: as each occupies a thread,
+nobody else would be answered."""
 
 BEFORE_THE_DEADLINE_SECONDS = 0.1
 """So long before its caller's deadline a pull answers, with nothing: an answer that comes too late is one whose
@@ -45,7 +49,7 @@ IGNORED = frozenset(
 )
 """Settings of a subscription that are kept and given back, and have no effect."""
 
-CHANGEABLE = IGNORED - {"filter"} | {
+CHANGEABLE = IGNORED - {"enable_message_ordering", "filter"} | {
     "ack_deadline_seconds",
     "expiration_policy",
     "labels",
@@ -65,6 +69,7 @@ class SubscriberService:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._model = shared.model
+        self._waiting = 0
 
     # Subscriptions
 
@@ -119,25 +124,35 @@ class SubscriberService:
         checks.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it is at least 1")
-        at_most = min(request.max_messages, MESSAGES_PER_PULL)
-        clock, changed = self._shared.clock, self._shared.changed
-        until = clock.monotonic() + (0.0 if request.return_immediately else _patience_seconds(context))
-        waited = False
-        with changed:
-            while True:
-                if self._shared.closed or not context.is_active():
-                    raise Unavailable("nobody waits for this pull any more")
-                now = self._shared.now()
-                delivered = self._model.pull(request.subscription, at_most, now, max_bytes=BYTES_PER_PULL)
-                left = until - clock.monotonic()
-                if delivered or left <= 0:
-                    break
-                if not waited:
-                    waited = True
-                    context.add_callback(self._wake)
-                due = self._model.next_change(request.subscription)
-                changed.wait(left if due is None else min(left, max(0.001, (due - now).total_seconds())))
+        with self._shared.changed:
+            delivered = self._look(request, context)
+            if not delivered and not request.return_immediately and self._waiting < PULLS_WAIT_AT_MOST:
+                self._waiting += 1
+                try:
+                    delivered = self._wait(request, context)
+                finally:
+                    self._waiting -= 1
         return pull_response(delivered)
+
+    def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
+        if self._shared.closed or not context.is_active():
+            raise Unavailable("nobody waits for this pull any more")
+        at_most = min(request.max_messages, MESSAGES_PER_PULL)
+        now = self._shared.now()
+        return self._model.pull(request.subscription, at_most, now, max_bytes=BYTES_PER_PULL, goes_on=goes_on)
+
+    def _wait(self, request: Any, context: Any) -> list[Delivered]:
+        clock = self._shared.clock
+        until = clock.monotonic() + _patience_seconds(context)
+        context.add_callback(self._wake)
+        delivered: list[Delivered] = []
+        while not delivered and (left := until - clock.monotonic()) > 0:
+            due = self._model.next_change(request.subscription)
+            if due is not None:
+                left = min(left, max(0.001, (due - self._shared.now()).total_seconds()))
+            self._shared.changed.wait(left)
+            delivered = self._look(request, context, goes_on=True)
+        return delivered
 
     def acknowledge(self, request: Any, _: Any) -> Any:
         checks.resource("subscriptions", request.subscription)
@@ -184,7 +199,7 @@ class SubscriberService:
             now = self._shared.now()
             old = self._model.get_snapshot(name, now)
             config = merged(_snapshot(old), request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
-            changed = Snapshot(name, old.topic, config.expire_time.ToDatetime(UTC), config)
+            changed = Snapshot(name, old.topic, checks.moment("expire_time", config.expire_time), config)
             self._model.update_snapshot(changed, now)
         return config
 
@@ -202,7 +217,7 @@ class SubscriberService:
             if request.WhichOneof("target") == "snapshot":
                 to = self._model.get_snapshot(checks.resource("snapshots", request.snapshot), now)
             elif request.WhichOneof("target") == "time":
-                to = request.time.ToDatetime(UTC)
+                to = checks.moment("time", request.time)
             else:
                 raise Invalid("a seek is to a time or to a snapshot")
             self._model.seek(request.subscription, to, now)
@@ -216,10 +231,8 @@ class SubscriberService:
 
 
 def _patience_seconds(context: Any) -> float:
-    left: float | None = context.time_remaining()
-    if left is None:
-        return LONGEST_WAIT_SECONDS
-    return max(0.0, left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5))
+    left: float = context.time_remaining()  # centuries, where there is no deadline
+    return min(LONGEST_WAIT_SECONDS, max(0.0, left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)))
 
 
 def _told(config: Any) -> Subscription:

@@ -1,109 +1,22 @@
 """One contract for two servers: the official emulator, where it is found, and `tidemark pubsub`.
 
 Each test runs on both, through the real client; a machine without the official emulator skips its half, and says
-so. The tests at the end pin where the two differ, so that a difference that goes away is noticed: there, ours does
-what the service's documentation says.
+so. `test_differences.py` pins where the two differ.
 """
 
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from threading import Event
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
 from google.protobuf.field_mask_pb2 import FieldMask
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.protobuf.timestamp_pb2 import Timestamp
+from google.pubsub_v1.types import SeekRequest, Subscription
 
-from pipeline.clock import SystemClock, to_us
+from pipeline.clock import to_us
 from pipeline.errors import SubscriptionMissing
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-
-CLOCK = SystemClock()
-DEADLINE_SECONDS = 10
-SHORTLY = timedelta(seconds=10)
-OFFICIAL, OWN = "official_emulator", "own_pubsub"
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server, a project of the test's own on it, and what is peculiar to it."""
-
-    kind: str
-    project: str
-    publisher: PublisherClient
-    subscriber: SubscriberClient
-
-    @property
-    def is_official(self) -> bool:
-        return self.kind == OFFICIAL
-
-    def topic(self, name: str = "topic") -> str:
-        path = f"projects/{self.project}/topics/{name}"
-        self.publisher.create_topic(name=path)
-        return path
-
-    def subscription(self, topic: str, name: str = "base", **config: Any) -> str:
-        path = f"projects/{self.project}/subscriptions/{name}"
-        request = {"name": path, "topic": topic, "ack_deadline_seconds": DEADLINE_SECONDS, **config}
-        self.subscriber.create_subscription(request=request)
-        return path
-
-    def snapshot_name(self, name: str = "snapshot") -> str:
-        return f"projects/{self.project}/snapshots/{name}"
-
-    def publish(self, topic: str, count: int = 1) -> list[str]:
-        messages = [{"data": b"x", "attributes": {"number": str(number)}} for number in range(count)]
-        return list(self.publisher.publish(topic=topic, messages=messages).message_ids)
-
-    def pull(self, subscription: str, wait: float = 1.0, at_most: int = 1000) -> list[Any]:
-        """One pull, as tidemark makes it: nothing within the wait is nothing."""
-        request = {"subscription": subscription, "max_messages": at_most}
-        try:
-            return list(self.subscriber.pull(request=request, retry=None, timeout=wait)._pb.received_messages)
-        except api.DeadlineExceeded:
-            return []
-
-    def drained(self, subscription: str) -> list[str]:
-        """Pull and acknowledge until nothing comes; the ids."""
-        ids: list[str] = []
-        while received := self.pull(subscription):
-            self.acknowledge(subscription, received)
-            ids += ids_of(received)
-        return ids
-
-    def acknowledge(self, subscription: str, received: list[Any]) -> None:
-        self.subscriber.acknowledge(subscription=subscription, ack_ids=[one.ack_id for one in received])
-
-    def extend(self, subscription: str, received: list[Any], seconds: int) -> None:
-        ids = [one.ack_id for one in received]
-        self.subscriber.modify_ack_deadline(subscription=subscription, ack_ids=ids, ack_deadline_seconds=seconds)
-
-    def oldest(self, subscription: str) -> datetime:
-        return SnapshotBacklog(self.subscriber, subscription, CLOCK, SHORTLY).read().oldest_unacked
-
-
-def ids_of(received: list[Any]) -> list[str]:
-    return [one.message.message_id for one in received]
-
-
-def published(received: Any) -> datetime:
-    """To the microsecond."""
-    stamp = received.message.publish_time
-    return datetime.fromtimestamp(stamp.seconds, UTC) + timedelta(microseconds=stamp.nanos // 1000)
-
-
-@pytest.fixture(params=[OFFICIAL, OWN])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    address = request.getfixturevalue(request.param)
-    publisher, subscriber = publisher_client(address), subscriber_client(address)
-    yield Server(request.param, f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
-    publisher.transport.close()
-    subscriber.transport.close()
+from tests.local_pubsub.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
 
 
 def test_what_is_created_is_there_and_listed_and_what_is_deleted_is_gone(server: Server) -> None:
@@ -127,6 +40,12 @@ def test_what_is_created_is_there_and_listed_and_what_is_deleted_is_gone(server:
 def test_a_list_comes_in_pages(server: Server) -> None:
     names = [server.topic(f"topic-{number}") for number in range(5)]
     request = {"project": f"projects/{server.project}", "page_size": 2}
+    assert sorted(one.name for one in server.publisher.list_topics(request=request)) == names
+
+
+def test_a_page_size_below_1_is_one_that_is_not_given(server: Server) -> None:
+    names = [server.topic(f"topic-{number}") for number in range(3)]
+    request = {"project": f"projects/{server.project}", "page_size": -1}
     assert sorted(one.name for one in server.publisher.list_topics(request=request)) == names
 
 
@@ -321,6 +240,21 @@ def test_what_is_published_while_a_pull_waits_is_given_to_it(server: Server) -> 
     assert CLOCK.monotonic() - start < 5
 
 
+def test_a_pull_without_a_deadline_waits_for_what_is_published(server: Server) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+
+    def pull() -> list[Any]:
+        request = {"subscription": subscription, "max_messages": 10}
+        return list(server.subscriber.pull(request=request, retry=None, timeout=None).received_messages)
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(pull)
+        CLOCK.sleep(0.5)
+        ids = server.publish(topic)
+        assert ids_of(waiting.result()) == ids
+
+
 def test_a_leased_message_comes_again_after_its_deadline_with_the_same_id_and_publish_time(server: Server) -> None:
     topic = server.topic()
     subscription = server.subscription(topic)
@@ -478,6 +412,25 @@ def test_a_seek_to_a_snapshot_brings_what_was_outstanding_then_and_what_came_sin
     assert sorted(server.drained(subscription)) == sorted(expected)
 
 
+def test_a_seek_to_a_snapshot_of_another_topic_is_refused(server: Server) -> None:
+    subscription, other = (server.subscription(server.topic(name), name) for name in ("first", "second"))
+    server.subscriber.create_snapshot(name=server.snapshot_name(), subscription=subscription)
+    with pytest.raises(api.FailedPrecondition):
+        server.subscriber.seek(request={"subscription": other, "snapshot": server.snapshot_name()})
+
+
+@pytest.mark.parametrize("seconds", [1 << 62, -(1 << 62)])
+def test_times_and_durations_beyond_all_bounds_are_refused(server: Server, seconds: int) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    seek = SeekRequest.pb()(subscription=subscription, time=Timestamp(seconds=seconds))
+    with pytest.raises(api.InvalidArgument):
+        server.subscriber.seek(request=SeekRequest.wrap(seek))
+    config = Subscription.pb()(name=f"{subscription}-2", topic=topic, message_retention_duration={"seconds": seconds})
+    with pytest.raises(api.InvalidArgument):
+        server.subscriber.create_subscription(request=Subscription.wrap(config))
+
+
 def test_a_subscription_outlives_its_topic(server: Server) -> None:
     topic = server.topic()
     subscription = server.subscription(topic)
@@ -503,106 +456,16 @@ def test_settings_that_a_server_does_not_act_on_are_kept_all_the_same(server: Se
     assert found.enable_exactly_once_delivery
 
 
-def test_a_seek_needs_a_target_and_a_filter_cannot_be_changed(server: Server) -> None:
+def test_a_seek_needs_a_target(server: Server) -> None:
     subscription = server.subscription(server.topic())
     with pytest.raises(api.InvalidArgument):
         server.subscriber.seek(request={"subscription": subscription})
-    changed = {"name": subscription, "filter": 'attributes.kind = "one"'}
-    with pytest.raises(api.InvalidArgument):
-        server.subscriber.update_subscription(
-            request={"subscription": changed, "update_mask": FieldMask(paths=["filter"])}
-        )
-
-
-# Where the two differ
-
-
-def test_the_official_one_gives_a_hundred_messages_at_most_and_ours_a_thousand(server: Server) -> None:
-    topic = server.topic()
-    subscription = server.subscription(topic)
-    server.publish(topic, 1000)
-    assert len(server.pull(subscription)) == (100 if server.is_official else 1000)
-
-
-def test_the_official_one_loses_a_snapshot_s_labels(server: Server) -> None:
-    request = {"name": server.snapshot_name(), "subscription": server.subscription(server.topic())}
-    labels = server.subscriber.create_snapshot(request={**request, "labels": {"tidemark": "reading"}}).labels
-    assert dict(labels) == ({} if server.is_official else {"tidemark": "reading"})
-
-
-def test_the_official_one_cannot_change_a_snapshot(server: Server) -> None:
-    name, subscription = server.snapshot_name(), server.subscription(server.topic())
-    server.subscriber.create_snapshot(name=name, subscription=subscription)
-    request = {"snapshot": {"name": name, "labels": {"kind": "one"}}, "update_mask": FieldMask(paths=["labels"])}
-    if server.is_official:
-        with pytest.raises(api.MethodNotImplemented):
-            server.subscriber.update_snapshot(request=request)
-    else:
-        assert dict(server.subscriber.update_snapshot(request=request).labels) == {"kind": "one"}
-        assert dict(server.subscriber.get_snapshot(snapshot=name).labels) == {"kind": "one"}
-
-
-def test_the_official_one_does_not_say_when_an_unused_subscription_expires(server: Server) -> None:
-    found = server.subscriber.get_subscription(subscription=server.subscription(server.topic()))
-    assert ("expiration_policy" in found) != server.is_official
 
 
 @pytest.mark.parametrize(
-    ("over", "what"),
-    [
-        ({"": "value"}, "an empty key"),
-        ({"k" * 257: "value"}, "a key of 257 bytes"),
-        ({"key": "v" * 1025}, "a value of 1025 bytes"),
-        ({str(number): "value" for number in range(101)}, "101 attributes"),
-    ],
-    ids=lambda one: one if isinstance(one, str) else "",
+    "path", ["filter", "topic", "enable_message_ordering", "nonsense", "labels.kind", "expiration_policy.nonsense"]
 )
-def test_the_official_one_takes_attributes_beyond_the_limits(server: Server, over: dict[str, str], what: str) -> None:
-    topic = server.topic()
-    if server.is_official:
-        assert server.publisher.publish(topic=topic, messages=[{"attributes": over}]).message_ids
-        return
+def test_what_cannot_be_changed_is_refused(server: Server, path: str) -> None:
+    changed = {"name": server.subscription(server.topic()), "filter": 'attributes.kind = "one"'}
     with pytest.raises(api.InvalidArgument):
-        server.publisher.publish(topic=topic, messages=[{"attributes": over}])
-
-
-def test_the_official_one_takes_deadlines_beyond_the_limits(server: Server) -> None:
-    topic = server.topic()
-    subscription = server.subscription(topic)
-    server.publish(topic)
-    received = server.pull(subscription)
-    if server.is_official:
-        server.subscription(topic, "short", ack_deadline_seconds=9)
-        server.extend(subscription, received, 601)
-        return
-    with pytest.raises(api.InvalidArgument):
-        server.subscription(topic, "short", ack_deadline_seconds=9)
-    with pytest.raises(api.InvalidArgument):
-        server.extend(subscription, received, 601)
-
-
-def test_the_official_one_breaks_off_a_request_of_more_than_ten_megabytes(server: Server) -> None:
-    request = {"topic": server.topic(), "messages": [{"data": b"x" * 6_000_000}] * 2}
-    broken_off = (api.InternalServerError, api.DeadlineExceeded)
-    with pytest.raises(broken_off if server.is_official else api.InvalidArgument):
-        server.publisher.publish(request=request, retry=None, timeout=3)
-
-
-def test_only_the_official_one_streams(server: Server) -> None:
-    topic = server.topic()
-    subscription = server.subscription(topic)
-    ids = server.publish(topic)
-    done = Event()
-
-    def requests() -> Iterator[Any]:
-        yield {"subscription": subscription, "stream_ack_deadline_seconds": DEADLINE_SECONDS}
-        done.wait(20)
-
-    stream = server.subscriber.streaming_pull(requests=requests(), retry=None, timeout=20)
-    if server.is_official:
-        assert ids_of(next(iter(stream))._pb.received_messages) == ids
-        stream.cancel()
-    else:
-        with pytest.raises(api.MethodNotImplemented, match="unary pulls"):
-            next(iter(stream))
-    done.set()
+        server.subscriber.update_subscription(request={"subscription": changed, "update_mask": FieldMask(paths=[path])})

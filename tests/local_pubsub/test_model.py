@@ -239,7 +239,7 @@ def test_a_snapshot_of_another_topic_is_refused() -> None:
     model.create_topic("elsewhere")
     model.create_subscription("far", "elsewhere", ack_deadline=DEADLINE, at=START)
     snapshot = model.create_snapshot("far away", "far", START)
-    with pytest.raises(Invalid, match="elsewhere"):
+    with pytest.raises(Refused, match="elsewhere"):
         model.seek(BASE, snapshot, START)
 
 

@@ -1,11 +1,12 @@
 """The server and its command: where they listen, how they begin and end, and the answers' bytes."""
 
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,18 +14,21 @@ from typing import Any
 
 import pytest
 from google.api_core import exceptions as api
-from google.pubsub_v1.types import PullResponse
+from google.pubsub_v1.types import PullRequest, PullResponse
 
 from pipeline.cli.local import FAULT_NAMES, faults_of, pubsub
+from pipeline.clock import SystemClock
 from pipeline.errors import InvalidSettings, ServiceFailed
 from pipeline.local_pubsub.faults import Faults
-from pipeline.local_pubsub.model import PubSubModel
+from pipeline.local_pubsub.model import PubSubModel, Transient
 from pipeline.local_pubsub.outstanding import Delivered
-from pipeline.local_pubsub.server import served
+from pipeline.local_pubsub.server import CALLS_AT_ONCE, served
+from pipeline.local_pubsub.shared import Shared
+from pipeline.local_pubsub.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
 from pipeline.local_pubsub.wire import length, pull_response
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from tests.emulator import HOST, free_port
-from tests.local_pubsub.builders import plain
+from tests.local_pubsub.builders import START, plain
 
 TOPIC = "projects/project/topics/topic"
 BASE = "projects/project/subscriptions/base"
@@ -64,6 +68,15 @@ def test_a_port_that_is_taken_is_said() -> None:
         port = int(address.rpartition(":")[2])
         with pytest.raises(ServiceFailed, match=f"{port}.*is the port taken"), served(port=port):
             pass
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_host_of_ipv6_is_written_with_or_without_brackets(host: str) -> None:
+    with served(host=host) as address:
+        assert re.fullmatch(r"\[::1\]:\d+", address)
+        client = publisher_client(address)
+        assert client.create_topic(name=TOPIC).name == TOPIC
+        client.transport.close()
 
 
 def test_a_thousand_large_messages_come_in_several_answers() -> None:
@@ -127,6 +140,63 @@ def test_a_server_ends_at_once_while_a_pull_waits() -> None:
             client.transport.close()
 
 
+class Waiting:
+    """As much of a call's context as a pull asks for: its caller has a little time, and stays."""
+
+    def time_remaining(self) -> float:
+        return 0.05
+
+    def is_active(self) -> bool:
+        return True
+
+    def add_callback(self, _: Callable[[], None]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "throttled", "answer_lost"])
+def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(fault: str) -> None:
+    def failed(*, return_immediately: bool) -> list[bool]:
+        """Which of thirty pulls of nothing."""
+        model = PubSubModel(rng=random.Random(5))
+        service = SubscriberService(Shared(model, SystemClock()))
+        model.create_topic(TOPIC)
+        model.create_subscription(BASE, TOPIC, ack_deadline=timedelta(seconds=10), at=START)
+        model.faults = Faults(**{fault: 0.3})
+        request = PullRequest.pb()(subscription=BASE, max_messages=1, return_immediately=return_immediately)
+        found = []
+        for _ in range(30):
+            try:
+                assert service.pull(request, Waiting()) == b""
+                found.append(False)
+            except Transient:
+                found.append(True)
+        return found
+
+    assert failed(return_immediately=False) == failed(return_immediately=True)
+
+
+def test_pulls_that_wait_leave_threads_for_everybody_else() -> None:
+    with served() as address, ThreadPoolExecutor(CALLS_AT_ONCE + 20) as pool:
+        publisher, subscriber = publisher_client(address), subscriber_client(address)
+        publisher.create_topic(name=TOPIC)
+        subscriber.create_subscription(name=BASE, topic=TOPIC)
+        request = {"subscription": BASE, "max_messages": 1}
+        pulls = [
+            pool.submit(subscriber.pull, request=request, retry=None, timeout=60) for _ in range(CALLS_AT_ONCE + 20)
+        ]
+        deadline = time.monotonic() + 30
+        while sum(pull.done() for pull in pulls) < CALLS_AT_ONCE + 20 - PULLS_WAIT_AT_MOST:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not any(pull.result().received_messages for pull in pulls if pull.done())
+        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}], timeout=10)  # by one of the threads that are left
+        subscriber.delete_subscription(subscription=BASE, timeout=10)
+        with pytest.raises(api.NotFound):
+            [pull.result() for pull in pulls]
+        for client in (publisher, subscriber):
+            client.transport.close()
+
+
 def test_faults_reach_the_caller_as_the_service_s_codes() -> None:
     model = PubSubModel(rng=random.Random(1))
     with served(model) as address:
@@ -161,8 +231,14 @@ def test_the_command_says_when_it_is_ready_and_ends_at_once(sign: signal.Signals
         assert process.stderr.read() == ""
 
 
+def test_where_no_seed_is_given_the_command_says_which_one_it_took() -> None:
+    with command("--port=0", "--fault=throttled=0.5") as (_, ready):
+        assert re.search(r"seed \d+$", ready)
+
+
 def test_the_command_makes_faults_from_its_options() -> None:
     with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (_, ready):
+        assert ready.endswith("; faults are drawn from seed 3\n")
         client = publisher_client(ready.split()[4].rstrip(";"))
         with pytest.raises(api.ServiceUnavailable, match="a fault"):
             client.create_topic(name=TOPIC, retry=None, timeout=5)
@@ -177,6 +253,7 @@ def test_the_command_makes_faults_from_its_options() -> None:
         (HOST, ["unavailable"], "NAME=VALUE"),
         (HOST, ["unheard_of=1"], "acknowledgement_lost"),
         (HOST, ["unavailable=2"], "between 0 and 1"),
+        (HOST, ["unavailable="], "a chance between 0 and 1"),
         (HOST, ["shuffled=yes"], "true or false"),
         (HOST, ["visible_after=2"], "with its unit"),
     ],

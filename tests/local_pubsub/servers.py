@@ -1,0 +1,84 @@
+"""A server of either kind, as the contract's tests see it: through the real client."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock
+from pipeline.pubsub.backlog import SnapshotBacklog
+
+CLOCK = SystemClock()
+DEADLINE_SECONDS = 10
+SHORTLY = timedelta(seconds=10)
+OFFICIAL, OWN = "official_emulator", "own_pubsub"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server, a project of the test's own on it, and what is peculiar to it."""
+
+    kind: str
+    project: str
+    publisher: PublisherClient
+    subscriber: SubscriberClient
+
+    @property
+    def is_official(self) -> bool:
+        return self.kind == OFFICIAL
+
+    def topic(self, name: str = "topic") -> str:
+        path = f"projects/{self.project}/topics/{name}"
+        self.publisher.create_topic(name=path)
+        return path
+
+    def subscription(self, topic: str, name: str = "base", **config: Any) -> str:
+        path = f"projects/{self.project}/subscriptions/{name}"
+        request = {"name": path, "topic": topic, "ack_deadline_seconds": DEADLINE_SECONDS, **config}
+        self.subscriber.create_subscription(request=request)
+        return path
+
+    def snapshot_name(self, name: str = "snapshot") -> str:
+        return f"projects/{self.project}/snapshots/{name}"
+
+    def publish(self, topic: str, count: int = 1) -> list[str]:
+        messages = [{"data": b"x", "attributes": {"number": str(number)}} for number in range(count)]
+        return list(self.publisher.publish(topic=topic, messages=messages).message_ids)
+
+    def pull(self, subscription: str, wait: float = 1.0, at_most: int = 1000) -> list[Any]:
+        """One pull, as tidemark makes it: nothing within the wait is nothing."""
+        request = {"subscription": subscription, "max_messages": at_most}
+        try:
+            return list(self.subscriber.pull(request=request, retry=None, timeout=wait)._pb.received_messages)
+        except api.DeadlineExceeded:
+            return []
+
+    def drained(self, subscription: str) -> list[str]:
+        """Pull and acknowledge until nothing comes; the ids."""
+        ids: list[str] = []
+        while received := self.pull(subscription):
+            self.acknowledge(subscription, received)
+            ids += ids_of(received)
+        return ids
+
+    def acknowledge(self, subscription: str, received: list[Any]) -> None:
+        self.subscriber.acknowledge(subscription=subscription, ack_ids=[one.ack_id for one in received])
+
+    def extend(self, subscription: str, received: list[Any], seconds: int) -> None:
+        ids = [one.ack_id for one in received]
+        self.subscriber.modify_ack_deadline(subscription=subscription, ack_ids=ids, ack_deadline_seconds=seconds)
+
+    def oldest(self, subscription: str) -> datetime:
+        return SnapshotBacklog(self.subscriber, subscription, CLOCK, SHORTLY).read().oldest_unacked
+
+
+def ids_of(received: list[Any]) -> list[str]:
+    return [one.message.message_id for one in received]
+
+
+def published(received: Any) -> datetime:
+    """To the microsecond."""
+    stamp = received.message.publish_time
+    return datetime.fromtimestamp(stamp.seconds, UTC) + timedelta(microseconds=stamp.nanos // 1000)
