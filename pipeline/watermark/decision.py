@@ -78,12 +78,9 @@ class Decision:
             case Reason.ADVANCED if self.frontier is not None and not self.messages_in_band:
                 return f"the frontier; nothing that tracking has read was published since {_at(self.band_start)}"
             case Reason.ADVANCED if self.frontier is not None:
-                return (
-                    f"the lesser of the frontier {_at(self.frontier)} and the least of about {self.messages_in_band} "
-                    f"event times published since {_at(self.band_start)}"
-                )
+                return f"the lesser of the frontier {_at(self.frontier)} and {self._least()}"
             case Reason.ADVANCED:
-                return f"the least of about {self.messages_in_band} event times published since {_at(self.band_start)}"
+                return self._least()
             case Reason.UNCHANGED:
                 return f"what may still land is only known to have event times from {_at(self.candidate)} on"
             case Reason.PINNED_BY_BACKLOG if self.released_before is not None:
@@ -121,6 +118,11 @@ class Decision:
                 return f"nothing valid was published since {_at(self.newest_publish_time)}, and idle is set to hold"
             case Reason.RELEASED:
                 return f"an operator let go what was published before {_at(self.released_before)} and has not landed"
+
+    def _least(self) -> str:
+        return (
+            f"the least event time published since {_at(self.band_start)} (messages: at most {self.messages_in_band:,})"
+        )
 
 
 def _at(moment: datetime | None) -> str:
