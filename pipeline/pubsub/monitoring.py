@@ -36,6 +36,9 @@ ROUNDING = timedelta(seconds=1)
 LOOK_BACK = timedelta(minutes=10)
 """What is older says nothing any more; points are three minutes old at most, gaps apart."""
 
+OLDEST_POSSIBLE = timedelta(days=366)
+"""No subscription keeps a message for so long: 31 days at most."""
+
 MAX_PAGES = 20
 """Of one answer, whose points would fit into one."""
 
@@ -95,7 +98,8 @@ class MonitoringBacklog:
     def read(self) -> Reading:
         """The newest point that can be relied on, as a reading. Raises ReadingUnavailable where there is none or the
         service does not answer, PermissionMissing and PubSubError for what lasts."""
-        ages = self._points(OLDEST_AGE)
+        possible = OLDEST_POSSIBLE.total_seconds()
+        ages = {end: age for end, age in self._points(OLDEST_AGE).items() if age < possible}
         numbers: dict[datetime, int] | None = None
         for end in sorted(ages, reverse=True):
             if ages[end] == 0:
@@ -121,7 +125,8 @@ class MonitoringBacklog:
         return Undelivered(numbers[newest], newest)
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """The values within `LOOK_BACK` by the end of their sample. Values that cannot be are left out."""
+        """The values within `LOOK_BACK` by the end of their sample. Values that cannot be are left out; of two for one
+        sample the larger is taken, which is the careful one of both metrics."""
         until = self._clock.now()
         since = until - LOOK_BACK
         request = {
@@ -143,7 +148,7 @@ class MonitoringBacklog:
             for point in series.points:
                 end, value = _moment(point.interval.end_time), point.value
                 if since < end <= until and value.WhichOneof("value") == "int64_value" and value.int64_value >= 0:
-                    points[end] = value.int64_value
+                    points[end] = max(points.get(end, 0), value.int64_value)
         if len(kinds) > 1:
             raise ReadingUnavailable(
                 f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}, one was expected: "

@@ -140,8 +140,8 @@ def test_the_number_of_a_neighbouring_sample_bears_out_a_zero_only_if_all_of_the
         backlog.read()
 
 
-@pytest.mark.parametrize("value", [float("nan"), 12.5, -1])
-def test_a_value_that_is_no_whole_number_of_seconds_is_no_value(
+@pytest.mark.parametrize("value", [float("nan"), 12.5, -1, 400 * 86400, 1 << 62])
+def test_a_value_that_is_no_age_in_whole_seconds_is_no_value(
     fake: FakeMonitoring, backlog: MonitoringBacklog, value: float
 ) -> None:
     fake.sampled(BASE, at(-60), age=value)
@@ -239,6 +239,16 @@ def test_two_series_of_one_subscription_are_unknown(fake: FakeMonitoring, backlo
     fake.sampled(BASE, at(-30), age=500, project="another-project")
     with pytest.raises(ReadingUnavailable, match="2 series"):
         backlog.read()
+
+
+@pytest.mark.parametrize("values", [(0, 900), (900, 0)])
+def test_of_two_values_for_one_sample_the_careful_one_counts(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, values: tuple[int, int]
+) -> None:
+    for value in values:
+        fake.sampled(BASE, at(-60), age=value, undelivered=value)
+    assert backlog.read().oldest_unacked == at(-60 - 60 - 900 - 1)
+    assert backlog.undelivered() == Undelivered(900, at(-60))
 
 
 def test_an_answer_in_pages_is_read_to_its_end(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
