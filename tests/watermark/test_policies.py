@@ -123,6 +123,13 @@ def test_idle_advance_follows_the_clock_from_the_timeout_on_and_the_traffic_agai
     assert outcome(log.tick(300)) == (Reason.ADVANCED, at(288.25))
 
 
+@pytest.mark.parametrize("timeout", [30, 300])
+def test_the_idle_timeout_says_how_long_a_pause_is_a_silence(timeout: int) -> None:
+    log = silence(Policy(idle_timeout=seconds(timeout)))
+    assert log.tick(99 + timeout).reason is not Reason.IDLE_ADVANCED
+    assert log.tick(100 + timeout).reason is Reason.IDLE_ADVANCED
+
+
 def test_idle_hold_stays_with_what_the_last_messages_prove_until_there_are_others() -> None:
     log = silence(Policy(idle="hold"))
     for second in (240, 3600, 7200):
@@ -278,7 +285,7 @@ def test_slacks_hold_the_watermark_back_by_what_they_are_and_never_more_with_eve
     assert lags["both"] == (lags["none"] or seconds(0)) + seconds(3)
 
 
-# ------------------------------------------------------------------------------------------- near_real_time
+# ------------------------------------------------------------------------------------- near_real_time, band
 
 
 def test_under_a_backlog_of_tracking_near_real_time_says_whether_the_watermark_may_move() -> None:
@@ -288,6 +295,20 @@ def test_under_a_backlog_of_tracking_near_real_time_says_whether_the_watermark_m
         log.publish(published(beats(0, 100)))
         reasons[near] = log.tick(110, base=90, tracking=90).reason
     assert reasons == {5: Reason.HELD_TRACKING_BEHIND, 30: Reason.ADVANCED}
+
+
+def test_tracking_with_a_backlog_must_be_ahead_of_base_by_the_band() -> None:
+    reasons = {}
+    for band in (9, 10, 11, 20):
+        log = Log(Policy(band=seconds(band)))
+        log.publish(published(beats(0, 100)))
+        reasons[band] = log.tick(120, base=80, tracking=90).reason
+    assert reasons == {
+        9: Reason.ADVANCED,
+        10: Reason.ADVANCED,
+        11: Reason.HELD_TRACKING_BEHIND,
+        20: Reason.HELD_TRACKING_BEHIND,
+    }
 
 
 # ------------------------------------------------------------------------------------- rule, frontier_quantile
