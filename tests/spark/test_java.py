@@ -174,5 +174,17 @@ def test_set_up_needs_a_python_and_says_so(bare_machine: Path) -> None:
     assert "Python 3.11 or newer; 'no-such-python' is not" in checked.stderr
 
 
+def test_where_no_java_from_pypi_would_run_set_up_asks_for_another_one(bare_machine: Path, tmp_path: Path) -> None:
+    python = script(  # one of a Linux without glibc, such as Alpine
+        tmp_path / "python", f'case "$2" in *libc_ver*) exit 1 ;; esac\nexec {sys.executable} "$@"'
+    )
+    checked = subprocess.run(
+        ["/bin/sh", str(CHECK), str(python)], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (checked.returncode, checked.stdout) == (1, "")
+    assert checked.stderr.startswith("tidemark needs Java 17 or newer in JAVA_HOME or on the PATH")
+    assert "apk add" in checked.stderr
+
+
 def _said(java: Path) -> str:
     return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=10, check=True).stderr
