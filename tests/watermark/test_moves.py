@@ -1,4 +1,4 @@
-"""What an explanation says would move the watermark is done, on many random logs, and it moves."""
+"""What an explanation says would move the watermark is done, on many random logs and on some by hand, and it moves."""
 
 import re
 from copy import copy
@@ -8,11 +8,14 @@ from random import Random
 
 import pytest
 
+from pipeline.clock import iso
 from pipeline.settings_sections import WatermarkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.explanation import Explanation
 from pipeline.watermark.policy import Policy
+from tests.watermark import explained
 from tests.watermark.builders import at, published, seconds
+from tests.watermark.explained import EVERY_SECOND, SITUATIONS
 from tests.watermark.fold import Log
 
 TIME = r"(\d{4}-[\dT:.-]+Z)"
@@ -125,3 +128,109 @@ def test_the_random_logs_meet_every_kind_of_sentence() -> None:
     for pattern in (LANDED, LATER, NEWER):
         assert any(told(pattern, each.moves[0]) is not None for each in said)
     assert {each.decision.reason for each in said} >= {Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.UNCHANGED}
+
+
+# --------------------------------------------------------------------------------- of each kind, by hand
+
+
+def test_the_release_that_is_proposed_moves_the_watermark() -> None:
+    """For each watermark that base holds, take the command at its word."""
+    proposing = ("straggler", "incomplete", "incomplete_on_the_service", "hole", "on_the_service")
+    for name, build in SITUATIONS.items():
+        log = build()
+        said = " ".join(log.explain().moves)
+        assert ("--before" in said) == (name in proposing), name
+        if name not in proposing:
+            continue
+        proposed = datetime.fromisoformat(said.split("--before ")[1].split("`")[0])
+        watermark, decided = log.standing.watermark, log.standing.decided
+        assert decided is not None
+        assert decided.base is not None
+        assert decided.base.oldest_unacked < proposed, "`tidemark release` refuses what base has passed"
+        log.release((proposed - at(0)).total_seconds())
+        decision = log.read(101, decided.base, decided.tracking)
+        assert decision.reason is Reason.RELEASED, name
+        assert decision.watermark is not None
+        assert watermark is None or decision.watermark > watermark
+
+
+def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another_release() -> None:
+    for build in (explained.released, explained.pinned_after_a_release):
+        said = build().explain().moves
+        assert "--before" not in " ".join(said)
+        assert "Until base has landed what was let go" in said[1]
+        assert "further `tidemark release`" in said[1]
+
+
+def test_slack_is_part_of_what_base_must_land() -> None:
+    """Base was read at 75.25; tracking begins at 70, and 10 s of slack are taken off."""
+    log = explained.incomplete_on_the_service()
+    explanation = log.explain()
+    assert "as much as 10s (base_slack) before" in " ".join(explanation.sentences())
+    assert f"before {iso(at(80))}, 10s of slack (base_slack) included" in explanation.moves[0]
+    assert log.tick(101, base=79.9).reason is Reason.HELD_INCOMPLETE
+    assert log.tick(102, base=80).reason is Reason.ADVANCED
+
+
+def test_what_is_within_the_band_must_leave_it_too() -> None:
+    """Landing alone does not move it, nor would a release: so it is not proposed."""
+    log = explained.late_within_the_band()
+    said = log.explain().moves[0]
+    assert f"landed everything that was published before {iso(at(96))}" in said
+    assert f"10s (the band) after a message that was published at {iso(at(96))} or later" in said
+    assert log.tick(101).reason is Reason.UNCHANGED
+    assert log.tick(106.5).reason is Reason.ADVANCED
+
+
+def test_what_tracking_has_seen_beyond_its_reading_is_waited_for_as_well() -> None:
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    log.publish(published([(101, 60), (103, 50)]))
+    log.tick(105, tracking=102)
+    assert f"published at {iso(at(104))} or later" in log.explain().moves[0]
+
+
+def test_an_anchor_holds_until_there_is_a_newer_one() -> None:
+    log = explained.sparse()
+    assert "and when tracking has read to 10s (the band) after a message that was published" in log.explain().moves[0]
+    assert log.tick(71).reason is Reason.UNCHANGED
+    log.publish(published([(72, 71)]))
+    assert log.tick(82.5).reason is Reason.ADVANCED
+
+
+def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_be_read() -> None:
+    log = explained.frontier_within_the_backlog()
+    assert log.explain().moves[0] == (
+        f"It moves when base has landed everything that was published before {iso(at(71))} (of what tracking has read, "
+        "at most 1 message), and when tracking has read to 10s (the band) after a message with an event time after "
+        f"{iso(at(69))}."
+    )
+    assert log.tick(89).reason is Reason.UNCHANGED
+    assert log.tick(90.5).reason is Reason.ADVANCED
+
+
+def test_a_frontier_is_of_use_again_where_it_is_said_to_be() -> None:
+    log = explained.frontier_after_a_seek()
+    (said,) = log.explain().moves
+    until = datetime.fromisoformat(said.split("read beyond ")[1].split("Z")[0] + "Z")
+    reached = (until - at(0)).total_seconds()
+    assert log.tick(116, tracking=reached - 1).reason is Reason.HELD_NO_DATA
+    assert log.tick(117, tracking=reached + 0.001).reason is not Reason.HELD_NO_DATA
+
+
+def test_the_second_that_must_leave_the_band_is_the_one_that_pins() -> None:
+    log = explained.unchanged()
+    (said,) = log.explain().moves
+    assert iso(at(102)) in said
+    log.publish(published([(102, 101)]))
+    assert log.tick(111.9).reason is Reason.UNCHANGED
+    assert log.tick(112.1).reason is Reason.ADVANCED
+
+
+def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:
+    log = explained.idle_and_unchanged()
+    (said,) = log.explain().moves
+    assert iso(at(309)) in said  # published 99, happens 299; the band is 10 s
+    assert log.tick(309).reason is Reason.UNCHANGED
+    assert log.tick(309.5).reason is Reason.IDLE_ADVANCED
