@@ -19,6 +19,9 @@ WIDTHS = tuple(
 )
 """How coarsely publish seconds are shown together."""
 
+AT_ONCE = timedelta(hours=1)
+"""Of publish time, so much is read at a time: a straggler may hold days of what has landed since."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
@@ -106,8 +109,20 @@ def landed_by_second(
 ) -> dict[int, int]:
     """How many distinct messages have landed, in either table, by the second in which they were published.
 
-    `since` and `before` are whole seconds. Only files that may hold such messages are read.
+    `since` and `before` are whole seconds. Only files that may hold such messages are read. Memory follows the
+    messages of an hour.
     """
+    landed: dict[int, int] = {}
+    while since < before:
+        until = min(since + AT_ONCE, before)
+        landed |= _landed_between(heartbeats, quarantine, since, until)
+        since = until
+    return landed
+
+
+def _landed_between(
+    heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
+) -> dict[int, int]:
     found = [table.published_between(since, before) for table in (heartbeats, quarantine)]
     known = [rows for rows in found if rows is not None]
     if not known:

@@ -1,16 +1,17 @@
 """What is tracked and has not landed: counted against real tables, without opening what cannot matter."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
-from pipeline.lake.outstanding import Outstanding, landed_by_second, outstanding
+from pipeline.lake.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
 from pipeline.watermark.histogram import Histogram
 from tests.lake.builders import LATER, Beat, columns_of, lake_in
 from tests.watermark.builders import START_BUCKET, at, bounded, published
@@ -155,3 +156,21 @@ def test_no_more_is_outstanding_than_is_said_and_nothing_is_said_without_a_secon
     grouped = found.in_lines(lines)
     assert len(grouped) <= lines
     assert sum(line.outstanding for line in grouped) == found.at_most
+
+
+def test_no_more_than_an_hour_of_what_has_landed_is_in_memory(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    every_ten_minutes = [("m" + str(second), second + 0.5, second - 1.0) for second in range(0, 10_000, 600)]
+    land(lake, every_ten_minutes)
+    heartbeats, asked = lake.heartbeats(), []
+
+    class Watched:
+        def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
+            asked.append((start, end))
+            return heartbeats.published_between(start, end)
+
+    landed = landed_by_second(Watched(), lake.quarantine(), at(0), at(10_000))  # type: ignore[arg-type]
+    assert landed == {START_BUCKET + second: 1 for second in range(0, 10_000, 600)}
+    assert all(end - start <= AT_ONCE for start, end in asked)
+    assert (asked[0][0], asked[-1][1]) == (at(0), at(10_000))
+    assert [end for _, end in asked[:-1]] == [start for start, _ in asked[1:]]
