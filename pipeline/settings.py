@@ -148,14 +148,17 @@ class Settings(BaseSettings):
         )
 
 
-def load_settings(path: Path | None = None) -> Settings:
+def load_settings(path: Path | None = None, *, needs_file: bool = True) -> Settings:
     """Read the tree from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
+
+    Where it does not need a file, and none is named or here, it is the environment and the defaults.
 
     `PUBSUB_EMULATOR_HOST`, where it is set, is the emulator's address. Relative paths are resolved against the
     file's folder. Raises InvalidSettings, which names every wrong setting, its value, its source and the rule.
     """
-    file = (path or Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml"))).resolve()
-    written = _read_toml(file)
+    named = path or os.environ.get("TIDEMARK_CONFIG")
+    file = Path("tidemark.toml" if named is None else named).resolve()
+    written = _read_toml(file) if needs_file or named is not None or file.exists() else {}
     _refuse_unknown_variables(os.environ)
     if host := os.environ.get("PUBSUB_EMULATOR_HOST"):
         section = written.setdefault("pubsub", {})

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.cli.run import AsJson, config_file, duration, wide_console
+from pipeline.cli.run import AsJson, duration, wide_console
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
@@ -81,7 +81,7 @@ def tune(
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
     _refuse_page_at(html, trace)
-    settings = load_settings() if trace is None or _has_settings() else Settings()
+    settings = load_settings(needs_file=trace is None)
     report = _report(settings, trace, since, target, BANDS if bands is None else durations(bands))
     if html is not None:
         _write_page(html, report)
@@ -119,11 +119,6 @@ def _write_page(html: Path, report: TuningReport) -> None:
         html.write_text(page_of(report), encoding="utf-8")
     except OSError as error:
         raise TidemarkError(f"the page cannot be written to {html} ({error}); name another file with --html") from error
-
-
-def _has_settings() -> bool:
-    """Whether a settings file was named, or is here."""
-    return config_file().exists() or config_file().name != "tidemark.toml"
 
 
 def _report(

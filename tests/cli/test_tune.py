@@ -229,6 +229,21 @@ def test_a_trace_in_which_nothing_has_landed_is_no_reason_for_a_band_of_nothing(
     assert "no message with an event time has landed" in told.stderr
 
 
+def test_without_a_file_the_variables_are_settings_and_a_wrong_one_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "4s")
+    assert figures(folder, "tune", "late.parquet", "--bands", "4s")["present"]["band_seconds"] == 4.0
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "wide")
+    told = tidemark(folder, "tune", "late.parquet")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith(
+        "tidemark: watermark.band = 'wide' (from $TIDEMARK_WATERMARK__BAND): write a duration"
+    )
+    monkeypatch.setenv("TIDEMARK_CONFIG", "absent.toml")
+    assert "there is no settings file" in tidemark(folder, "tune", "late.parquet").stderr
+
+
 def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> None:
     Source(seconds=300).trace().write(tmp_path / "trace.parquet")
     (tmp_path / "tidemark.toml").write_text('[watermark]\nrule = "frontier"\nband = "4s"\nquantile = 0.02\n')
