@@ -273,6 +273,16 @@ def test_base_slack_waits_for_what_base_shows_late() -> None:
     assert late == {0: True, 15: False}
 
 
+def test_base_slack_waits_with_silence_as_well_until_base_was_read_that_much_later() -> None:
+    """Base was read for the last time 16 s after the last message: it may not have shown that one yet."""
+    reasons = {}
+    for slack in (0, 30):
+        log = silence(Policy(base_slack=seconds(slack)))
+        log.tick(115)
+        reasons[slack] = log.read(240, None, reading(240)).reason
+    assert reasons == {0: Reason.IDLE_ADVANCED, 30: Reason.PINNED_BY_BACKLOG}
+
+
 def test_slacks_hold_the_watermark_back_by_what_they_are_and_never_more_with_every_tick() -> None:
     lags = {}
     for name, policy in (("none", Policy()), ("both", Policy(reading_slack=seconds(3), base_slack=seconds(3)))):
