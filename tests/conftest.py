@@ -5,8 +5,8 @@ import os
 import pytest
 from hypothesis import settings
 
-# PySpark forks to start a JVM, and gRPC's own fork handlers abort three of a hundred such forks. gRPC reads this when it
-# is imported, by the plugins below at the earliest.
+# PySpark forks to start a JVM, and gRPC's own fork handlers abort three of a hundred such forks. gRPC reads this when
+# it is imported, by the plugins below at the earliest.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 pytest_plugins = ["tests.fixtures_emulator", "tests.gcs.fixtures"]
