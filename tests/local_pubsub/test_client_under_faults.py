@@ -75,6 +75,11 @@ class House:
     def base(self) -> PubSubSubscription:
         return subscription_of(self.subscriber, self.settings, clock=self.clock)
 
+    def patient(self, client: Any = None) -> PubSubSubscription:
+        """The base subscription, for tests that ask for exactly what there is: a busy machine answers late."""
+        settings = self.settings.model_copy(update={"pull_wait": timedelta(seconds=20)})
+        return subscription_of(client or self.subscriber, settings, clock=self.clock)
+
     def backlog(self, path: str) -> SnapshotBacklog:
         return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.call_timeout)
 
@@ -139,12 +144,12 @@ def test_a_server_that_goes_away_in_the_middle_of_a_batch_gives_it_again(
         return house.subscriber.pull(**request)
 
     with pytest.raises(PubSubUnreachable, match="the next tick tries again"):
-        subscription_of(Altered(house.subscriber, pull=pull), house.settings, clock=house.clock).pull(1000, MUCH, 5)
+        house.patient(Altered(house.subscriber, pull=pull)).pull(1000, MUCH, 5)
     assert len(pulls) == 4
     house.model.faults = Faults()
     assert house.outstanding() == set(sent)
     house.wait_for_leases()
-    batch = house.base.pull(1000, MUCH, 5)
+    batch = house.patient().pull(1000, MUCH, 5)
     assert sorted(message.message_id for message in batch.messages) == sorted(sent)
 
 
@@ -168,13 +173,13 @@ def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the
     house: House, fault: str
 ) -> None:
     sent = send(house.publisher, house.settings, 5)
-    batch = house.base.pull(10, MUCH, 5)
+    batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(**{fault: 1.0})
     outcome = house.base.acknowledge(batch)
     assert (outcome.count, outcome.failed) == (0, 5)
     house.model.faults = Faults()
     house.wait_for_leases()
-    again = house.base.pull(10, MUCH, 5)
+    again = house.patient().pull(5, MUCH, 5)
     assert [message.message_id for message in again.messages] == sent
     assert house.base.acknowledge(again).count == 5
     assert not house.outstanding()
@@ -182,7 +187,7 @@ def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the
 
 def test_an_acknowledgement_is_repeated_until_it_is_answered(house: House) -> None:
     send(house.publisher, house.settings, 5)
-    batch = house.base.pull(10, MUCH, 5)
+    batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(unavailable=0.4, acknowledgement_answer_lost=0.4)
     assert house.base.acknowledge(batch).count == 5
     assert not house.outstanding()
@@ -193,13 +198,13 @@ def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
 ) -> None:
     sent = send(house.publisher, house.settings, 5)
     hasty = house.settings.model_copy(update={"ack_deadline": timedelta(milliseconds=600)})
-    batch = house.base.pull(10, MUCH, 5)
+    batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(throttled=1.0)
     with subscription_of(house.subscriber, hasty, clock=house.clock).leased(batch):
         house.wait_for_leases()
     assert "were not extended" in caplog.text
     house.model.faults = Faults()
-    again = house.base.pull(10, MUCH, 5)
+    again = house.patient().pull(5, MUCH, 5)
     assert [message.message_id for message in again.messages] == sent
     assert house.base.acknowledge(batch).count == 5
     assert not house.outstanding()
