@@ -135,10 +135,10 @@ def _out_of_the_band(decision: Decision, policy: Policy, standing: Standing | No
     last = pin.publish_bucket
     if standing is not None:
         high = bucket_of(tracking.oldest_unacked - policy.reading_slack)
-        last = _last_that_holds(standing.histogram, last, high, watermark, policy.quantile)
+        last = _last_that_holds(standing.histogram, last, high, watermark, policy.quantile) or last
     is_passed = decision.anchor is not None and decision.anchor >= bucket_start(last + 1)
     if not is_passed and standing is not None:  # what tracking has seen beyond its reading comes into the band as well
-        last = _last_that_holds(standing.histogram, last, AFTER_ALL, watermark, policy.quantile)
+        last = _last_that_holds(standing.histogram, last, AFTER_ALL, watermark, policy.quantile) or last
     until = bucket_start(last + 1)
     needs = [_lands(until, decision, policy, standing)] if until > held else []
     if not is_passed:
@@ -159,9 +159,10 @@ def _past_the_frontier(decision: Decision, policy: Policy, standing: Standing | 
     until = None if decision.pin.min_event_time == decision.frontier else decision.pin.published_from + SECOND
     if standing is not None:
         least = standing.histogram.minimum_at(standing.histogram.since(to_us(held), AFTER_ALL))
-        if until is not None or (least is not None and least.min_event_time <= watermark):
-            low = bucket_of(held)
-            until = bucket_start(1 + _last_that_holds(standing.histogram, low, AFTER_ALL, watermark, policy.quantile))
+        last = None
+        if least is not None and least.min_event_time <= watermark:
+            last = _last_that_holds(standing.histogram, bucket_of(held), AFTER_ALL, watermark, policy.quantile)
+        until = None if last is None else bucket_start(last + 1)
     needs = [] if until is None else [_lands(until, decision, policy, standing)]
     is_passed = decision.frontier > watermark
     if not is_passed:
@@ -174,7 +175,7 @@ def _past_the_frontier(decision: Decision, policy: Policy, standing: Standing | 
         yield from _look_after_base(decision, until if is_passed else None, before)
 
 
-def _last_that_holds(histogram: Histogram, low: int, high: int, watermark: datetime, quantile: float) -> int:
+def _last_that_holds(histogram: Histogram, low: int, high: int, watermark: datetime, quantile: float) -> int | None:
     """The last publish second from `low` to `high` whose least event time that counts is not above the watermark."""
     occupied = np.unique(histogram.publish_bucket)
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
@@ -184,7 +185,8 @@ def _last_that_holds(histogram: Histogram, low: int, high: int, watermark: datet
         least = histogram.quantile_between(second, high, quantile)
         return least is None or least.min_event_time > watermark
 
-    return max(low, *seconds[: bisect_left(seconds, True, key=is_free)][-1:])
+    holding = seconds[: bisect_left(seconds, True, key=is_free)]
+    return holding[-1] if holding else None
 
 
 def _lands(until: datetime, decision: Decision, policy: Policy, standing: Standing | None) -> str:

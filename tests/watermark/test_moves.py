@@ -210,6 +210,14 @@ def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_
     assert log.tick(90.5).reason is Reason.ADVANCED
 
 
+def test_what_a_quantile_passes_over_need_not_land() -> None:
+    log = Log(Policy(rule="frontier", quantile=0.5))
+    log.publish(EVERY_SECOND + published([(98.5, -100)]))
+    log.tick(98)
+    log.tick(98, base=98.2)
+    assert log.explain().moves[0].startswith("It moves when tracking has read")
+
+
 def test_a_frontier_is_of_use_again_where_it_is_said_to_be() -> None:
     log = explained.frontier_after_a_seek()
     (said,) = log.explain().moves
