@@ -89,11 +89,12 @@ def test_after_a_gap_the_last_point_holds_until_it_is_too_old(
         backlog.read()
 
 
-def test_an_old_point_is_not_taken_from_a_server_that_sends_it_all_the_same(
-    fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
+@pytest.mark.parametrize("from_now", [-LOOK_BACK, seconds(1)])
+def test_a_point_that_is_too_old_or_of_the_future_is_not_taken_from_a_server_that_sends_it_all_the_same(
+    fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock, from_now: timedelta
 ) -> None:
     fake.sampled(BASE, at(0), age=5)
-    later = ManualClock(at(0) + LOOK_BACK)
+    now = ManualClock(at(0) - from_now)
 
     class Widened:
         """A client whose requests ask for more than the backlog wants."""
@@ -104,8 +105,11 @@ def test_an_old_point_is_not_taken_from_a_server_that_sends_it_all_the_same(
             )
 
     clock.advance(LOOK_BACK)
+    backlog = MonitoringBacklog(Widened(), PATH, now, TIMEOUT)  # type: ignore[arg-type]
     with pytest.raises(ReadingUnavailable):
-        MonitoringBacklog(Widened(), PATH, later, TIMEOUT).read()  # type: ignore[arg-type]
+        backlog.read()
+    now.advance(seconds(2) if from_now > seconds(0) else -seconds(2))
+    assert backlog.read().observed_at == at(-60)
 
 
 @pytest.mark.parametrize("undelivered", [None, 1, 5_000_000])
@@ -144,11 +148,22 @@ def test_the_number_of_a_neighbouring_sample_bears_out_a_zero_only_if_all_of_the
 def test_a_value_that_is_no_age_in_whole_seconds_is_no_value(
     fake: FakeMonitoring, backlog: MonitoringBacklog, value: float
 ) -> None:
-    fake.sampled(BASE, at(-60), age=value)
+    fake.sampled(BASE, at(-60), age=value, undelivered=0)  # which would bear out an age of zero
     with pytest.raises(ReadingUnavailable):
         backlog.read()
     fake.sampled(BASE, at(-120), age=30)
     assert backlog.read().observed_at == at(-180)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 12.5, -1])
+def test_a_number_of_messages_that_is_no_whole_number_is_no_number(
+    fake: FakeMonitoring, backlog: MonitoringBacklog, value: float
+) -> None:
+    fake.sampled(BASE, at(-60), age=0, undelivered=value)
+    with pytest.raises(ReadingUnavailable):
+        backlog.undelivered()
+    with pytest.raises(ReadingUnavailable):
+        backlog.read()
 
 
 @pytest.mark.parametrize(
