@@ -218,10 +218,11 @@ def show(preview: Preview, console: Console) -> None:
         console.print(text, highlight=False)
 
     before = preview.release.before
-    say(
-        f"Base's oldest unacknowledged message was published at [bold]{iso(preview.base.oldest_unacked)}[/] "
-        f"(as of {iso(preview.without.at)})."
-    )
+    oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
+    if preview.base.names_a_message:
+        say(f"Base's oldest unacknowledged message was published at {oldest}")
+    else:
+        say(f"Base has acknowledged everything that was published before {oldest}")
     _show_outstanding(preview.outstanding, console)
     for note in preview.notes:
         say(f"[yellow]mind[/] {note}")

@@ -227,6 +227,17 @@ def test_people_are_shown_the_same_and_asked(stuck: Operator) -> None:
     assert stuck.world.lake().tracking_log().catch_up().released_before == at(200)
 
 
+def test_a_reading_that_names_no_message_is_not_said_to_be_one(operator: Operator) -> None:
+    operator.live(40)
+    decision = operator.world.track().decision
+    assert decision.base is not None
+    oldest = iso(decision.base.oldest_unacked)
+    operator.world.wait(5)
+    said = told(operator.run("--before", time_of(operator.now), answer="n\n"))
+    assert f"Base has acknowledged everything that was published before {oldest}" in said
+    assert "oldest unacknowledged" not in said
+
+
 def test_without_an_answer_nothing_is_released(stuck: Operator) -> None:
     assert stuck.run("--before", time_of(200), answer="").exit_code == 1
     assert stuck.world.lake().tracking_log().catch_up().released_before is None
