@@ -162,6 +162,40 @@ def test_only_the_official_one_counts_deliveries_for_a_dead_letter_topic(server:
     assert [one.delivery_attempt for one in server.pull(subscription)] == [1 if server.is_official else 0]
 
 
+def test_only_the_official_one_keeps_an_order(server: Server) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic, enable_message_ordering=True)
+    server.publisher.publish(topic=topic, messages=[{"data": b"x", "ordering_key": "one"}] * 3)
+    first = server.pull(subscription, at_most=1)
+    assert len(server.pull(subscription)) == (0 if server.is_official else 2)
+    server.acknowledge(subscription, first)
+
+
+def test_only_the_official_one_keeps_what_a_topic_retains(server: Server) -> None:
+    topic = f"projects/{server.project}/topics/topic"
+    server.publisher.create_topic(request={"name": topic, "message_retention_duration": timedelta(hours=1)})
+    server.publish(topic, 2)
+    young = server.subscription(topic)
+    server.subscriber.seek(request={"subscription": young, "time": CLOCK.now() - timedelta(minutes=1)})
+    assert len(server.pull(young)) == (2 if server.is_official else 0)
+
+
+def test_an_acknowledgement_id_from_before_its_subscription_was_made_anew_is_refused_on_ours_alone(
+    server: Server,
+) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    server.publish(topic)
+    received = server.pull(subscription)
+    server.subscriber.delete_subscription(subscription=subscription)
+    server.subscription(topic)
+    if server.is_official:
+        server.acknowledge(subscription, received)
+        return
+    with pytest.raises(api.InvalidArgument):
+        server.acknowledge(subscription, received)
+
+
 def test_a_topic_and_a_push_endpoint_are_not_changed_on_ours(server: Server) -> None:
     topic = server.topic()
     push = {"subscription": server.subscription(topic), "push_config": {}}
