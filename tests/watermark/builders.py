@@ -58,6 +58,11 @@ EVERY_SECOND = published((second, second - 1) for second in range(100))
 """Published at 0, 1, ... 99; each happened one second before."""
 
 
+def beats(start: int, end: int) -> list[tuple[float, float]]:
+    """Publish and event times of one message a second."""
+    return [(second + 0.25, second - 0.75) for second in range(start, end)]
+
+
 def reading(observed: float, oldest: float | None = None, *, names: bool | None = None) -> Reading:
     """An observation, in seconds from the start; without `oldest`, of an empty backlog."""
     return Reading(

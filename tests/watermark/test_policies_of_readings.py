@@ -1,0 +1,148 @@
+"""Each setting of the policy that is about readings, through the fold of a log over several ticks.
+
+A message is published each second and happens a second before, unless a test says otherwise; the band is 10 s.
+"""
+
+import pytest
+
+from pipeline.watermark.decision import Reason
+from pipeline.watermark.policy import Policy
+from tests.watermark.builders import at, beats, published, reading, seconds
+from tests.watermark.fold import Log, outcome
+
+# -------------------------------------------------------------------------------------------- max_reading_age
+
+
+def outage(policy: Policy) -> Log:
+    """Base is read at second 100 for the last time, and traffic goes on."""
+    log = Log(policy)
+    log.publish(published(beats(0, 100)))
+    log.tick(100)
+    log.publish(published(beats(100, 400)))
+    return log
+
+
+def test_without_a_reading_the_last_one_counts_until_it_is_too_old_and_the_next_one_counts_again() -> None:
+    log = outage(Policy(max_reading_age=seconds(200)))
+    first = log.standing.watermark
+    reasons = [log.read(second, None, reading(second)).reason for second in (150, 250, 300)]
+    assert reasons == [Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.PINNED_BY_BACKLOG]
+    held = log.read(300.001, None, reading(300.001))
+    assert held.reason is Reason.HELD_STALE_READING
+    assert held.watermark is not None
+    assert first is not None
+    assert first <= held.watermark <= at(100)
+    assert outcome(log.tick(400)) == (Reason.ADVANCED, at(388.25))
+
+
+@pytest.mark.parametrize("which", ["base", "tracking"])
+def test_both_readings_must_be_fresh(which: str) -> None:
+    log = outage(Policy(max_reading_age=seconds(200)))
+    base, tracking = (None, reading(350)) if which == "base" else (reading(350), None)
+    assert log.read(350, base, tracking).reason is Reason.HELD_STALE_READING
+
+
+def test_an_old_reading_that_is_waited_for_longer_makes_nothing_late() -> None:
+    """It can only hold back: base may have moved on since."""
+    log = outage(Policy(max_reading_age=seconds(3600)))
+    decision = log.read(390, None, reading(390))
+    assert decision.watermark is not None
+    assert decision.watermark <= at(100)
+
+
+# --------------------------------------------------------------------------------------------- seek_tolerance
+
+
+@pytest.mark.parametrize(("fall", "is_seek"), [(29.9, False), (30, False), (30.1, True)])
+def test_a_reading_that_falls_by_more_than_the_tolerance_is_a_seek_for_one_decision(fall: float, is_seek: bool) -> None:
+    log = Log(Policy(seek_tolerance=seconds(30)))
+    log.publish(published(beats(0, 200)))
+    before = log.tick(100, base=95)
+    fallen = log.tick(110, base=95 - fall)
+    assert (fallen.reason is Reason.HELD_SEEK) == is_seek
+    assert fallen.base is not None
+    assert fallen.base.oldest_unacked == at(95 - fall if is_seek else 95)
+    after = log.tick(120, base=95 - fall)
+    assert after.reason is not Reason.HELD_SEEK
+    assert after.watermark is not None
+    assert before.watermark is not None
+    assert after.watermark >= before.watermark
+
+
+def test_a_smaller_tolerance_notices_a_small_seek() -> None:
+    reasons = []
+    for tolerance in (0, 60):
+        log = Log(Policy(seek_tolerance=seconds(tolerance)))
+        log.publish(published(beats(0, 200)))
+        log.tick(100, base=95)
+        reasons.append(log.tick(110, base=90).reason)
+    assert reasons == [Reason.HELD_SEEK, Reason.ADVANCED]
+
+
+# ----------------------------------------------------------------------------------------------------- slacks
+
+
+def test_reading_slack_waits_for_what_tracking_shows_a_moment_late() -> None:
+    """Published at 99.5, not visible when tracking was read at 100; among the others its disorder is below the band."""
+    hidden = (99.5, 87.9)
+    others = [(88.5, 86.0), (89.8, 88.0), *((second, second - 1.0) for second in range(90, 100))]
+    late = {}
+    for slack in (0, 1):
+        log = Log(Policy(reading_slack=seconds(slack)))
+        log.publish(published(others))
+        watermark = log.tick(100).watermark
+        assert watermark is not None
+        late[slack] = at(hidden[1]) < watermark
+    assert late == {0: True, 1: False}
+
+
+def test_base_slack_waits_for_what_base_shows_late() -> None:
+    """Tracking has read what was published at 88, base does not show it yet, and says that it holds nothing."""
+    hidden = (88.0, 70.0)
+    others = [(89.5, 80.0), *((second, second - 1.0) for second in range(90, 100))]
+    late = {}
+    for slack in (0, 15):
+        log = Log(Policy(base_slack=seconds(slack)))
+        log.publish(published([hidden, *others]))
+        watermark = log.tick(100).watermark
+        assert watermark is not None
+        late[slack] = at(hidden[1]) < watermark
+    assert late == {0: True, 15: False}
+
+
+def test_slacks_hold_the_watermark_back_by_what_they_are_and_never_more_with_every_tick() -> None:
+    lags = {}
+    for name, policy in (("none", Policy()), ("both", Policy(reading_slack=seconds(3), base_slack=seconds(3)))):
+        log = Log(policy)
+        for second in range(20, 201, 20):
+            log.publish(published(beats(second - 20, second)))
+            log.tick(second)
+        assert log.standing.decision is not None
+        lags[name] = log.standing.decision.lag
+    assert lags["both"] == (lags["none"] or seconds(0)) + seconds(3)
+
+
+# ------------------------------------------------------------------------------------- near_real_time, band
+
+
+def test_under_a_backlog_of_tracking_near_real_time_says_whether_the_watermark_may_move() -> None:
+    reasons = {}
+    for near in (5, 30):
+        log = Log(Policy(near_real_time=seconds(near)))
+        log.publish(published(beats(0, 100)))
+        reasons[near] = log.tick(110, base=90, tracking=90).reason
+    assert reasons == {5: Reason.HELD_TRACKING_BEHIND, 30: Reason.ADVANCED}
+
+
+def test_tracking_with_a_backlog_must_be_ahead_of_base_by_the_band() -> None:
+    reasons = {}
+    for band in (9, 10, 11, 20):
+        log = Log(Policy(band=seconds(band)))
+        log.publish(published(beats(0, 100)))
+        reasons[band] = log.tick(120, base=80, tracking=90).reason
+    assert reasons == {
+        9: Reason.ADVANCED,
+        10: Reason.ADVANCED,
+        11: Reason.HELD_TRACKING_BEHIND,
+        20: Reason.HELD_TRACKING_BEHIND,
+    }
