@@ -239,10 +239,11 @@ def test_other_subscriptions_and_other_projects_of_the_metrics_scope_do_not_mix_
     assert backlog.read().oldest_unacked == at(-90 - 60 - 500 - 1)
 
 
-def test_series_of_another_subscription_are_passed_over_even_if_they_are_sent(
+def test_series_of_another_subscription_or_metric_are_passed_over_even_if_they_are_sent(
     fake: FakeMonitoring, backlog: MonitoringBacklog
 ) -> None:
     fake.honours_filter = False
+    fake.sampled(BASE, at(-60), undelivered=3)
     fake.sampled("heartbeats-tracking", at(-30), age=1)
     fake.sampled(BASE, at(-90), age=500)
     assert backlog.read().observed_at == at(-150)
