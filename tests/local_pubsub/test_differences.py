@@ -3,7 +3,7 @@
 Ours does what the service's documentation says, or has not what tidemark does not use.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from threading import Event
 from typing import Any
@@ -77,6 +77,29 @@ def test_the_official_one_takes_deadlines_beyond_the_limits(server: Server) -> N
         server.subscription(topic, "short", ack_deadline_seconds=9)
     with pytest.raises(api.InvalidArgument):
         server.extend(subscription, received, 601)
+
+
+def test_the_official_one_takes_requests_that_make_no_sense(server: Server) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    dead = {"dead_letter_topic": f"projects/{server.project}/topics/missing", "max_delivery_attempts": 5}
+    calls: list[Callable[[], Any]] = [
+        lambda: server.publisher.list_topics(request={"project": f"projects/{server.project}", "page_token": "x"}),
+        lambda: server.publisher.publish(topic=topic, messages=[{"data": b"x", "ordering_key": "k" * 1025}]),
+        lambda: server.publisher.publish(topic=topic, messages=[{"data": b"x" * 10_000_000}]),
+        lambda: server.subscriber.pull(subscription=subscription, max_messages=-1, timeout=2),
+    ]
+    for call in calls:
+        if server.is_official:
+            call()
+        else:
+            with pytest.raises(api.InvalidArgument):
+                call()
+    if server.is_official:  # which looks at this one, as it acts on it
+        with pytest.raises(api.NotFound):
+            server.subscription(topic, "other", dead_letter_policy=dead)
+    else:
+        server.subscription(topic, "other", dead_letter_policy=dead)
 
 
 def test_the_official_one_breaks_off_a_request_of_more_than_ten_megabytes(server: Server) -> None:
