@@ -18,7 +18,8 @@ from pipeline.errors import TidemarkError
 from pipeline.lake.layout import Lake
 from pipeline.settings import Settings, load_settings
 from pipeline.tuning.page import page_of
-from pipeline.tuning.report import TuningReport, at_most, facts_of, percent, sentences, words
+from pipeline.tuning.phrases import at_most, percent, words
+from pipeline.tuning.report import TuningReport, facts_of, sentences
 from pipeline.tuning.source import report_on_lake, report_on_trace
 from pipeline.watermark.stream_disorder import StreamDisorder
 from pipeline.watermark.tuning import BANDS, Outcome, Recommendation, Variant

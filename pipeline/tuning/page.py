@@ -6,18 +6,9 @@ from html import escape
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
 from pipeline.tuning import pictures
-from pipeline.tuning.report import (
-    TuningReport,
-    at_most,
-    behind,
-    fast_sentence,
-    percent,
-    recommendation_sentence,
-    sentences,
-    slow_sentence,
-    stands,
-    words,
-)
+from pipeline.tuning.blame import Side, beyond_band, fast_sentence, slow_sentence
+from pipeline.tuning.phrases import at_most, percent, stands, words
+from pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
 from pipeline.tuning.style import STYLE
 from pipeline.watermark.stream_disorder import StreamDisorder
 from pipeline.watermark.tuning import Outcome, Recommendation
@@ -125,7 +116,7 @@ def _enough(recommendation: Recommendation) -> str:
     return f"<b>{format_duration(found.band)}</b><br><small>{lag}</small>"
 
 
-def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -> str:
+def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: Side) -> str:
     if sentence is None:
         return ""
     head = [
@@ -141,7 +132,7 @@ def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -
     rows = []
     for stream in worst:
         high, largest = stream.slow_p99_seconds if side == "slow" else stream.fast_p99_seconds, _extent(stream, side)
-        beyond = _beyond(stream, side)
+        beyond = beyond_band(stream, side)
         disorder = (stream.disorder_p50_seconds, stream.disorder_p99_seconds, stream.disorder_max_seconds)
         rows.append(
             [
@@ -156,17 +147,13 @@ def _streams(sentence: str | None, worst: Sequence[StreamDisorder], side: str) -
             ]
         )
     table = _table(head, rows, is_markup=True) if rows else ""
-    if table and not any(_beyond(stream, side) for stream in worst):
+    if table and not any(beyond_band(stream, side) for stream in worst):
         table = f"<details><summary>The worst of them all the same</summary>{table}</details>"
     return f'<section class="streams"><h2>{escape(sentence)}</h2>{table}</section>'
 
 
-def _extent(stream: StreamDisorder, side: str) -> float:
+def _extent(stream: StreamDisorder, side: Side) -> float:
     return stream.slow_max_seconds if side == "slow" else stream.fast_max_seconds
-
-
-def _beyond(stream: StreamDisorder, side: str) -> int:
-    return stream.slow_beyond_band if side == "slow" else stream.fast_beyond_band
 
 
 def _said(report: TuningReport) -> str:

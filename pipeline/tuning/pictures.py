@@ -5,7 +5,8 @@ from itertools import pairwise
 
 from pipeline.durations import format_duration
 from pipeline.tuning.charts import Axis, Line, Mark, bar_chart, counts, line_chart, linear, shares, stretched
-from pipeline.tuning.report import TuningReport, at_most, percent, stands, words
+from pipeline.tuning.phrases import at_most, percent, stands, words
+from pipeline.tuning.report import TuningReport
 from pipeline.watermark.disorder import Distribution
 from pipeline.watermark.stream_disorder import STEP_US
 from pipeline.watermark.tuning import Outcome, Variant

@@ -1,12 +1,14 @@
 """The report: what every band would cost and give, on one source, with what follows from it in words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
+from pipeline.tuning.blame import fast_sentence, slow_sentence
+from pipeline.tuning.phrases import at_most, percent, stands, words
 from pipeline.watermark.disorder import Disorder, Distribution
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.stream_disorder import StreamDisorder
@@ -17,10 +19,6 @@ SHOWN_QUANTILE = 0.05
 
 AS_FRESH_SECONDS = 0.2
 """A difference in the median lag that nobody would notice."""
-
-FEW_STREAMS, MOST_STREAMS = 0.1, 0.5
-"""The share of all streams up to which those that are slow or fast can be called the ones to blame: of many, and of so
-few that each is named."""
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 
@@ -136,53 +134,6 @@ def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
     return widest
 
 
-def slow_sentence(disorder: Disorder) -> str | None:
-    """Who is slow, in words; None where the source names no streams."""
-    return _blame(
-        disorder, disorder.slowest, disorder.slow_beyond_band, disorder.slow_max_seconds, disorder.slow_streams, "slow"
-    )
-
-
-def fast_sentence(disorder: Disorder) -> str | None:
-    """Whose clocks run fast, in words; None where the source names no streams."""
-    return _blame(
-        disorder, disorder.fastest, disorder.fast_beyond_band, disorder.fast_max_seconds, disorder.fast_streams, "fast"
-    )
-
-
-def _blame(
-    disorder: Disorder,
-    worst: Sequence[StreamDisorder],
-    messages: int,
-    most_seconds: float,
-    streams: int,
-    which: Literal["slow", "fast"],
-) -> str | None:
-    if not disorder.streams:
-        return None
-    band = format_duration(disorder.band)
-    where = "behind the typical one" if which == "slow" else "ahead of the typical one"
-    if not messages:
-        return f"No stream is {which}: no message is to blame for more than the band of {band} by being {where}."
-    if not streams:
-        share = percent(messages / disorder.messages)
-        return f"No stream is {which} by more than the band; {share} of the messages are, and have no stream."
-    head = (
-        f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {which} by more than the band: "
-        f"{percent(messages / disorder.messages)} of the messages, up to {words(most_seconds)} {where}"
-    )
-    if streams <= len(worst) and streams <= max(1, disorder.streams * MOST_STREAMS):
-        names = [each.stream for each in worst[:streams]]
-        return f"{head}. {'It is' if streams == 1 else 'They are'} {_listed(names)}."
-    if streams > disorder.streams * FEW_STREAMS:
-        return f"{head}; that is spread over too many streams for a few to be to blame."
-    return f"{head}; the worst are {_listed([each.stream for each in worst[:3]])}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _comparison(report: TuningReport) -> list[str]:
     """What the tighter rule gives, at the same band and at the same late share."""
     band, frontier = report.rules
@@ -281,28 +232,6 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
 
 def _stream(stream: StreamDisorder) -> dict[str, Any]:
     return {name: getattr(stream, name) for name in stream.__dataclass_fields__}
-
-
-def percent(share: float) -> str:
-    """`0.52 %`, three digits at most; `none` for nothing, and never `0 %` for something."""
-    if not share:
-        return "none"
-    return f"{float(f'{share * 100:.3g}'):f}".rstrip("0").rstrip(".") + " %"
-
-
-def at_most(target: float) -> str:
-    """A target as a person says it."""
-    return f"at most {percent(target)} late" if target else "nothing late"
-
-
-def words(seconds: float) -> str:
-    """Seconds to a tenth: `14.2s`, `1m8s`."""
-    return format_duration(timedelta(seconds=round(seconds, 1)))
-
-
-def stands(lag_seconds: float) -> str:
-    """Where the watermark is: `14.2s behind`; before a clock that others run ahead of, `46.3s ahead of now`."""
-    return f"{words(lag_seconds)} behind" if lag_seconds >= 0 else f"{words(-lag_seconds)} ahead of now"
 
 
 def behind(outcome: Outcome) -> str:

@@ -15,18 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.tuning.page import page_of
+from pipeline.tuning.phrases import percent, stands, words
 from pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
-from pipeline.tuning.report import (
-    TuningReport,
-    facts_of,
-    make_report,
-    percent,
-    recommendation_sentence,
-    sentences,
-    stands,
-    variants_of,
-    words,
-)
+from pipeline.tuning.report import TuningReport, facts_of, make_report, recommendation_sentence, sentences, variants_of
 from pipeline.watermark.disorder import disorder_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.trace import extent_of, ticks_of
@@ -135,6 +126,16 @@ def test_where_every_stream_is_slow_at_times_none_is_named() -> None:
     alone = sentences(report_on(replace(trace, stream=np.zeros_like(trace.stream), streams=1)))[-2]
     assert "1 of 1 streams is slow by more than the band" in alone
     assert alone.endswith("It is stream-0000.")
+
+
+def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_else_has_one() -> None:
+    trace = Source(slow=2, slow_by=45, late=0.004, late_by=30, rate=40).trace()
+    report = report_on(trace)
+    assert report.disorder.slow_streams > 20
+    assert " of these are of stream-000" in sentences(report)[-2]
+    assert sentences(report)[-2].endswith(("stream-0000 and stream-0001.", "stream-0001 and stream-0000."))
+    alike = report_on(Source(slow=9, slow_by=45, late=0.004, late_by=30, rate=40).trace())
+    assert sentences(alike)[-2].endswith("that is spread over too many streams for a few to be to blame.")
 
 
 def test_slow_messages_of_no_stream_blame_none() -> None:
