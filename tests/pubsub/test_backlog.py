@@ -1,14 +1,15 @@
 """Readings of the oldest unacknowledged publish time, on the official emulator."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1.types import Snapshot
 
-from pipeline.clock import SystemClock
+from pipeline.clock import ManualClock, SystemClock
 from pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.backlog import NAME_PREFIX, SnapshotBacklog
+from pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PulledBatch
@@ -66,6 +67,37 @@ def test_with_nothing_outstanding_the_reading_is_its_own_moment(
     reading = backlog_of(subscriber, settings).read()
     assert not reading.names_a_message
     assert reading.observed_at.replace(microsecond=0) <= reading.oldest_unacked <= CLOCK.now()
+
+
+@pytest.mark.parametrize(("seconds_behind", "names"), [(-0.5, False), (0.9, False), (1.1, True)])
+def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_a_message(
+    subscriber: SubscriberClient, settings: PubSubSettings, seconds_behind: float, names: bool
+) -> None:
+    """An empty backlog's snapshot expires a lifetime after the server's moment, which may be behind ours."""
+    now = CLOCK.now()
+    told = now - timedelta(seconds=seconds_behind)
+
+    def create_snapshot(**_: object) -> Snapshot:
+        return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
+
+    client = Altered(subscriber, create_snapshot=create_snapshot)
+    reading = SnapshotBacklog(client, settings.base_path, ManualClock(now), settings.call_timeout).read()  # type: ignore[arg-type]
+    assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
+
+
+def test_a_reading_is_observed_before_its_request_and_not_when_the_answer_comes(
+    subscriber: SubscriberClient, settings: PubSubSettings
+) -> None:
+    clock = ManualClock(CLOCK.now())
+    asked_at = clock.now()
+
+    def create_snapshot(**_: object) -> Snapshot:
+        clock.advance(timedelta(seconds=5))
+        return Snapshot(name="a-snapshot", expire_time=clock.now() + LIFETIME)
+
+    client = Altered(subscriber, create_snapshot=create_snapshot)
+    reading = SnapshotBacklog(client, settings.base_path, clock, settings.call_timeout).read()  # type: ignore[arg-type]
+    assert reading.observed_at == asked_at
 
 
 def test_each_subscription_has_its_own_reading(
