@@ -182,6 +182,31 @@ def test_it_shows_what_is_outstanding_by_publish_time(stuck: Operator) -> None:
     assert facts["notes"] == []
 
 
+def test_the_second_that_the_time_cuts_is_shown_whole(stuck: Operator) -> None:
+    published = stuck.straggler.publish_time.ToDatetime(START.tzinfo)
+    facts = stuck.facts("--before", iso(published + timedelta(milliseconds=1)))
+    assert facts["outstanding_at_most"] == 1
+
+
+def test_what_would_follow_is_decided_with_the_settings_policy(
+    stuck: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default = stuck.facts("--before", time_of(200))["with"]["watermark"]
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "90s")
+    assert stuck.facts("--before", time_of(200))["with"]["watermark"] < default
+
+
+def test_what_would_follow_without_a_release_is_decided_with_the_settings_policy_too(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.live(40)
+    operator.world.track()
+    operator.world.wait(5)
+    assert operator.facts("--before", time_of(operator.now))["without"]["reason"] == "UNCHANGED"
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "1s")
+    assert operator.facts("--before", time_of(operator.now))["without"]["reason"] == "ADVANCED"
+
+
 def test_it_names_the_windows_that_would_close(stuck: Operator) -> None:
     windowing = Windowing(timedelta(minutes=1), START)
     facts = stuck.facts("--before", time_of(200))
@@ -331,6 +356,14 @@ def test_there_is_nothing_to_release_where_base_is_past_it(operator: Operator) -
     result = operator.run("--before", time_of(30), "--yes")
     assert isinstance(result.exception, LakeError)
     assert "nothing to release: base has acknowledged all" in told(result)
+    assert operator.world.lake().tracking_log().catch_up().released_before is None
+
+
+def test_where_base_was_never_read_nothing_is_released(operator: Operator) -> None:
+    operator.world.base_backlog.problem = ReadingUnavailable("for the test")
+    operator.world.tick()
+    operator.world.wait(60)
+    assert "was never read" in told(operator.run("--before", time_of(30), "--yes"))
     assert operator.world.lake().tracking_log().catch_up().released_before is None
 
 
