@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import fields
 
+from pipeline.watermark.decision import Reason
 from tests.simulation.faults import AS_IT_IS, PLANTED, Planted
 from tests.simulation.oracle import Broken
 from tests.simulation.simulation import Outcome, Simulation
+
+COUNTED = ("messages", "steps", "crashes", "failed ticks", "windows", "late", "missed")
+"""What is told of runs: an outcome's own names, with spaces."""
 
 AT_ONCE = 50
 """Seeds in one task: a failure shows soon, and handing out costs nothing."""
@@ -66,7 +70,8 @@ def many(first: int, seeds: int, jobs: int, planted: Planted) -> int:
             end = "\n" if done == seeds or (not sys.stdout.isatty() and done % (20 * AT_ONCE) == 0) else "\r"
             if end == "\n" or sys.stdout.isatty():
                 print(f"{done:,} of {seeds:,} seeds, {rate:.0f} a second, {len(failed)} failed", end=end, flush=True)
-    print(", ".join(f"{count:,} {what}" for what, count in totals.items()))
+    print(", ".join(f"{totals[what]:,} {what}" for what in COUNTED))
+    print("decided while there was trouble: " + ", ".join(f"{totals[reason]:,} {reason}" for reason in Reason))
     if failed:
         print(f"\nfailed: {' '.join(map(str, sorted(failed)))}")
         print(f"play one again: .venv/bin/python -m tests.simulation --seed {min(failed)} --trace")
@@ -96,18 +101,8 @@ def finished(
 
 
 def counted(outcome: Outcome) -> Counter[str]:
-    """What a run was made of."""
-    counts = Counter(
-        {
-            "messages": outcome.messages,
-            "steps": outcome.steps,
-            "crashes": outcome.crashes,
-            "failed ticks": outcome.failed_ticks,
-            "late": outcome.late,
-            "missed": outcome.missed,
-            "windows": outcome.windows,
-        }
-    )
+    """What a run was made of, and its reasons."""
+    counts: Counter[str] = Counter({what: getattr(outcome, what.replace(" ", "_")) for what in COUNTED})
     return counts + Counter({str(reason): count for reason, count in outcome.reasons.items()})
 
 

@@ -1,30 +1,25 @@
 """The broken parts that are planted: each says by its name what it does wrong."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pipeline.errors import ObjectExists, ReadingUnavailable
-from pipeline.lake import tracking_log
+from pipeline.lake import log_codec, tracking_log
 from pipeline.lake.log_packing import LogPacking
 from pipeline.lake.tracking_log import TrackingLog, entry_name
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
-from pipeline.watermark import estimator, readings
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.histogram import Cell, Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.standing import Compacted, Decided, Standing
+from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.readings import Reading
+from pipeline.watermark.standing import Compacted, Decided, Entry, Standing
 from pipeline.windows import Window
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
-from tests.watermark.builders import LONG_AGO
 
 # The order of a tick
 
@@ -123,6 +118,10 @@ class Forgetful:
     def append(self, columns: Any) -> None: ...
 
 
+def land_reporting_nothing_late(subscription: Any, **others: Any) -> Any:
+    return replace(land(subscription, **others), late=0)
+
+
 def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any) -> Any:
     return land(subscription, quarantine=Forgetful(), **others)  # type: ignore[arg-type]
 
@@ -146,6 +145,12 @@ def move_without_an_archive(packing: LogPacking, entries: dict[int, bytes], *, d
         packing._objects.delete(entry_name(number))
 
 
+def move_deleting_first(packing: LogPacking, entries: dict[int, bytes], *, dry_run: bool) -> None:
+    for number in sorted(entries):
+        packing._objects.delete(entry_name(number))
+    packing._archive.keep(entries)
+
+
 def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 
@@ -155,93 +160,31 @@ def restored_without_cells(log: TrackingLog) -> Standing:
     return replace(whole, histogram=Histogram.empty())
 
 
+def begun_anew_where_all_was_archived(log: TrackingLog, number: int) -> bool:
+    """Who has read nothing, and finds no first entry, takes the log for a new one."""
+    return number >= 0 and original_is_overtaken(log, number)
+
+
+def compact_what_was_known(log: TrackingLog) -> Standing:
+    """What another tracker appends meanwhile is not in the compacted entry, and comes before it."""
+    standing = log.catch_up()
+    is_due = standing.number - standing.checkpoint >= log._checkpoint_every
+    return log.append(Compacted(standing)) if is_due else standing
+
+
+def decode_without_the_frontier(content: bytes, name: str) -> Entry:
+    entry = original_decode(content, name)
+    return Compacted(replace(entry.standing, passed=None)) if isinstance(entry, Compacted) else entry
+
+
 def compact_without_the_frontier(log: TrackingLog) -> Standing:
     standing = log.catch_up()
     is_due = standing.number - standing.checkpoint >= log._checkpoint_every
     return log.append(Compacted(replace(standing, passed=None))) if is_due else standing
 
 
-original_restored = TrackingLog._restored
-
-
-# The estimator
-
-original_follow = readings.follow
-original_estimate = estimator.estimate
-original_band, original_frontier = estimator._band, estimator._frontier
-original_frontier_before, original_valid_before = Histogram.frontier_before, Histogram.newest_valid_before
-
-
-def follow_the_newest(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
-    followed = original_follow(previous, reading, tolerance)
-    if followed is None or reading is None or followed.newest is not reading:
-        return followed
-    return replace(
-        followed,
-        oldest_unacked=reading.oldest_unacked,
-        names_a_message=reading.names_a_message,
-        observed_at=reading.observed_at,
-    )
-
-
-def follow_without_seeks(
-    previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta
-) -> EffectiveReading | None:
-    return original_follow(previous, reading, timedelta(days=10_000))
-
-
-def estimate_as_if_complete(histogram: Histogram, *, complete_from: datetime, **others: Any) -> Decision:
-    return replace(original_estimate(histogram, complete_from=LONG_AGO, **others), complete_from=complete_from)
-
-
-def band_without_need_of_an_anchor(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> Any:
-    bound = original_band(histogram, base, tracking, policy)
-    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False))
-
-
-def frontier_without_need_of_one(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> Any:
-    bound = original_frontier(histogram, base, tracking, policy, *more)
-    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False))
-
-
-def frontier_alone(histogram: Histogram, base: datetime, tracking: Any, policy: Policy, *more: Any) -> Any:
-    return original_frontier(histogram, base.replace(year=2200), tracking, policy, *more)
-
-
-def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
-    return original_frontier_before(histogram, limit_us + 1, not_before, quantile)
-
-
-def anchor_with_ties(histogram: Histogram, limit_us: int) -> int | None:
-    return original_valid_before(histogram, limit_us + 1)
-
-
-def quantile_of_the_whole_band(histogram: Histogram, low: int, high: int, quantile: float) -> Cell | None:
-    start, end = histogram._span(low, high)
-    cells = sorted(
-        (histogram.min_event_us[position], position)
-        for position in range(start, end)
-        if histogram._cell(position) is not None
-    )
-    skipped = math.floor(quantile * sum(int(histogram.count[position]) for _, position in cells))
-    for _, position in cells:
-        skipped -= int(histogram.count[position])
-        if skipped < 0:
-            return histogram._cell(position)
-    return None
-
-
-def decided_anyway(held: Any, candidate: datetime, moved: Reason, unmoved: Reason) -> Decision:
-    return replace(held.because(unmoved), watermark=candidate, reason=moved, candidate=candidate)
-
-
-def idle_whatever_base_holds(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> bool:
-    return original_idle(histogram, tracking, tracking, policy, *more)
-
-
-original_idle = estimator.is_idle
+original_restored, original_is_overtaken = TrackingLog._restored, TrackingLog._is_overtaken
+original_decode = log_codec.decode
 
 
 def reading_of_nothing(backlog: Any) -> tuple[Reading | None, str | None]:

@@ -16,6 +16,32 @@ from unittest.mock import patch
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.policy import Policy
+from tests.simulation.broken_estimates import (
+    anchor_by_what_is_rejected,
+    anchor_with_ties,
+    band_without_need_of_an_anchor,
+    decided_anyway,
+    estimate_as_if_complete,
+    follow_from_before_the_epoch,
+    follow_in_order_of_arrival,
+    follow_the_newest,
+    follow_without_looking_again,
+    follow_without_seeks,
+    frontier_alone,
+    frontier_at_the_end_of_its_cell,
+    frontier_with_ties,
+    frontier_without_need_of_one,
+    frontier_without_what_was_passed,
+    hole_in_what_was_pruned,
+    idle_whatever_base_holds,
+    least_lag,
+    occupied_by_heartbeats_alone,
+    quantile_of_the_whole_band,
+    reachable_a_bucket_less,
+    reachable_without_slack,
+    reachable_without_the_anchor,
+    since_without_the_oldest,
+)
 from tests.simulation.broken_parts import (
     Ahead,
     AnyCopy,
@@ -23,25 +49,19 @@ from tests.simulation.broken_parts import (
     CopiesKept,
     NotLoadedAgain,
     Unfenced,
-    anchor_with_ties,
     append_once,
-    band_without_need_of_an_anchor,
+    begun_anew_where_all_was_archived,
+    compact_what_was_known,
     compact_without_the_frontier,
     decide_on_what_is_known,
-    decided_anyway,
-    estimate_as_if_complete,
-    follow_the_newest,
-    follow_without_seeks,
-    frontier_alone,
-    frontier_with_ties,
-    frontier_without_need_of_one,
-    idle_whatever_base_holds,
+    decode_without_the_frontier,
     land_acknowledging_first,
+    land_reporting_nothing_late,
     land_without_catching_up,
     land_without_quarantine,
+    move_deleting_first,
     move_without_an_archive,
     never_overtaken,
-    quantile_of_the_whole_band,
     reading_of_nothing,
     restored_without_cells,
     track_acknowledging_first,
@@ -50,6 +70,27 @@ from tests.simulation.broken_parts import (
 )
 from tests.simulation.micro_batch import MicroBatch
 from tests.simulation.plan import Plan
+from tests.simulation.where import (
+    any_lag,
+    anyway,
+    both,
+    by_band,
+    by_frontier,
+    hole,
+    idle,
+    just_in_time,
+    kept,
+    often_compacted,
+    operated,
+    packed,
+    quantiles,
+    real_codec,
+    slack,
+    soon,
+    sought,
+    two_runners,
+    two_trackers,
+)
 
 
 @dataclass(frozen=True)
@@ -85,178 +126,194 @@ LOG = "pipeline.lake.tracking_log"
 PACKING = "pipeline.lake.log_packing.LogPacking"
 
 
-def two_trackers(plan: Plan) -> bool:
-    return plan.trackers > 1
-
-
-def packed(plan: Plan) -> bool:
-    return plan.packers > 0 and plan.checkpoint_every < 1000
-
-
-def two_runners(plan: Plan) -> bool:
-    return plan.runners > 1
-
-
-def kept(plan: Plan) -> bool:
-    return plan.is_kept
-
-
-def by_band(plan: Plan) -> bool:
-    return plan.is_kept and plan.policy.rule == "band" and plan.policy.idle == "hold"
-
-
-def by_frontier(plan: Plan) -> bool:
-    return plan.is_kept and plan.policy.rule == "frontier" and plan.policy.idle == "hold"
-
-
-def just_in_time(plan: Plan) -> bool:
-    return plan.kind == "just in time"
-
-
-def any_lag(plan: Plan) -> bool:
-    return plan.kind == "any lag"
-
-
-def slack(plan: Plan) -> bool:
-    return plan.is_kept and plan.slack_us > 0
-
-
-def often_compacted(plan: Plan) -> bool:
-    return plan.checkpoint_every == 3
-
-
-def soon(plan: Plan) -> bool:
-    return plan.starts_at_once
-
-
-def quantiles(plan: Plan) -> bool:
-    return plan.is_kept and plan.policy.quantile > 0
-
-
-def hole(plan: Plan) -> bool:
-    return plan.is_kept and plan.hole_until_us is not None
-
-
-def idle(plan: Plan) -> bool:
-    return plan.kind == "shrinking lag"
-
-
-def both(one: Callable[[Plan], bool], other: Callable[[Plan], bool]) -> Callable[[Plan], bool]:
-    return lambda plan: one(plan) and other(plan)
-
-
 def _patched(name: str, found_within: int, where: Callable[[Plan], bool], target: str, replacement: Any) -> Planted:
     return Planted(name, found_within, where, patches=((target, replacement),))
-
-
-def _anyway(_plan: Plan) -> bool:
-    return True
 
 
 _ALL = (
     Planted("tracking is acknowledged before it is persisted", 10, track=track_acknowledging_first),
     Planted("base is acknowledged before it has landed", 10, land=land_acknowledging_first),
-    Planted("what is rejected is not kept", 40, land=land_without_quarantine),
-    Planted("T is read before what was persisted is acknowledged", 50, track=track_reading_before_acknowledging),
-    Planted("T and B are read before anything is pulled", 50, track=track_reading_before_pulling),
-    _patched("the log is not listed again", 80, two_trackers, f"{LOG}.TrackingLog.decide", decide_on_what_is_known),
-    Planted("late is judged by what was known before", 200, land=land_without_catching_up),
-    _patched("who loses a number loses its entry", 200, two_trackers, f"{LOG}.TrackingLog._append", append_once),
-    _patched("a restart forgets the histogram", 10, _anyway, f"{LOG}.TrackingLog._restored", restored_without_cells),
+    Planted("what is rejected is not kept", 20, land=land_without_quarantine),
+    Planted("a tick reports nothing late", 100, land=land_reporting_nothing_late),
+    Planted("T is read before what was persisted is acknowledged", 40, track=track_reading_before_acknowledging),
+    Planted("T and B are read before anything is pulled", 40, track=track_reading_before_pulling),
+    _patched("the log is not listed again", 20, two_trackers, f"{LOG}.TrackingLog.decide", decide_on_what_is_known),
+    Planted("late is judged by what was known before", 40, land=land_without_catching_up),
+    _patched("who loses a number loses its entry", 50, two_trackers, f"{LOG}.TrackingLog._append", append_once),
+    _patched("a restart forgets the histogram", 10, anyway, f"{LOG}.TrackingLog._restored", restored_without_cells),
     _patched(
         "a checkpoint forgets the frontier",
-        1200,
+        1000,
         both(by_frontier, often_compacted),
         f"{LOG}.TrackingLog.compact_if_due",
         compact_without_the_frontier,
     ),
-    _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
-    _patched("who was overtaken does not notice", 100, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
-    Planted("no anchor", 700, by_band, policy=lambda policy: replace(policy, anchor=False)),
     _patched(
-        "decided without an anchor", 1200, both(by_band, soon), f"{ESTIMATOR}._band", band_without_need_of_an_anchor
+        "a checkpoint is read without the frontier",
+        2500,
+        both(by_frontier, real_codec),
+        "tests.simulation.lake.log_codec.decode",
+        decode_without_the_frontier,
+    ),
+    _patched(
+        "a checkpoint of what was known before",
+        600,
+        two_trackers,
+        f"{LOG}.TrackingLog.compact_if_due",
+        compact_what_was_known,
+    ),
+    _patched(
+        "an empty log is a new one",
+        600,
+        packed,
+        f"{LOG}.TrackingLog._is_overtaken",
+        begun_anew_where_all_was_archived,
+    ),
+    _patched("old entries are deleted and then archived", 80, packed, f"{PACKING}._move", move_deleting_first),
+    _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
+    _patched("who was overtaken does not notice", 40, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
+    Planted("no anchor", 800, by_band, policy=lambda policy: replace(policy, anchor=False)),
+    _patched(
+        "decided without an anchor", 3000, both(by_band, soon), f"{ESTIMATOR}._band", band_without_need_of_an_anchor
     ),
     _patched(
         "decided without a frontier",
-        6000,
+        1000,
         both(by_frontier, soon),
         f"{ESTIMATOR}._frontier",
         frontier_without_need_of_one,
     ),
-    _patched("the frontier alone", 150, by_frontier, f"{ESTIMATOR}._frontier", frontier_alone),
-    _patched("the newest reading, not the largest", 50, _anyway, f"{STANDING}.follow", follow_the_newest),
-    _patched("a seek is a reading like any other", 100, _anyway, f"{STANDING}.follow", follow_without_seeks),
+    _patched("the frontier alone", 200, by_frontier, f"{ESTIMATOR}._frontier", frontier_alone),
+    _patched("the newest reading, not the largest", 40, anyway, f"{STANDING}.follow", follow_the_newest),
+    _patched("a seek is a reading like any other", 80, anyway, f"{STANDING}.follow", follow_without_seeks),
+    _patched("a reading from before a seek counts", 4000, sought, f"{STANDING}.follow", follow_from_before_the_epoch),
+    _patched("a reading that comes late is a seek", 20, anyway, f"{STANDING}.follow", follow_in_order_of_arrival),
+    _patched("seen again is not noticed", 10, anyway, f"{STANDING}.follow", follow_without_looking_again),
+    _patched(
+        "a release outlives a seek",
+        8000,
+        both(operated, sought),
+        f"{STANDING}.Standing._is_sought",
+        lambda *_: False,
+    ),
+    _patched("pruned a bucket too far", 10, anyway, f"{STANDING}.reachable_from", reachable_a_bucket_less),
+    _patched("pruned without slack", 80, slack, f"{STANDING}.reachable_from", reachable_without_slack),
+    _patched("pruned without an anchor", 20, anyway, f"{STANDING}.reachable_from", reachable_without_the_anchor),
+    _patched(
+        "a rejected message is an anchor",
+        6000,
+        by_band,
+        f"{HISTOGRAM}.newest_valid_before",
+        anchor_by_what_is_rejected,
+    ),
+    _patched("> for >= at base's oldest", 200, kept, f"{HISTOGRAM}.since", since_without_the_oldest),
+    _patched(
+        "the frontier is the end of its cell",
+        200,
+        by_frontier,
+        f"{HISTOGRAM}.frontier_before",
+        frontier_at_the_end_of_its_cell,
+    ),
+    _patched("a rejected message is a hole", 500, anyway, f"{HISTOGRAM}.is_occupied", occupied_by_heartbeats_alone),
+    _patched("what was pruned is a hole", 8000, sought, f"{ESTIMATOR}._end_of_hole", hole_in_what_was_pruned),
+    _patched("idle without the lag", 400, idle, f"{ESTIMATOR}.recent_lag", lambda *_: ZERO),
+    _patched("idle by the least lag", 8000, idle, f"{HISTOGRAM}.greatest_lag_us", least_lag),
     _patched(
         "<= for < in the frontier",
-        2500,
+        4000,
         both(just_in_time, by_frontier),
         f"{HISTOGRAM}.frontier_before",
         frontier_with_ties,
     ),
     _patched(
         "<= for < in the anchor",
-        2500,
+        6000,
         both(just_in_time, by_band),
         f"{HISTOGRAM}.newest_valid_before",
         anchor_with_ties,
     ),
-    _patched("the running frontier is forgotten", 150, by_frontier, f"{STANDING}.frontier_of", lambda *_: None),
     _patched(
-        "a quantile of the whole band", 1200, quantiles, f"{HISTOGRAM}.quantile_between", quantile_of_the_whole_band
+        "what was passed before is forgotten",
+        5000,
+        by_frontier,
+        f"{STANDING}.frontier_of",
+        frontier_without_what_was_passed,
     ),
-    _patched("complete_from is ignored", 100, kept, f"{STANDING}.estimate", estimate_as_if_complete),
-    _patched("no look for holes", 2000, hole, f"{ESTIMATOR}._end_of_hole", lambda *_: None),
-    _patched("unknown is nothing outstanding", 300, kept, "pipeline.ticks.tracking._reading", reading_of_nothing),
-    _patched("the watermark follows the candidate back", 200, _anyway, f"{ESTIMATOR}._Held.decided", decided_anyway),
+    _patched("the running frontier is forgotten", 400, by_frontier, f"{STANDING}.frontier_of", lambda *_: None),
+    _patched(
+        "a quantile of the whole band", 1500, quantiles, f"{HISTOGRAM}.quantile_between", quantile_of_the_whole_band
+    ),
+    _patched("complete_from is ignored", 50, kept, f"{STANDING}.estimate", estimate_as_if_complete),
+    _patched("no look for holes", 1200, hole, f"{ESTIMATOR}._end_of_hole", lambda *_: None),
+    _patched("unknown is nothing outstanding", 200, kept, "pipeline.ticks.tracking._reading", reading_of_nothing),
+    _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}._Held.decided", decided_anyway),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
-    Planted("no slack for base", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),
+    Planted("no slack for base", 200, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),
     Planted(
         "no slack for tracking",
-        6000,
+        1000,
         both(any_lag, slack),
         policy=lambda policy: replace(policy, reading_slack=ZERO),
     ),
-    _patched("idle whatever base holds", 1300, idle, f"{ESTIMATOR}.is_idle", idle_whatever_base_holds),
+    _patched("idle whatever base holds", 2000, idle, f"{ESTIMATOR}.is_idle", idle_whatever_base_holds),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
-    Planted("copies of one publisher are kept", 20, micro_batch=CopiesByMessage),
-    Planted("of copies the one that landed first", 200, micro_batch=AnyCopy),
-    Planted("windows above the watermark", 20, micro_batch=Ahead),
-    Planted("a run reads the version that it knew", 20, micro_batch=NotLoadedAgain),
-    Planted("no fence", 300, two_runners, micro_batch=Unfenced),
-    _patched("missed messages are not counted", 600, _anyway, "tests.simulation.oracle.missed", lambda *_: {}),
+    Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),
+    Planted("of copies the one that landed first", 80, micro_batch=AnyCopy),
+    Planted("windows above the watermark", 10, micro_batch=Ahead),
+    Planted("a run reads the version that it knew", 10, micro_batch=NotLoadedAgain),
+    Planted("no fence", 150, two_runners, micro_batch=Unfenced),
+    _patched("missed messages are not counted", 150, anyway, "tests.simulation.oracle.missed", lambda *_: {}),
 )
 
 PLANTED = {planted.name: planted for planted in _ALL}
 
 FIRST_SHOWN = {
-    "old entries are deleted and not archived": 13,
-    "who was overtaken does not notice": 13,
-    "what is rejected is not kept": 1,
-    "T is read before what was persisted is acknowledged": 8,
-    "T and B are read before anything is pulled": 8,
-    "the log is not listed again": 12,
-    "late is judged by what was known before": 7,
-    "who loses a number loses its entry": 28,
-    "a checkpoint forgets the frontier": 16,
-    "no anchor": 78,
-    "decided without an anchor": 103,
-    "decided without a frontier": 16,
-    "the frontier alone": 6,
-    "a seek is a reading like any other": 7,
-    "<= for < in the frontier": 42,
-    "<= for < in the anchor": 203,
-    "the running frontier is forgotten": 6,
-    "a quantile of the whole band": 217,
+    "a tick reports nothing late": 9,
+    "T is read before what was persisted is acknowledged": 3,
+    "T and B are read before anything is pulled": 3,
+    "the log is not listed again": 1,
+    "late is judged by what was known before": 1,
+    "who loses a number loses its entry": 4,
+    "a checkpoint forgets the frontier": 140,
+    "a checkpoint is read without the frontier": 271,
+    "a checkpoint of what was known before": 5,
+    "an empty log is a new one": 9,
+    "old entries are deleted and then archived": 13,
+    "old entries are deleted and not archived": 5,
+    "who was overtaken does not notice": 5,
+    "no anchor": 25,
+    "decided without an anchor": 25,
+    "decided without a frontier": 105,
+    "the frontier alone": 34,
+    "the newest reading, not the largest": 3,
+    "a seek is a reading like any other": 1,
+    "a reading from before a seek counts": 387,
+    "a reading that comes late is a seek": 1,
+    "a release outlives a seek": 297,
+    "pruned without slack": 5,
+    "pruned without an anchor": 2,
+    "a rejected message is an anchor": 700,
+    "> for >= at base's oldest": 24,
+    "the frontier is the end of its cell": 67,
+    "a rejected message is a hole": 65,
+    "what was pruned is a hole": 152,
+    "idle without the lag": 13,
+    "idle by the least lag": 306,
+    "<= for < in the frontier": 461,
+    "<= for < in the anchor": 1152,
+    "what was passed before is forgotten": 201,
+    "the running frontier is forgotten": 83,
+    "a quantile of the whole band": 197,
     "complete_from is ignored": 3,
-    "no look for holes": 249,
-    "unknown is nothing outstanding": 5,
-    "the watermark follows the candidate back": 7,
-    "no slack": 15,
-    "no slack for base": 12,
-    "no slack for tracking": 354,
-    "idle whatever base holds": 146,
-    "of copies the one that landed first": 12,
-    "no fence": 10,
-    "missed messages are not counted": 21,
+    "no look for holes": 25,
+    "unknown is nothing outstanding": 10,
+    "the watermark follows the candidate back": 19,
+    "no slack": 5,
+    "no slack for base": 5,
+    "no slack for tracking": 5,
+    "idle whatever base holds": 69,
+    "of copies the one that landed first": 7,
+    "no fence": 14,
+    "missed messages are not counted": 9,
 }
 """The seed in which a fault showed first; 0 where it is not said."""

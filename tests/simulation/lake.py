@@ -12,20 +12,24 @@ from pipeline.watermark.standing import Entry, Standing
 
 Row = dict[str, Any]
 
+RISK_OF_A_READ = 0.1
+"""Of what may go wrong in a step: so much in the reading of one entry. A restart reads dozens, and gets through."""
+
 
 class Outside(Protocol):
     """Where a worker's calls go: each is a moment at which others run, time passes, or the worker dies."""
 
-    def step(self, what: str) -> None:
-        """The worker is about to do this, or has done it. Raises Crash."""
+    def step(self, what: str, risk: float = 1.0) -> None:
+        """The worker is about to do this, or has done it; `risk` is how likely it dies, beside other steps. Raises
+        Crash."""
         ...
 
     def works(self) -> None:
         """The worker computes for a while."""
         ...
 
-    def lake_fails(self) -> bool:
-        """Whether the lake does not answer this time."""
+    def lake_fails(self, risk: float = 1.0) -> bool:
+        """Whether the lake does not answer this time; `risk` as in a step."""
         ...
 
 
@@ -102,8 +106,8 @@ class WorkersObjects:
         fail_if(self._outside, f"{name} may be there")
 
     def read(self, name: str) -> bytes:
-        self._outside.step("read an entry")
-        fail_if(self._outside, f"{name} was not read")
+        self._outside.step("read an entry", RISK_OF_A_READ)
+        fail_if(self._outside, f"{name} was not read", RISK_OF_A_READ)
         if name not in self._objects.contents:
             raise ObjectMissing(f"there is no {name}")
         return self._objects.contents[name]
@@ -157,7 +161,7 @@ class WorkersTable:
         fail_if(self._outside, f"{name} may have it")
 
 
-def fail_if(outside: Outside, what: str) -> None:
+def fail_if(outside: Outside, what: str, risk: float = 1.0) -> None:
     """Raise LakeUnreachable if it is time for it."""
-    if outside.lake_fails():
+    if outside.lake_fails(risk):
         raise LakeUnreachable(f"the lake did not answer: {what}")

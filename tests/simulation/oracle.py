@@ -12,8 +12,8 @@ from pipeline.ticks.judging import publish_time_us
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
-from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.standing import Beginning, Decided, Entry, Snapshot
+from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.standing import Beginning, Decided, Entry, Released, Snapshot
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
@@ -60,8 +60,10 @@ class Oracle:
     landed: set[str] = field(default_factory=set)
     quarantined: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
-    late_rows: int = 0
+    _released: datetime | None = None
+    _let_go_before: datetime | None = None
     _cells: dict[tuple[int, int], int] = field(default_factory=dict)
+    _readings: dict[str, list[Reading]] = field(default_factory=lambda: {"base": [], "tracking": []})
     _whole: Histogram = field(default_factory=Histogram.empty)
     _complete_from: datetime | None = None
 
@@ -79,6 +81,9 @@ class Oracle:
                 self._tracked(entry.histogram)
             case Decided():
                 self._decided(entry)
+            case Released():
+                self._released = max(entry.before, self._released or entry.before)
+                self._let_go_before = max(entry.before, self._let_go_before or entry.before)
 
     def _tracked(self, histogram: Histogram) -> None:
         columns = (histogram.publish_bucket, histogram.event_bucket, histogram.min_event_us)
@@ -98,27 +103,44 @@ class Oracle:
         ):
             self._followed(name, now, then, entry)
         self._same_on_everything(entry, before)
+        if decision.released_before not in (None, self._released):
+            self.fail(0, f"what was published before {decision.released_before} is let go, and not {self._released}")
+        if before and before.base and decision.base and decision.base.epoch != before.base.epoch:
+            self._released = None  # a release holds until base is sought
         self.decisions.append(decision)
         self.watermark = decision.watermark
 
     def _followed(self, name: str, now: EffectiveReading | None, then: EffectiveReading | None, entry: Decided) -> None:
         """Rule 1: the effective reading is the largest of its epoch. Rule 7: far lower, observed later, is a seek."""
-        raw = entry.base if name == "base" else entry.tracking
-        if then is None:
+        raw, of_epoch = entry.base if name == "base" else entry.tracking, self._readings[name]
+        is_sought = False
+        if raw is not None:
+            if of_epoch and raw.observed_at > max(reading.observed_at for reading in of_epoch):
+                largest = max(reading.oldest_unacked for reading in of_epoch)
+                is_sought = raw.oldest_unacked < largest - entry.policy.seek_tolerance
+            if is_sought:
+                of_epoch.clear()
+            if not of_epoch or raw.observed_at >= of_epoch[0].observed_at:
+                of_epoch.append(raw)
+        if then is not None and (now is None or now.epoch != then.epoch + is_sought):
+            self.fail(0, f"{name} is {'' if is_sought else 'not '}sought back by {raw}: from {then} to {now}")
+        if not of_epoch:
             return
-        if now is None or (now.epoch == then.epoch and now.oldest_unacked < then.oldest_unacked):
-            self.fail(0, f"the effective reading of {name} fell within its epoch, from {then} to {now}")
-        newer = raw is not None and raw.observed_at > then.newest.observed_at
-        is_far_back = raw is not None and raw.oldest_unacked < then.oldest_unacked - entry.policy.seek_tolerance
-        if newer and is_far_back and now.epoch == then.epoch:
-            self.fail(0, f"{name} was sought back to {raw and iso(raw.oldest_unacked)}, and nobody noticed")
+        largest = max(reading.oldest_unacked for reading in of_epoch)
+        seen_at = max(reading.observed_at for reading in of_epoch if reading.oldest_unacked == largest)
+        newest_at = max(reading.observed_at for reading in of_epoch)
+        expected = largest, seen_at, newest_at
+        if now is None or (now.oldest_unacked, now.observed_at, now.newest.observed_at) != expected:
+            self.fail(0, f"the effective reading of {name} is {now}, of {of_epoch}")
 
     def _same_on_everything(self, entry: Decided, before: Decision | None) -> None:
         """The decision is that on all that was ever tracked, in one piece: neither what was pruned nor a restart
-        changes it. (Not after a seek: then what was pruned is waited for.)"""
+        changes it. (Not after a seek: then what was pruned is waited for.) And no hole is found where there is none."""
         decision, known_from = entry.decision, before.complete_from if before else self._complete_from
         if known_from is None:
             self.fail(0, "a decision before the log's beginning")
+        if decision.complete_from != known_from and self.plan.has_no_hole:
+            self.fail(0, f"a hole up to {decision.complete_from}, and there is none")
         whole = estimate(
             self._whole,
             base=decision.base,
@@ -127,6 +149,7 @@ class Oracle:
             previous=before,
             complete_from=known_from,
             at=decision.at,
+            released_before=self._released,
         )
         epochs = [reading.epoch for reading in (decision.base, decision.tracking) if reading is not None]
         if epochs == [1, 1] and _without_counts(decision) != _without_counts(whole):
@@ -170,7 +193,6 @@ class Oracle:
                 self.fail(0, f"message {message_id} is called late at {iso(event)}, the watermark is {self.watermark}")
             if not row["late"] and _is_below(event, known_at_pull):
                 self.fail(0, f"message {message_id} is late at {iso(event)}, the watermark was {known_at_pull}")
-            self.late_rows += row["late"]
             if message_id not in self.landed and _is_below(event, self.watermark):
                 self._late(message_id, planned)
             self.landed.add(message_id)
@@ -186,8 +208,11 @@ class Oracle:
 
     def _late(self, message_id: str, planned: Planned) -> None:
         self.late.add(message_id)
-        if self.is_kept:
+        if self.is_kept and not self._is_let_go(planned):
             self.fail(1, f"message {message_id}, {planned}, landed below the watermark, {self.watermark}")
+
+    def _is_let_go(self, planned: Planned) -> bool:
+        return self._let_go_before is not None and from_us(planned.publish_us) < self._let_go_before
 
     def check_missed(self, heartbeats: Table, diffs: Diffs) -> set[Key]:
         """What the micro-batch counts as missed is what landed and is in no row of its computed window."""
@@ -196,8 +221,9 @@ class Oracle:
         truly = {key for key in self.heartbeats() if self._window_is_computed(key, diffs)} - there
         if counted != truly:
             self.fail(0, f"counted as missed: {sorted(counted)}; missed: {sorted(truly)}")
-        if truly and self.is_kept:
-            self.fail(1, f"missed: {sorted(truly)}")
+        unreleased = truly - {_key_of(message_id, one) for message_id, one in self.sent.items() if self._is_let_go(one)}
+        if unreleased and self.is_kept:
+            self.fail(1, f"missed: {sorted(unreleased)}")
         return truly
 
     def check_rows(self, diffs: Diffs, now: datetime) -> None:
@@ -230,11 +256,7 @@ class Oracle:
 
     def heartbeats(self) -> Iterable[Key]:
         """Every valid heartbeat that was published, copies once."""
-        return {
-            (one.stream, one.event_us, f"m{message_id}" if one.publisher_id is None else f"p{one.publisher_id}")
-            for message_id, one in self.sent.items()
-            if one.flaw is None
-        }
+        return {_key_of(message_id, one) for message_id, one in self.sent.items() if one.flaw is None}
 
     def _window_is_computed(self, key: Key, diffs: Diffs) -> bool:
         return WINDOWING.containing(from_us(key[1])) in diffs.windows
@@ -242,6 +264,12 @@ class Oracle:
     def reasons(self) -> Mapping[Reason, int]:
         """How often each reason was given."""
         return {reason: sum(one.reason is reason for one in self.decisions) for reason in Reason}
+
+
+def _key_of(message_id: str, planned: Planned) -> Key:
+    """What copies of one heartbeat have in common."""
+    own = f"m{message_id}" if planned.publisher_id is None else f"p{planned.publisher_id}"
+    return planned.stream, planned.event_us, own
 
 
 def _is_below(event: datetime, watermark: datetime | None) -> bool:

@@ -20,6 +20,7 @@ from tests.simulation.traffic import (
     arriving,
     beyond,
     disorder_of,
+    growing_lag,
     just_in_time,
     shrinking_lag,
     with_names,
@@ -37,9 +38,17 @@ LOOKBACK = timedelta(minutes=2)
 SLOW_STEPS = (0, 50_000, 300_000, SECOND)
 """Of a tick that takes seconds: others do much in between."""
 
-Kind = Literal["any lag", "just in time", "shrinking lag", "beyond the band"]
-SOURCES = {"any lag": any_lag, "just in time": just_in_time, "shrinking lag": shrinking_lag, "beyond the band": beyond}
-KINDS: tuple[Kind, ...] = (*["any lag"] * 3, "just in time", "just in time", "shrinking lag", *["beyond the band"] * 2)  # type: ignore[assignment]
+Kind = Literal["any lag", "just in time", "shrinking lag", "growing lag", "beyond the band"]
+SOURCES = {
+    "any lag": any_lag,
+    "just in time": just_in_time,
+    "shrinking lag": shrinking_lag,
+    "growing lag": growing_lag,
+    "beyond the band": beyond,
+}
+KINDS: tuple[Kind, ...] = (*SOURCES, "any lag", "any lag", "just in time", "beyond the band")  # type: ignore[arg-type]
+TO_ADVANCE: tuple[Kind, ...] = ("shrinking lag", "growing lag")
+"""These keep what the idle rule assumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,7 @@ class Plan:
     in which workers of a kind do not tick. `scales_us` is the mean time between their ticks, `step_us` how long a step
     takes. Some `starts_at_once`: their first ticks are close together. `hole_until_us` is when the tracking
     subscription is created anew, if a moment comes before at which it can be deleted and nothing but a hole is lost.
+    `operators` let go what base holds, now and then, and not where there is a hole: what was let go hides it.
     """
 
     seed: int
@@ -74,6 +84,7 @@ class Plan:
     runners: int
     packers: int
     packs_after: timedelta
+    operators: int
     tracking_at_us: int
     ends_us: int
     scales_us: Mapping[str, int]
@@ -94,6 +105,17 @@ class Plan:
     def is_kept(self) -> bool:
         """Whether the sources keep what the policy assumes: then nothing may be late or missed."""
         return self.kind != "beyond the band"
+
+    @property
+    def has_no_hole(self) -> bool:
+        """Whether tracking is there before the first message, and stays; a stale reading of nothing is taken for that
+        of a message, which may never have been."""
+        return self.hole_until_us is None and self.tracking_at_us < START_US and not self.faults.stale_reading
+
+    @property
+    def sees_all_at_once(self) -> bool:
+        """Whether each subscription sees each message from its publish time on: then none is seen after its time."""
+        return self.slack_us == 0 and self.hole_until_us is None
 
     @property
     def slack_us(self) -> int:
@@ -121,7 +143,7 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     """The plan of a seed: always the same."""
-    rng, apart = random.Random(seed), random.Random(f"{seed} packs")
+    rng, apart, others = random.Random(seed), random.Random(f"{seed} packs"), random.Random(f"{seed} operates")
     whole = rng.random() < 0.35
     band_s = rng.choice([1, 2, 5, 10, 10, 20] if whole else [0, 1, 2.5, 5, 10, 10, 20])
     kind: Kind = rng.choice(KINDS)
@@ -131,7 +153,13 @@ def plan_of(seed: int) -> Plan:
     band_us = round(band_s * SECOND)
     delayed = whole and not is_live and rng.random() < 0.3
     planned = SOURCES[kind](rng, band_us, whole)
-    named = with_names(rng, planned, copies_within_us=200 * SECOND if kind == "beyond the band" else None)
+    named = with_names(
+        rng,
+        planned,
+        copies_within_us=200 * SECOND if kind == "beyond the band" else None,
+        # What is rejected tells no lag, and this one may grow by a band over each silence, and not by two.
+        are_flawless=kind == "growing lag",
+    )
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
         assert disorder_of(messages) <= band_us, f"seed {seed}: the sources break their own assumption"
@@ -161,6 +189,7 @@ def plan_of(seed: int) -> Plan:
         runners=rng.choice([1, 2]),
         packers=apart.choice([0, 1, 2]),
         packs_after=timedelta(seconds=apart.choice([0, 5, 60])),
+        operators=1 if hole_until_us is None and others.random() < 0.25 else 0,
         tracking_at_us=(START_US if rng.random() < 0.8 else rng.randint(first, last) // SECOND * SECOND) - 1,
         ends_us=last + rng.choice([0, 5, 60]) * SECOND,
         scales_us={
@@ -168,6 +197,7 @@ def plan_of(seed: int) -> Plan:
             "lander": band_us // rng.choice([1, 2]) if is_live else _scale(rng, span),
             "runner": band_us if is_live else _scale(rng, span),
             "packer": _scale(apart, span),
+            "operator": span // 10,
         },
         starts_at_once=is_live or rng.random() < 0.5,
         step_us=SLOW_STEPS if is_live else rng.choice([(0, 1, 1000, 50_000), SLOW_STEPS]),
@@ -185,7 +215,7 @@ def plan_of(seed: int) -> Plan:
 
 
 def _scale(rng: random.Random, span_us: int) -> int:
-    return max(SECOND // 2, span_us // rng.choice([4, 10, 30]))
+    return max(SECOND // 2, span_us // rng.choice([5, 15, 50]))
 
 
 def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta) -> Policy:
@@ -194,7 +224,7 @@ def _policy(rng: random.Random, kind: Kind, band: timedelta, slack: timedelta) -
         band=band,
         near_real_time=timedelta(seconds=rng.choice([1, 10])) + slack,
         idle_timeout=timedelta(seconds=rng.choice([15, 40])),
-        idle="advance" if kind == "shrinking lag" or (kind == "beyond the band" and rng.random() < 0.3) else "hold",
+        idle="advance" if kind in TO_ADVANCE or (kind == "beyond the band" and rng.random() < 0.3) else "hold",
         max_reading_age=timedelta(seconds=rng.choice([30, 300])),
         seek_tolerance=timedelta(seconds=rng.choice([5, 30])),
         # Within the band a quantile lets go of nothing, unless a second holds 1/quantile messages.

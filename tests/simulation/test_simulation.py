@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.watermark.decision import Reason
 from tests.simulation.__main__ import counted
-from tests.simulation.plan import plan_of
+from tests.simulation.plan import SOURCES, plan_of
 from tests.simulation.simulation import Simulation
 
 SEEDS = 400
@@ -19,12 +19,12 @@ def test_under_any_trouble_what_must_always_be_true_is_true(part: int) -> None:
     for seed in range(part, SEEDS, PARTS):
         totals += counted(Simulation(seed).run())
     seeds = SEEDS // PARTS
-    # It was put to the test: there was trouble, the watermark moved, and some things did come too late.
+    # It was put to the test: there was trouble, and while there was, the watermark moved, and was held for each reason.
     assert totals["crashes"] > seeds
     assert totals["failed ticks"] > seeds
-    assert totals[Reason.ADVANCED] > seeds
-    assert totals[Reason.PINNED_BY_BACKLOG] > seeds
-    for reason in set(Reason) - {Reason.RELEASED}:
+    assert totals[Reason.ADVANCED] > seeds // 2
+    assert totals[Reason.PINNED_BY_BACKLOG] > seeds // 2
+    for reason in Reason:
         assert totals[reason], f"no decision of seeds {part}, {part + PARTS}, ... said {reason}"
     assert totals["windows"] > 2 * seeds
 
@@ -49,9 +49,10 @@ def test_one_seed_is_one_run() -> None:
 def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> None:
     plans = [plan_of(seed) for seed in range(SEEDS)]
     assert {plan.policy.rule for plan in plans} == {"band", "frontier"}
-    assert len({plan.kind for plan in plans}) == 4
+    assert {plan.kind for plan in plans} == set(SOURCES)
     assert {plan.real_codec for plan in plans} == {True, False}
     assert {plan.trackers for plan in plans} == {1, 2}
     assert any(plan.hole_until_us for plan in plans)
     assert any(plan.tracking_at_us > plan.messages[0].publish_us for plan in plans)
     assert any(plan.incidents for plan in plans)
+    assert any(plan.operators for plan in plans)

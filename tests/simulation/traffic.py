@@ -13,6 +13,9 @@ MINUTE = 60 * SECOND
 MOST = 30
 """Messages of one run, before copies: few, so that many runs are tried, and each thing that goes wrong matters."""
 
+LAG_AT_MOST = 250 * SECOND
+"""Of sources whose lag grows: less than what the idle rule allows for, by more than a band."""
+
 EXTREMES, ALL_SHARES = (0.0, 1.0), (0.0, 1.0, None)
 """Where in the band the key of a message is; None: anywhere. At its ends the disorder is the whole band."""
 
@@ -132,6 +135,21 @@ def shrinking_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned
     return planned
 
 
+def growing_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
+    """Bursts between silences, and after each the lag is as much greater as it may be: a band more than the greatest
+    in the newest second before."""
+    publish, lag, planned = START_US + rng.randrange(SECOND), rng.randint(-60, 60) * SECOND, list[Planned]()
+    for _ in range(rng.randint(2, MOST // 6)):
+        times = sorted(_rounded(publish + rng.randrange(2 * SECOND), whole) for _ in range(rng.randint(1, 4)))
+        keyed = [(time, time + _within(rng, band_us)) for time in times]
+        planned += [Planned(time, -(-(key - lag) // 1000) * 1000, key) for time, key in keyed]
+        newest = times[-1] // SECOND
+        recent = max(one.publish_us - one.event_us for one in planned if one.publish_us // SECOND == newest)
+        lag = min(recent, LAG_AT_MOST) + band_us
+        publish = times[-1] + 2 * band_us + round(rng.choice([20, 60, 200]) * rng.uniform(0.5, 1) * SECOND)
+    return planned
+
+
 def beyond(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
     """Sources outside of the band: more disorder, clocks that run fast or slow, stragglers."""
     planned = any_lag(rng, round(rng.choice([1.5, 4]) * band_us) + 5 * SECOND, whole)
@@ -142,7 +160,9 @@ def beyond(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
     ]
 
 
-def with_names(rng: random.Random, planned: Iterable[Planned], *, copies_within_us: int | None) -> list[Planned]:
+def with_names(
+    rng: random.Random, planned: Iterable[Planned], *, copies_within_us: int | None, are_flawless: bool
+) -> list[Planned]:
     """Streams and publishers' ids; some are flawed, and some published again later with the same id.
 
     `copies_within_us` is how long after the first publication; None: as far as the band allows.
@@ -150,6 +170,8 @@ def with_names(rng: random.Random, planned: Iterable[Planned], *, copies_within_
     streams = rng.randint(1, 3)
     has_ids, copied = rng.random() < 0.7, rng.choice([0, 0.1, 0.4])
     flawed, unreadable = rng.choice([0, 0, 0.2]), rng.choice([0, 0, 0.1])
+    if are_flawless:
+        flawed = unreadable = 0
     named: list[Planned] = []
     for number, plain in enumerate(planned):
         one = replace(

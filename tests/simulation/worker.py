@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clock import MICROSECOND
 from pipeline.errors import TidemarkError
 from pipeline.lake.log_packing import LogPacking
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.local_pubsub.errors import ModelError
+from pipeline.watermark.standing import Released
 from tests.simulation.lake import WorkersObjects, WorkersTable
 from tests.simulation.oracle import Broken
 from tests.simulation.subscription import WorkersBacklog, WorkersSubscription
@@ -28,6 +30,7 @@ class Worker:
         self.name = name
         self.clock = world.clock
         self.watermark_at_pull: datetime | None = None
+        self.late_rows = 0
         self.ticks = 0
         self.is_ticking = False
         self.build()
@@ -92,7 +95,7 @@ class Worker:
 
     # What the outside asks of it
 
-    def step(self, what: str) -> None:
+    def step(self, what: str, risk: float = 1.0) -> None:
         """Others run and time passes, or this worker dies here."""
         world = self.world
         world.note(self.name, what)
@@ -100,7 +103,7 @@ class Worker:
             world.schedule.pause(world.rng.randrange(2000))
         else:
             plan, chance = world.plan, world.rng.random
-            if chance() < plan.crash:
+            if chance() < plan.crash * risk:
                 raise Crash
             if chance() < plan.slow:
                 longest = world.rng.choice([SECOND // 2, 3 * SECOND, int(plan.ack_deadline.total_seconds()) * SECOND])
@@ -113,9 +116,9 @@ class Worker:
         """Something takes long."""
         self.world.schedule.pause(self.world.rng.randrange(2000 if self.world.is_calm else 10 * SECOND))
 
-    def lake_fails(self) -> bool:
+    def lake_fails(self, risk: float = 1.0) -> bool:
         """Whether the lake does not answer this time."""
-        return not self.world.is_calm and self.world.rng.random() < self.world.plan.lake_fails
+        return not self.world.is_calm and self.world.rng.random() < self.world.plan.lake_fails * risk
 
     def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
         """Leases are extended every third of the ack deadline, as long as the worker works on the batch."""
@@ -189,6 +192,7 @@ class Lander(Worker):
         self.quarantine = WorkersTable(self.world.quarantine, self)
 
     def tick(self) -> None:
+        self.late_rows = 0
         landed = self.world.planted.land(
             self.subscription,
             heartbeats=self.heartbeats,
@@ -199,6 +203,26 @@ class Lander(Worker):
             clock=self.clock,
         )
         self.world.note(self.name, f"landed {landed.heartbeats}, {landed.late} of them late")
+        if landed.late != self.late_rows:
+            self.world.fail(0, f"{self.name} reports {landed.late} late, and has landed {self.late_rows}")
+
+
+class Operator(Worker):
+    """Lets go what base holds, now and then."""
+
+    kind = "operator"
+
+    def tick(self) -> None:
+        decision = self.log.catch_up().decision
+        now = self.clock.now()
+        if self.world.is_calm or decision is None or decision.base is None or decision.tracking is None:
+            return
+        oldest = decision.base.oldest_unacked
+        before = self.world.rng.choice(
+            [oldest + MICROSECOND, oldest + (now - oldest) / 2, decision.tracking.oldest_unacked, now]
+        )
+        if before > oldest:
+            self.log.append(Released(before=before, at=now, by=self.name))
 
 
 class Runner(Worker):
