@@ -39,6 +39,9 @@ def dagster_environment(settings: Settings, config: Path, root: Path) -> dict[st
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
         "TIDEMARK_DAGSTER__CODE_PORT": str(settings.dagster.code_port),
+        # Its handlers abort some of the forks by which PySpark starts a classic session's JVM, and nothing here forks
+        # to go on with gRPC.
+        "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
 
 
