@@ -33,7 +33,10 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
         raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
     if read.tzinfo is None:
         raise typer.BadParameter(f"{text} has no time zone; write it as {read.isoformat()}Z")
-    return read.astimezone(UTC)
+    try:
+        return read.astimezone(UTC)
+    except OverflowError as error:
+        raise typer.BadParameter(f"{text} is beyond the first or the last year in UTC; give one within") from error
 
 
 def status(as_json: AsJson = False) -> None:
