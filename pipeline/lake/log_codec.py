@@ -30,11 +30,12 @@ CELLS = pa.schema(
         pa.field("min_event_time", MOMENT),
         pa.field("first_publish_time", MOMENT, nullable=False),
         pa.field("last_publish_time", MOMENT, nullable=False),
+        pa.field("published_in", pa.int64(), nullable=False),
     ]
 )
 """Buckets by their start; a cell without event times counts rejected messages."""
 
-PUBLISH_RANGE = CELLS.names[-2:]
+PUBLISH_RANGE = ("first_publish_time", "last_publish_time")
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 SEALED = b"sha256:"
@@ -135,6 +136,7 @@ def _cells(histogram: Histogram) -> pa.Table:
         pa.array(np.where(valid, histogram.min_event_us, 0), pa.int64(), mask=~valid).cast(MOMENT),
         pa.array(histogram.first_publish_us, pa.int64()).cast(MOMENT),
         pa.array(histogram.last_publish_us, pa.int64()).cast(MOMENT),
+        pa.array(histogram.published_in, pa.int64()),
     ]
     return pa.table(columns, schema=CELLS)
 
@@ -146,7 +148,9 @@ def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
 def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
     if PUBLISH_RANGE[0] not in table.column_names:
         table = _with_whole_buckets(table)
-    publish, event, count, minimum, first, last = (
+    if CELLS.names[-1] not in table.column_names:
+        table = table.append_column(CELLS.field(CELLS.names[-1]), pa.array(np.zeros(len(table), dtype=np.int64)))
+    publish, event, count, minimum, first, last, published_in = (
         table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
     )
     valid = event.is_valid().to_numpy(zero_copy_only=False)
@@ -157,6 +161,7 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
         min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
         first_publish_us=first.to_numpy().copy(),
         last_publish_us=last.to_numpy().copy(),
+        published_in=published_in.to_numpy().copy(),
         newest_publish_us=facts["newest_publish_us"],
         oldest_event_us=facts["oldest_event_us"],
     )

@@ -175,7 +175,7 @@ def frontier_of(
 
 def band_of(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> Band:
     """Publish times `[min(base, tracking - band), tracking]`, reaching back at least to the anchor: the newest publish
-    time before `tracking - band` of a message with an event time."""
+    time before `tracking - band` of a message with an event time, as closely as the histogram knows it."""
     start = min(base, tracking - policy.band)
     anchor_us = histogram.newest_valid_before(to_us(tracking - policy.band))
     anchor = None if anchor_us is None else from_us(anchor_us)

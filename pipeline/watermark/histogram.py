@@ -22,8 +22,12 @@ NO_EVENT = np.iinfo(np.int64).min
 
 NO_MINIMUM = np.iinfo(np.int64).max
 
+SLOTS = 50
+SLOT_US = BUCKET_US // SLOTS
+"""A bucket's slots: a cell knows of each fiftieth of its publish second whether anything was published in it."""
+
 Ints = npt.NDArray[np.int64]
-Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints]
+Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
 """A histogram's arrays, in the order of its fields."""
 
 
@@ -46,8 +50,9 @@ class Histogram:
     """Parallel int64 arrays of one length, sorted by (publish_bucket, event_bucket), keys unique.
 
     Of each cell: how many messages, the least event time, the first and the last publish time. These are exact, so
-    that a band's edge is sharper than a bucket. `newest_publish_us` is the largest publish time of a valid message that
-    was ever folded, exact; `oldest_event_us` the least event time ever folded. Both survive pruning.
+    that a band's edge is sharper than a bucket. Bit `k` of `published_in` says that something was published in the
+    second's slot `k`; 0 is not known. `newest_publish_us` is the largest publish time of a valid message that was ever
+    folded, exact; `oldest_event_us` the least event time ever folded. Both survive pruning.
     """
 
     publish_bucket: Ints
@@ -56,6 +61,7 @@ class Histogram:
     min_event_us: Ints
     first_publish_us: Ints
     last_publish_us: Ints
+    published_in: Ints
     newest_publish_us: int | None = None
     oldest_event_us: int | None = None
 
@@ -63,7 +69,7 @@ class Histogram:
     def empty(cls) -> Self:
         """No message at all."""
         nothing = np.empty(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing, nothing, nothing, nothing)
+        return cls(nothing, nothing, nothing, nothing, nothing, nothing, nothing)
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
@@ -74,7 +80,9 @@ class Histogram:
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
         event_bucket = np.where(event == NO_MINIMUM, NO_EVENT, event // BUCKET_US)
         return cls(
-            *_grouped(publish // BUCKET_US, event_bucket, np.ones_like(publish), event, publish, publish),
+            *_grouped(
+                publish // BUCKET_US, event_bucket, np.ones_like(publish), event, publish, publish, slots_of(publish)
+            ),
             newest_publish_us=int(publish_us.max()) if len(publish_us) else None,
             oldest_event_us=int(event_us.min()) if len(event_us) else None,
         )
@@ -97,6 +105,7 @@ class Histogram:
             self.min_event_us,
             self.first_publish_us,
             self.last_publish_us,
+            self.published_in,
         )
 
     @property
@@ -114,18 +123,19 @@ class Histogram:
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
         overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
         merged = _grouped(*overlap)
-        publish, event, count, minimum, first, last = (
+        publish, event, count, minimum, first, last, slots = (
             np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)
         )
-        return Histogram(publish, event, count, minimum, first, last, newest, oldest)
+        return Histogram(publish, event, count, minimum, first, last, slots, newest, oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
         """Without the cells that were published before `from_bucket`."""
         kept = slice(int(np.searchsorted(self.publish_bucket, from_bucket)), None)
         if kept.start == 0:
             return self
-        publish, event, count, minimum, first, last = (column[kept].copy() for column in self._columns)
-        return Histogram(publish, event, count, minimum, first, last, self.newest_publish_us, self.oldest_event_us)
+        publish, event, count, minimum, first, last, slots = (column[kept].copy() for column in self._columns)
+        newest, oldest = self.newest_publish_us, self.oldest_event_us
+        return Histogram(publish, event, count, minimum, first, last, slots, newest, oldest)
 
     def is_occupied(self, publish_bucket: int) -> bool:
         """Whether any message, valid or rejected, was published in this bucket."""
@@ -144,13 +154,19 @@ class Histogram:
         return int(self.publish_bucket[valid[-1]]) if len(valid) else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
-        """The newest publish time below a moment of which it is known that a message with an event time has it."""
+        """The newest moment from which on, and before the limit, a message with an event time is known to have been
+        published: not above the newest such publish time, and below it by less than a slot or by a cell's first."""
         bucket = limit_us // BUCKET_US
         start, end = self._span(bucket, bucket)
         begun = (self.event_bucket[start:end] != NO_EVENT) & (self.first_publish_us[start:end] < limit_us)
         if begun.any():
-            first, last = self.first_publish_us[start:end][begun], self.last_publish_us[start:end][begun]
-            return int(np.where(last < limit_us, last, first).max())
+            first, last, slots = (
+                column[start:end][begun] for column in (self.first_publish_us, self.last_publish_us, self.published_in)
+            )
+            before = slots & ((1 << (limit_us % BUCKET_US // SLOT_US)) - 1)  # of whole slots before the limit
+            # The exponent of a whole number below 2 ** 53 is exact: one more than the number of its highest bit.
+            newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
+            return int(np.where(last < limit_us, last, np.maximum(first, newest_slot_us)).max())
         older = self.newest_valid_bucket(before=bucket)
         if older is None:
             return None
@@ -271,12 +287,23 @@ def bucket_start(bucket: int) -> datetime:
     return from_us(bucket * BUCKET_US)
 
 
+def slots_of(publish_us: Ints) -> Ints:
+    """Of each publish time, the bit of its slot."""
+    return np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
+
+
 def _grouped(
-    publish_bucket: Ints, event_bucket: Ints, count: Ints, min_event_us: Ints, first_us: Ints, last_us: Ints
+    publish_bucket: Ints,
+    event_bucket: Ints,
+    count: Ints,
+    min_event_us: Ints,
+    first_us: Ints,
+    last_us: Ints,
+    published_in: Ints,
 ) -> Columns:
     """Cells in order and with unique keys, out of such as may have equal keys, in any order."""
     if not len(publish_bucket):
-        return publish_bucket, event_bucket, count, min_event_us, first_us, last_us
+        return publish_bucket, event_bucket, count, min_event_us, first_us, last_us, published_in
     order = np.lexsort((event_bucket, publish_bucket))
     publish, event = publish_bucket[order], event_bucket[order]
     starts = np.flatnonzero((np.diff(publish, prepend=publish[0] - 1) != 0) | (np.diff(event, prepend=0) != 0))
@@ -287,6 +314,7 @@ def _grouped(
         np.minimum.reduceat(min_event_us[order], starts),
         np.minimum.reduceat(first_us[order], starts),
         np.maximum.reduceat(last_us[order], starts),
+        np.bitwise_or.reduceat(published_in[order], starts),
     )
 
 

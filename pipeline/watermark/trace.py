@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pipeline.clock import from_us, to_us, us
 from pipeline.durations import format_duration
 from pipeline.errors import TraceUnusable
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram, Ints
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram, Ints, slots_of
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.replay import Tick
 from pipeline.watermark.standing import Beginning, Entry, Snapshot
@@ -238,7 +238,16 @@ class _Deltas:
         np.maximum.at(self._newest_publish_us, tracked[valid], publish[valid])
         event_bucket = np.where(valid, event // BUCKET_US, NO_EVENT)
         self._parts.append(
-            _grouped(tracked, publish // BUCKET_US, event_bucket, np.ones_like(publish), event, publish, publish)
+            _grouped(
+                tracked,
+                publish // BUCKET_US,
+                event_bucket,
+                np.ones_like(publish),
+                event,
+                publish,
+                publish,
+                slots_of(publish),
+            )
         )
         self._unmerged += len(self._parts[-1][0])
         if self._unmerged > max(self._merged, FEWEST_CELLS_TO_MERGE):
@@ -258,7 +267,7 @@ class _Deltas:
         }
 
     def _histogram(self, number: int, cells: Sequence[Ints]) -> Histogram:
-        publish, event, count, least, first, last = cells
+        publish, event, count, least, first, last, slots = cells
         newest, oldest = int(self._newest_publish_us[number]), int(least.min())
         return Histogram(
             publish,
@@ -267,6 +276,7 @@ class _Deltas:
             least,
             first,
             last,
+            slots,
             newest_publish_us=None if newest == NO_EVENT else newest,
             oldest_event_us=None if oldest == NO_EVENT_TIME else oldest,
         )
@@ -278,11 +288,12 @@ class _Deltas:
 
 
 def _grouped(
-    tick: Ints, publish: Ints, event: Ints, count: Ints, least: Ints, first: Ints, last: Ints
+    tick: Ints, publish: Ints, event: Ints, count: Ints, least: Ints, first: Ints, last: Ints, slots: Ints
 ) -> tuple[Ints, ...]:
-    """Rows of equal (tick, publish, event) as one, sorted by them: the counts added, the least and the last of each."""
+    """Rows of equal (tick, publish, event) as one, sorted by them: the counts added, the least and the last of
+    each, and every slot of any."""
     if not len(tick):
-        return tick, publish, event, count, least, first, last
+        return tick, publish, event, count, least, first, last, slots
     order = np.lexsort((event, publish, tick))
     tick, publish, event = tick[order], publish[order], event[order]
     differs = np.ones(len(tick), dtype=bool)
@@ -296,6 +307,7 @@ def _grouped(
         np.minimum.reduceat(least[order], starts),
         np.minimum.reduceat(first[order], starts),
         np.maximum.reduceat(last[order], starts),
+        np.bitwise_or.reduceat(slots[order], starts),
     )
 
 

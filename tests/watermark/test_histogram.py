@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import from_us, to_us
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Cell, Histogram, bucket_of, bucket_start
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, SLOT_US, Cell, Histogram, bucket_of, bucket_start
 from tests.watermark.builders import (
     START_BUCKET,
     START_US,
@@ -284,7 +285,7 @@ def test_what_is_looked_at_from_a_moment_on_is_never_less_and_by_no_whole_cell_m
 
 @bounded
 @given(message_lists, rejected_lists, buckets, st.integers(0, 999_999))
-def test_the_newest_publish_time_before_a_moment_is_one_that_is_there(
+def test_something_was_published_from_the_newest_moment_on_and_before_the_limit_to_within_a_slot(
     messages: list[Times], rejected: list[int], bucket: int, within: int
 ) -> None:
     limit = bucket * BUCKET_US + within
@@ -293,9 +294,20 @@ def test_the_newest_publish_time_before_a_moment_is_one_that_is_there(
     if newest is None or not before:
         assert (newest, before) == (None, [])
         return
-    assert newest in before
-    # Of a cell that the moment cuts through, only the first and the last are known.
+    assert newest <= max(before)
+    # Of the limit's own slot only a cell's first and last are known.
+    known = [publish for publish in before if publish // SLOT_US != limit // SLOT_US]
+    assert not known or max(known) - newest < SLOT_US
     assert newest == max(before) or max(before) // BUCKET_US == limit // BUCKET_US
+
+
+def test_what_was_published_between_a_cell_s_first_and_its_last_moves_the_anchor() -> None:
+    cut_through = [(50.1, 49.3), (50.4, 49.4), (50.9, 49.5)]
+    histogram = published([*cut_through, (50.3, 40.0)])
+    assert histogram.newest_valid_before(to_us(at(50.5))) == to_us(at(50.4))
+    assert histogram.newest_valid_before(to_us(at(50.4))) == to_us(at(50.3))
+    unknown = replace(histogram, published_in=np.zeros_like(histogram.published_in))
+    assert unknown.newest_valid_before(to_us(at(50.5))) == to_us(at(50.3))
 
 
 @bounded
