@@ -41,11 +41,11 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
         "late": replayed.late,
         "late_share": replayed.late_share,
         "reasons": replayed.reasons,
-        "lag_median": replayed.lag(MEDIAN),
-        "lag_p99": replayed.lag(MOST),
+        "lag_p50_seconds": replayed.lag(MEDIAN),
+        "lag_p99_seconds": replayed.lag(MOST),
         "longest_hold": None
         if hold is None
-        else {"reason": hold.reason, "begin": hold.begin, "end": hold.end, "lasted": hold.lasted},
+        else {"reason": hold.reason, "begin": hold.begin, "end": hold.end, "lasted_seconds": hold.lasted},
     }
 
 
@@ -58,8 +58,8 @@ def sentences_of(replayed: Replayed) -> dict[str, str]:
         "watermark": words(facts["watermark"]),
         "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({replayed.late_share:.4%})",
         "lag": "—"
-        if facts["lag_median"] is None
-        else f"median {_rounded(facts['lag_median'])}, 99 % within {_rounded(facts['lag_p99'])}",
+        if facts["lag_p50_seconds"] is None
+        else f"median {_rounded(facts['lag_p50_seconds'])}, 99 % within {_rounded(facts['lag_p99_seconds'])}",
         "reasons": ", ".join(f"{count:,} {reason}" for reason, count in replayed.reasons.items()),
         "longest hold": "none" if hold is None else f"{_rounded(hold.lasted)} from {words(hold.begin)}, {hold.reason}",
     }

@@ -52,7 +52,7 @@ def report_on_trace(
             until_us=disorder.last_publish_us,
         ),
         disorder,
-        source=str(path),
+        source=f"{path}, its times taken for UTC" if trace.is_taken_for_utc else str(path),
         made_at=made_at,
         present=_without_slack(settings.policy),
         policy_of=lambda variant, band: _without_slack(policy_with(settings, variant, band)),

@@ -117,8 +117,8 @@ def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeou
     if count > MOST_TICKS:
         raise TraceUnusable(
             f"from {from_us(first_publish_us).isoformat()} to {from_us(last_us).isoformat()} the trace spans {count:,} "
-            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; give a longer --tick, or look for a time "
-            "that is far from the others"
+            f"ticks of {format_duration(tick)}, more than {MOST_TICKS:,}; take a longer tick (--tick of a replay, "
+            "watermark.tick of the settings), or look for a time that is far from the others"
         )
     return begin + interval * np.arange(count, dtype=np.int64)
 
