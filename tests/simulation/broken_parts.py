@@ -151,6 +151,26 @@ def move_deleting_first(packing: LogPacking, entries: dict[int, bytes], *, dry_r
     packing._archive.keep(entries)
 
 
+def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes], *, dry_run: bool) -> None:
+    """Who has read one of the oldest finds it, and nothing after it."""
+    packing._archive.keep(entries)
+    for number in sorted(entries, reverse=True):
+        packing._objects.delete(entry_name(number))
+
+
+def append_where_it_was_archived(log: TrackingLog, build: Callable[[Standing], Any]) -> Standing:
+    """A number that is free is taken, also where its entry was archived."""
+    while True:
+        standing = log.catch_up()
+        entry = build(standing)
+        if entry is None:
+            return standing
+        with suppress(ObjectExists):
+            log._objects.create(entry_name(standing.number + 1), tracking_log.encode(entry, log._writer))
+            log._standing = standing.after(standing.number + 1, entry)
+            return log._standing
+
+
 def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 

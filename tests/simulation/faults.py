@@ -3,7 +3,7 @@
 `found_within` bounds the seeds that it takes, from 0 on: about ten times what it took on average when it was measured,
 so that a change of the product, which deals the same seeds other cards, does not by itself make a fault go unseen.
 `where` leaves out the seeds in which it could not show. `tests/simulation/test_planted_faults.py` holds both; it begins
-with the seed in which a fault showed first, `FIRST_SHOWN`, and goes through all where it shows there no more.
+with the seed in which a fault showed first (`first_shown.py`), and goes through all where it shows there no more.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,6 +50,7 @@ from tests.simulation.broken_parts import (
     NotLoadedAgain,
     Unfenced,
     append_once,
+    append_where_it_was_archived,
     begun_anew_where_all_was_archived,
     compact_what_was_known,
     compact_without_the_frontier,
@@ -60,6 +61,7 @@ from tests.simulation.broken_parts import (
     land_without_catching_up,
     land_without_quarantine,
     move_deleting_first,
+    move_from_the_newest_on,
     move_without_an_archive,
     never_overtaken,
     reading_of_nothing,
@@ -169,6 +171,16 @@ _ALL = (
         f"{LOG}.TrackingLog._is_overtaken",
         begun_anew_where_all_was_archived,
     ),
+    _patched(
+        "what was archived is deleted from the newest on", 2500, packed, f"{PACKING}._move", move_from_the_newest_on
+    ),
+    _patched(
+        "an archived number is taken",
+        10000,
+        both(two_trackers, packed),
+        f"{LOG}.TrackingLog._append",
+        append_where_it_was_archived,
+    ),
     _patched("old entries are deleted and then archived", 80, packed, f"{PACKING}._move", move_deleting_first),
     _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
     _patched("who was overtaken does not notice", 40, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
@@ -266,54 +278,3 @@ _ALL = (
 )
 
 PLANTED = {planted.name: planted for planted in _ALL}
-
-FIRST_SHOWN = {
-    "a tick reports nothing late": 9,
-    "T is read before what was persisted is acknowledged": 3,
-    "T and B are read before anything is pulled": 3,
-    "the log is not listed again": 1,
-    "late is judged by what was known before": 1,
-    "who loses a number loses its entry": 4,
-    "a checkpoint forgets the frontier": 140,
-    "a checkpoint is read without the frontier": 271,
-    "a checkpoint of what was known before": 5,
-    "an empty log is a new one": 9,
-    "old entries are deleted and then archived": 13,
-    "old entries are deleted and not archived": 5,
-    "who was overtaken does not notice": 5,
-    "no anchor": 25,
-    "decided without an anchor": 25,
-    "decided without a frontier": 105,
-    "the frontier alone": 34,
-    "the newest reading, not the largest": 3,
-    "a seek is a reading like any other": 1,
-    "a reading from before a seek counts": 387,
-    "a reading that comes late is a seek": 1,
-    "a release outlives a seek": 297,
-    "pruned without slack": 5,
-    "pruned without an anchor": 2,
-    "a rejected message is an anchor": 700,
-    "> for >= at base's oldest": 24,
-    "the frontier is the end of its cell": 67,
-    "a rejected message is a hole": 65,
-    "what was pruned is a hole": 152,
-    "idle without the lag": 13,
-    "idle by the least lag": 306,
-    "<= for < in the frontier": 461,
-    "<= for < in the anchor": 1152,
-    "what was passed before is forgotten": 201,
-    "the running frontier is forgotten": 83,
-    "a quantile of the whole band": 197,
-    "complete_from is ignored": 3,
-    "no look for holes": 25,
-    "unknown is nothing outstanding": 10,
-    "the watermark follows the candidate back": 19,
-    "no slack": 5,
-    "no slack for base": 5,
-    "no slack for tracking": 5,
-    "idle whatever base holds": 69,
-    "of copies the one that landed first": 7,
-    "no fence": 14,
-    "missed messages are not counted": 9,
-}
-"""The seed in which a fault showed first; 0 where it is not said."""

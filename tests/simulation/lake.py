@@ -28,6 +28,10 @@ class Outside(Protocol):
         """The worker computes for a while."""
         ...
 
+    def found_nothing_more(self) -> None:
+        """The worker has looked for an object that is not there."""
+        ...
+
     def lake_fails(self, risk: float = 1.0) -> bool:
         """Whether the lake does not answer this time; `risk` as in a step."""
         ...
@@ -109,6 +113,7 @@ class WorkersObjects:
         self._outside.step("read an entry", RISK_OF_A_READ)
         fail_if(self._outside, f"{name} was not read", RISK_OF_A_READ)
         if name not in self._objects.contents:
+            self._outside.found_nothing_more()
             raise ObjectMissing(f"there is no {name}")
         return self._objects.contents[name]
 

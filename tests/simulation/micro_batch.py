@@ -20,6 +20,9 @@ Key = tuple[str, int, str]
 HOUR = timedelta(hours=1)
 WINDOWS_AT_MOST = 5
 
+RISK_OF_A_COMMIT = 5.0
+"""Runs are few while there is trouble: so much more goes wrong in the commit of one than in another step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Diff:
@@ -121,11 +124,11 @@ class MicroBatch:
 
     def commit(self, run: int, fence: dict[Window, Computed | None], computed: dict[Window, Computed]) -> list[Window]:
         """Replace the windows; where the answer is lost, look again."""
-        self.outside.step(f"run {run} commits")
-        fail_if(self.outside, f"run {run} may not be committed")
+        self.outside.step(f"run {run} commits", RISK_OF_A_COMMIT)
+        fail_if(self.outside, f"run {run} may not be committed", RISK_OF_A_COMMIT)
         superseded = self.replace(fence, computed)
-        self.outside.step(f"run {run} has committed")
-        return self.replace(fence, computed) if self.outside.lake_fails() else superseded
+        self.outside.step(f"run {run} has committed", RISK_OF_A_COMMIT)
+        return self.replace(fence, computed) if self.outside.lake_fails(RISK_OF_A_COMMIT) else superseded
 
     def replace(self, fence: dict[Window, Computed | None], computed: dict[Window, Computed]) -> list[Window]:
         """One transaction; the windows that somebody else had computed since the fence was taken."""

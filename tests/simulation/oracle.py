@@ -187,9 +187,11 @@ class Oracle:
         minimum = self._cells.get((publish, planned.event_us // BUCKET_US))
         return minimum is not None and minimum <= planned.event_us
 
-    def appended(self, table: str, rows: Sequence[Row], known_at_pull: datetime | None) -> None:
-        """Rows have landed. `known_at_pull` is the newest watermark when they were pulled: what is below it is late,
-        and what is not below the newest one of now is not."""
+    def appended(self, table: str, rows: Sequence[Row], known_at_pull: datetime | None, known: datetime | None) -> None:
+        """Rows have landed. `known` is the watermark when their worker last looked: what is below it is late, and
+        nothing else is. It is to have looked since it pulled them, when the newest was `known_at_pull`."""
+        if _is_below(known, known_at_pull):
+            self.fail(0, f"judged by the watermark {known}, and at the pull it was {known_at_pull}")
         for row in rows:
             message_id = row["message_id"]
             planned = self.sent[message_id]
@@ -203,10 +205,9 @@ class Oracle:
             if row["event_time"] != planned.event_us or row["publish_time"] != planned.publish_us:
                 self.fail(4, f"message {message_id} is {planned}, and landed as {row}")
             event = from_us(planned.event_us)
-            if row["late"] and not _is_below(event, self.watermark):
-                self.fail(0, f"message {message_id} is called late at {iso(event)}, the watermark is {self.watermark}")
-            if not row["late"] and _is_below(event, known_at_pull):
-                self.fail(0, f"message {message_id} is late at {iso(event)}, the watermark was {known_at_pull}")
+            if row["late"] != _is_below(event, known):
+                called = "late" if row["late"] else "not late"
+                self.fail(0, f"message {message_id} is called {called} at {iso(event)}, the watermark was {known}")
             if message_id not in self.landed and _is_below(event, self.watermark):
                 self._late(message_id, planned)
             self.landed.add(message_id)
@@ -286,8 +287,8 @@ def _key_of(message_id: str, planned: Planned) -> Key:
     return planned.stream, planned.event_us, own
 
 
-def _is_below(event: datetime, watermark: datetime | None) -> bool:
-    return watermark is not None and event < watermark
+def _is_below(moment: datetime | None, watermark: datetime | None) -> bool:
+    return watermark is not None and (moment is None or moment < watermark)
 
 
 def _without_counts(decision: Decision) -> Decision:

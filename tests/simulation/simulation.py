@@ -122,7 +122,7 @@ class Simulation:
         worker = self.at_work
         assert worker is not None
         worker.late_rows += sum(row["late"] for row in rows if table == "heartbeats")
-        self.oracle.appended(table, rows, worker.watermark_at_pull)
+        self.oracle.appended(table, rows, worker.watermark_at_pull, worker.watermark_when_looked)
 
     def budget(self, kind: str) -> Budget:
         """How much a tick may take: once it is calm, enough for all there is."""
@@ -132,7 +132,7 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Trouble, then calm, then the end. Raises Broken."""
-        with self._codec_in_place(), self.planted.in_place():
+        with self._world_in_place(), self.planted.in_place():
             self._set_up()
             self.schedule.run(self.plan.ends_us)
             reasons = dict(self.oracle.reasons())
@@ -154,7 +154,7 @@ class Simulation:
         )
 
     @contextmanager
-    def _codec_in_place(self) -> Iterator[None]:
+    def _world_in_place(self) -> Iterator[None]:
         module, packing = "pipeline.lake.tracking_log", "pipeline.lake.log_packing"
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
@@ -163,7 +163,17 @@ class Simulation:
             stack.enter_context(patch(f"{module}.decode", self.codec.decode))
             after = self.folds.after
             stack.enter_context(patch.object(Standing, "after", lambda *arguments: after(*arguments)))
+            catch_up = TrackingLog.catch_up
+            stack.enter_context(patch.object(TrackingLog, "catch_up", lambda log: self._caught_up(log, catch_up(log))))
             yield
+
+    def _caught_up(self, log: Any, standing: Standing) -> Standing:
+        """Whoever looks at the log comes to the newest watermark there is at that moment."""
+        worker = log._objects._outside
+        if standing.watermark != worker.watermark_when_looked:
+            known, newest = standing.watermark, worker.watermark_when_looked
+            self.fail(0, f"{worker.name} has caught up to the watermark {known}, and the newest was {newest}")
+        return standing
 
     def _set_up(self) -> None:
         plan = self.plan

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.simulation.faults import FIRST_SHOWN, PLANTED, Planted
+from tests.simulation.faults import PLANTED, Planted
+from tests.simulation.first_shown import FIRST_SHOWN
 from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
 from tests.simulation.simulation import Simulation

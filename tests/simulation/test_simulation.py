@@ -22,8 +22,8 @@ def test_under_any_trouble_what_must_always_be_true_is_true(part: int) -> None:
     # It was put to the test: there was trouble, and while there was, the watermark moved, and was held for each reason.
     assert totals["crashes"] > seeds
     assert totals["failed ticks"] > seeds
-    assert totals[Reason.ADVANCED] > seeds // 2
-    assert totals[Reason.PINNED_BY_BACKLOG] > seeds // 2
+    assert totals[Reason.ADVANCED] > seeds // 4
+    assert totals[Reason.PINNED_BY_BACKLOG] > seeds // 4
     for reason in Reason:
         assert totals[reason], f"no decision of seeds {part}, {part + PARTS}, ... said {reason}"
     assert totals["windows"] > 2 * seeds

@@ -30,6 +30,7 @@ class Worker:
         self.name = name
         self.clock = world.clock
         self.watermark_at_pull: datetime | None = None
+        self.watermark_when_looked: datetime | None = None
         self.late_rows = 0
         self.ticks = 0
         self.is_ticking = False
@@ -112,6 +113,10 @@ class Worker:
                 world.schedule.pause(world.rng.choice(plan.step_us))
         world.at_work = self
 
+    def found_nothing_more(self) -> None:
+        """Of the log it knows all that there is at this moment."""
+        self.watermark_when_looked = self.world.oracle.watermark
+
     def works(self) -> None:
         """Something takes long."""
         self.world.schedule.pause(self.world.rng.randrange(2000 if self.world.is_calm else 10 * SECOND))
@@ -143,7 +148,7 @@ class Worker:
         return stop
 
     def pulled(self) -> None:
-        """What is below the watermark of this moment is late."""
+        """What is below the watermark of this moment is late, or below a newer one."""
         self.watermark_at_pull = self.world.oracle.watermark
 
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
