@@ -171,6 +171,10 @@ def append_where_it_was_archived(log: TrackingLog, build: Callable[[Standing], A
             return log._standing
 
 
+def oldest_decision(log: TrackingLog) -> Decided | None:
+    return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, Decided)), None)
+
+
 def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 

@@ -8,17 +8,28 @@ from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
 from tests.simulation.simulation import Simulation
 
+BREAKS = {
+    1: "no anchor",
+    2: "the watermark follows the candidate back",
+    3: "base is acknowledged before it has landed",
+    4: "a run reads the oldest decision",
+    5: "T is read before what was persisted is acknowledged",
+    6: "of copies the one that landed first",
+}
+"""For each invariant, a fault that breaks it."""
 
-def found(planted: Planted) -> int | None:
-    """A seed in which the fault shows."""
+
+def found(planted: Planted, invariant: int | None = None) -> int | None:
+    """A seed in which the fault shows, as a break of this invariant."""
     known = FIRST_SHOWN.get(planted.name, 0)
     for seed in (known, *range(planted.found_within)):
         if not planted.where(plan_of(seed)):
             continue
         try:
             Simulation(seed, planted=planted).run()
-        except Broken:
-            return seed
+        except Broken as broken:
+            if invariant in (None, broken.number):
+                return seed
     return None
 
 
@@ -29,6 +40,11 @@ def test_a_planted_fault_is_found(name: str) -> None:
     assert seed is not None, f"not found within {within} seeds"
     assert seed < within
     Simulation(seed).run()  # and it was the fault: without it, all is well
+
+
+@pytest.mark.parametrize("invariant", BREAKS)
+def test_each_invariant_can_be_seen_to_break(invariant: int) -> None:
+    assert found(PLANTED[BREAKS[invariant]], invariant) is not None
 
 
 def test_a_failure_names_its_seed_its_last_steps_and_how_to_play_it_again() -> None:
