@@ -175,6 +175,12 @@ def oldest_decision(log: TrackingLog) -> Decided | None:
     return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, Decided)), None)
 
 
+def numbers_by_archives_first(log: TrackingLog) -> list[int]:
+    """What moves to an archive meanwhile is in neither list."""
+    archived = [number for stretch in log._archive.stretches() for number in stretch.numbers]
+    return sorted({*archived, *log.live_numbers()})
+
+
 def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 

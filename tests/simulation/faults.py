@@ -64,6 +64,7 @@ from tests.simulation.broken_parts import (
     move_from_the_newest_on,
     move_without_an_archive,
     never_overtaken,
+    numbers_by_archives_first,
     oldest_decision,
     reading_of_nothing,
     restored_without_cells,
@@ -183,6 +184,9 @@ _ALL = (
         append_where_it_was_archived,
     ),
     _patched("a run reads the oldest decision", 10, anyway, f"{LOG}.TrackingLog.newest_decision", oldest_decision),
+    _patched(
+        "archives are listed before the log", 600, packed, f"{LOG}.TrackingLog.numbers", numbers_by_archives_first
+    ),
     _patched("old entries are deleted and then archived", 80, packed, f"{PACKING}._move", move_deleting_first),
     _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
     _patched("who was overtaken does not notice", 40, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
@@ -200,7 +204,7 @@ _ALL = (
     _patched("the frontier alone", 200, by_frontier, f"{ESTIMATOR}._frontier", frontier_alone),
     _patched("the newest reading, not the largest", 40, anyway, f"{STANDING}.follow", follow_the_newest),
     _patched("a seek is a reading like any other", 80, anyway, f"{STANDING}.follow", follow_without_seeks),
-    _patched("a reading from before a seek counts", 4000, sought, f"{STANDING}.follow", follow_from_before_the_epoch),
+    _patched("a reading from before a seek counts", 8000, sought, f"{STANDING}.follow", follow_from_before_the_epoch),
     _patched("a reading that comes late is a seek", 20, anyway, f"{STANDING}.follow", follow_in_order_of_arrival),
     _patched("seen again is not noticed", 10, anyway, f"{STANDING}.follow", follow_without_looking_again),
     _patched(

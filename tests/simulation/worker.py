@@ -255,3 +255,6 @@ class Packer(Worker):
     def tick(self) -> None:
         packed = LogPacking(self.objects).pack(self.clock.now() - self.world.plan.packs_after)
         self.world.note(self.name, f"packed {packed.entries} entries in {packed.archives} archives")
+        numbers = self.log.numbers()
+        if numbers != list(range(len(numbers))):
+            self.world.fail(0, f"{self.name} lists the entries {numbers}, which are not all")
