@@ -153,11 +153,12 @@ def plan_of(seed: int) -> Plan:
     band_us = round(band_s * SECOND)
     delayed = whole and not is_live and rng.random() < 0.3
     planned = SOURCES[kind](rng, band_us, whole)
+    # Where the lag grows by a band over each silence, it may not grow by two: what is rejected tells no lag, and a
+    # later copy of a message that lagged less would be the newest.
     named = with_names(
         rng,
         planned,
-        copies_within_us=200 * SECOND if kind == "beyond the band" else None,
-        # What is rejected tells no lag, and this one may grow by a band over each silence, and not by two.
+        copies_within_us={"beyond the band": 200 * SECOND, "growing lag": 0}.get(kind),
         are_flawless=kind == "growing lag",
     )
     messages = arriving(rng, named, whole=whole, delayed=delayed)
