@@ -173,6 +173,7 @@ def deaths_are_over(world: PubSubWorld) -> bool:
     return all(path.name.endswith(" done") for path in deaths(world.lake).iterdir())
 
 
+@pytest.mark.slow
 def test_a_drain_whose_driver_is_killed_in_the_middle_of_a_round_loses_nothing(
     spark: SparkSession, world: PubSubWorld
 ) -> None:
