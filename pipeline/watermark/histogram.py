@@ -5,6 +5,7 @@ so partial ones from many readers add up. Counting a redelivery twice never chan
 upper bounds and minima are exact.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Self
@@ -29,6 +30,12 @@ SLOT_US = BUCKET_US // SLOTS
 Ints = npt.NDArray[np.int64]
 Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
 """A histogram's arrays, in the order of its fields."""
+
+KEYS = 2
+"""So many of them say which cell it is."""
+
+MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
+"""How each of the others is merged: count, least event time, first and last publish time, slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +86,20 @@ class Histogram:
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
         event_bucket = np.where(event == NO_MINIMUM, NO_EVENT, event // BUCKET_US)
-        return cls(
-            *_grouped(
-                publish // BUCKET_US, event_bucket, np.ones_like(publish), event, publish, publish, slots_of(publish)
+        return cls.of_columns(
+            grouped(
+                [publish // BUCKET_US, event_bucket],
+                [np.ones_like(publish), event, publish, publish, slots_of(publish)],
             ),
             newest_publish_us=int(publish_us.max()) if len(publish_us) else None,
             oldest_event_us=int(event_us.min()) if len(event_us) else None,
         )
+
+    @classmethod
+    def of_columns(cls, columns: Iterable[Ints], newest_publish_us: int | None, oldest_event_us: int | None) -> Self:
+        """The histogram of cells that are in order and have unique keys; the arrays come in the order of its fields."""
+        publish, event, count, minimum, first, last, slots = columns
+        return cls(publish, event, count, minimum, first, last, slots, newest_publish_us, oldest_event_us)
 
     def __len__(self) -> int:
         return len(self.count)
@@ -122,20 +136,17 @@ class Histogram:
             return replace(large, newest_publish_us=newest, oldest_event_us=oldest)
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
         overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
-        merged = _grouped(*overlap)
-        publish, event, count, minimum, first, last, slots = (
-            np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True)
-        )
-        return Histogram(publish, event, count, minimum, first, last, slots, newest, oldest)
+        merged = grouped(overlap[:KEYS], overlap[KEYS:])
+        joined = (np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True))
+        return self.of_columns(joined, newest, oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
         """Without the cells that were published before `from_bucket`."""
         kept = slice(int(np.searchsorted(self.publish_bucket, from_bucket)), None)
         if kept.start == 0:
             return self
-        publish, event, count, minimum, first, last, slots = (column[kept].copy() for column in self._columns)
-        newest, oldest = self.newest_publish_us, self.oldest_event_us
-        return Histogram(publish, event, count, minimum, first, last, slots, newest, oldest)
+        columns = (column[kept].copy() for column in self._columns)
+        return self.of_columns(columns, self.newest_publish_us, self.oldest_event_us)
 
     def is_occupied(self, publish_bucket: int) -> bool:
         """Whether any message, valid or rejected, was published in this bucket."""
@@ -292,30 +303,18 @@ def slots_of(publish_us: Ints) -> Ints:
     return np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
 
 
-def _grouped(
-    publish_bucket: Ints,
-    event_bucket: Ints,
-    count: Ints,
-    min_event_us: Ints,
-    first_us: Ints,
-    last_us: Ints,
-    published_in: Ints,
-) -> Columns:
-    """Cells in order and with unique keys, out of such as may have equal keys, in any order."""
-    if not len(publish_bucket):
-        return publish_bucket, event_bucket, count, min_event_us, first_us, last_us, published_in
-    order = np.lexsort((event_bucket, publish_bucket))
-    publish, event = publish_bucket[order], event_bucket[order]
-    starts = np.flatnonzero((np.diff(publish, prepend=publish[0] - 1) != 0) | (np.diff(event, prepend=0) != 0))
-    return (
-        publish[starts],
-        event[starts],
-        np.add.reduceat(count[order], starts),
-        np.minimum.reduceat(min_event_us[order], starts),
-        np.minimum.reduceat(first_us[order], starts),
-        np.maximum.reduceat(last_us[order], starts),
-        np.bitwise_or.reduceat(published_in[order], starts),
-    )
+def grouped(keys: Sequence[Ints], values: Sequence[Ints]) -> list[Ints]:
+    """Rows in the order of their keys and each with its own, out of such as may have equal keys, in any order. `values`
+    are a cell's, merged as `MERGES` says; the keys may be more than a cell's."""
+    if not len(keys[0]):
+        return [*keys, *values]
+    order = np.lexsort(tuple(reversed(keys)))
+    ordered = [key[order] for key in keys]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = np.logical_or.reduce([key[1:] != key[:-1] for key in ordered])
+    starts = np.flatnonzero(begins)
+    merged = [merge.reduceat(value[order], starts) for merge, value in zip(MERGES, values, strict=True)]
+    return [*(key[starts] for key in ordered), *merged]
 
 
 def _present(*values: int | None) -> list[int]:

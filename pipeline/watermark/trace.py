@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pipeline.clock import from_us, to_us, us
 from pipeline.durations import format_duration
 from pipeline.errors import TraceUnusable
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram, Ints, slots_of
+from pipeline.watermark.histogram import BUCKET_US, KEYS, NO_EVENT, NO_MINIMUM, Histogram, Ints, grouped, slots_of
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.replay import Tick
 from pipeline.watermark.standing import Beginning, Entry, Snapshot
@@ -226,7 +226,7 @@ class _Deltas:
 
     def __init__(self, ticks: int) -> None:
         self._ticks = ticks
-        self._parts: list[tuple[Ints, ...]] = []
+        self._parts: list[list[Ints]] = []
         self._unmerged = self._merged = 0
         self._newest_publish_us = np.full(ticks, NO_EVENT, dtype=np.int64)
 
@@ -237,18 +237,8 @@ class _Deltas:
         valid = event != NO_EVENT_TIME
         np.maximum.at(self._newest_publish_us, tracked[valid], publish[valid])
         event_bucket = np.where(valid, event // BUCKET_US, NO_EVENT)
-        self._parts.append(
-            _grouped(
-                tracked,
-                publish // BUCKET_US,
-                event_bucket,
-                np.ones_like(publish),
-                event,
-                publish,
-                publish,
-                slots_of(publish),
-            )
-        )
+        keys = [tracked, publish // BUCKET_US, event_bucket]
+        self._parts.append(grouped(keys, [np.ones_like(publish), event, publish, publish, slots_of(publish)]))
         self._unmerged += len(self._parts[-1][0])
         if self._unmerged > max(self._merged, FEWEST_CELLS_TO_MERGE):
             self._merge()
@@ -267,48 +257,18 @@ class _Deltas:
         }
 
     def _histogram(self, number: int, cells: Sequence[Ints]) -> Histogram:
-        publish, event, count, least, first, last, slots = cells
-        newest, oldest = int(self._newest_publish_us[number]), int(least.min())
-        return Histogram(
-            publish,
-            event,
-            count,
-            least,
-            first,
-            last,
-            slots,
+        _, _, _, least_event, *_ = cells
+        newest, oldest = int(self._newest_publish_us[number]), int(least_event.min())
+        return Histogram.of_columns(
+            cells,
             newest_publish_us=None if newest == NO_EVENT else newest,
             oldest_event_us=None if oldest == NO_EVENT_TIME else oldest,
         )
 
     def _merge(self) -> None:
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        self._parts = [_grouped(*columns)]
+        self._parts = [grouped(columns[: 1 + KEYS], columns[1 + KEYS :])]  # the tick's number is a key as well
         self._unmerged, self._merged = 0, len(self._parts[0][0])
-
-
-def _grouped(
-    tick: Ints, publish: Ints, event: Ints, count: Ints, least: Ints, first: Ints, last: Ints, slots: Ints
-) -> tuple[Ints, ...]:
-    """Rows of equal (tick, publish, event) as one, sorted by them: the counts added, the least and the last of
-    each, and every slot of any."""
-    if not len(tick):
-        return tick, publish, event, count, least, first, last, slots
-    order = np.lexsort((event, publish, tick))
-    tick, publish, event = tick[order], publish[order], event[order]
-    differs = np.ones(len(tick), dtype=bool)
-    differs[1:] = (tick[1:] != tick[:-1]) | (publish[1:] != publish[:-1]) | (event[1:] != event[:-1])
-    starts = np.flatnonzero(differs)
-    return (
-        tick[starts],
-        publish[starts],
-        event[starts],
-        np.add.reduceat(count[order], starts),
-        np.minimum.reduceat(least[order], starts),
-        np.minimum.reduceat(first[order], starts),
-        np.maximum.reduceat(last[order], starts),
-        np.bitwise_or.reduceat(slots[order], starts),
-    )
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:
