@@ -35,7 +35,7 @@ CELLS = pa.schema(
 )
 """Buckets by their start; a cell without event times counts rejected messages."""
 
-PUBLISH_RANGE = ("first_publish_time", "last_publish_time")
+PUBLISH_RANGE, PUBLISHED_IN = ("first_publish_time", "last_publish_time"), "published_in"
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 SEALED = b"sha256:"
@@ -146,10 +146,7 @@ def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
 
 
 def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
-    if PUBLISH_RANGE[0] not in table.column_names:
-        table = _with_whole_buckets(table)
-    if CELLS.names[-1] not in table.column_names:
-        table = table.append_column(CELLS.field(CELLS.names[-1]), pa.array(np.zeros(len(table), dtype=np.int64)))
+    table = _with_what_was_not_kept(table)
     publish, event, count, minimum, first, last, published_in = (
         table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
     )
@@ -167,12 +164,17 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
     )
 
 
-def _with_whole_buckets(table: pa.Table) -> pa.Table:
-    """Cells from before publish times were kept: their buckets' last moment stands for both, so that a bucket is in
-    every band that touches it, and before a moment only when all of it is."""
-    last_us = pa.array(table["publish_bucket"].cast(pa.int64()).to_numpy() + BUCKET_US - 1).cast(MOMENT)
-    for name in PUBLISH_RANGE:
-        table = table.append_column(CELLS.field(name), last_us)
+def _with_what_was_not_kept(table: pa.Table) -> pa.Table:
+    """Cells of older entries with the columns of today. Where publish times were not kept, their buckets' last moment
+    stands for both, so that a bucket is in every band that touches it, and before a moment only when all of it is; no
+    slot is said to be occupied."""
+    if PUBLISH_RANGE[0] not in table.column_names:
+        last_us = pa.array(table["publish_bucket"].cast(pa.int64()).to_numpy() + BUCKET_US - 1).cast(MOMENT)
+        for name in PUBLISH_RANGE:
+            table = table.append_column(CELLS.field(name), last_us)
+    if PUBLISHED_IN not in table.column_names:
+        none = pa.array(np.zeros(len(table), dtype=np.int64))
+        table = table.append_column(CELLS.field(PUBLISHED_IN), none)
     return table
 
 
