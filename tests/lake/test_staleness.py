@@ -63,6 +63,19 @@ def beats_of(history: History, landing: list[tuple[str, float, bool] | int]) -> 
     return beats
 
 
+def land_or_compute(history: History, under_way: list[UnderWay], step: str, argument: object) -> None:
+    """A step that changes what the lake holds; `under_way` are the runs that have been started. Others do nothing."""
+    match step:
+        case "land":
+            history.land(beats_of(history, argument))  # type: ignore[arg-type]
+        case "compute":
+            history.compute(*argument)  # type: ignore[misc]
+        case "start":
+            under_way.append(history.start(*argument))  # type: ignore[misc]
+        case "finish" if under_way:
+            history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
+
+
 @hypothesis.settings(bounded, max_examples=60)
 @given(st.lists(steps, max_size=25))
 @example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
@@ -72,14 +85,6 @@ def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tup
         staleness, under_way = history.staleness(), list[UnderWay]()
         for step, argument in [*steps, ("check", None)]:
             match step:
-                case "land":
-                    history.land(beats_of(history, argument))  # type: ignore[arg-type]
-                case "compute":
-                    history.compute(*argument)  # type: ignore[misc]
-                case "start":
-                    under_way.append(history.start(*argument))  # type: ignore[misc]
-                case "finish" if under_way:
-                    history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
                 case "compact":
                     history.compact()
                 case "restart":
@@ -90,6 +95,8 @@ def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tup
                     history.vacuum()
                 case "check":
                     assert found_in(staleness.check()) == history.truth()
+                case _:
+                    land_or_compute(history, under_way, step, argument)
         anew = found_in(history.staleness().check())
         truth = history.truth()
         assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
@@ -116,17 +123,10 @@ def test_in_steps_between_which_others_land_and_compute_it_comes_to_the_same(
         history = new_history(Path(folder))
         staleness, under_way = history.staleness(), list[UnderWay]()
         for step, argument in steps:
-            match step:
-                case "land":
-                    history.land(beats_of(history, argument))  # type: ignore[arg-type]
-                case "compute":
-                    history.compute(*argument)  # type: ignore[misc]
-                case "start":
-                    under_way.append(history.start(*argument))  # type: ignore[misc]
-                case "finish" if under_way:
-                    history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
-                case "step":
-                    staleness.step()
+            if step == "step":
+                staleness.step()
+            else:
+                land_or_compute(history, under_way, step, argument)
         if is_vacuumed:
             history.compact()
             history.vacuum()
