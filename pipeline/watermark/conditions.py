@@ -119,9 +119,8 @@ def _candidate(decision: Decision, policy: Policy, standing: Standing | None) ->
             "silence",
             Outcome.DECIDED,
             f"Nothing with an event time was published since {newest}, for more than {timeout} (idle_timeout); nothing "
-            f"is outstanding. "
-            f"The candidate is the lesser reading, less the band of {band}, less the last messages' lag of "
-            f"{rough(decision.recent_lag)}.",
+            f"is outstanding. The candidate is the lesser reading, less the band of {band}, less the last messages' "
+            f"lag of {rough(decision.recent_lag)}.",
         )
         yield _compared(decision, standing)
         return
