@@ -171,6 +171,8 @@ def plan_of(seed: int) -> Plan:
     troubled = rng.random() < (0.2 if is_live else 0.85)
     deadline = timedelta(seconds=rng.choice([10, 10, 30]))
     hole_until_us = _hole(rng, messages, slack // MICROSECOND) if rng.random() < 0.2 else None
+    if kind == "growing lag":
+        hole_until_us = None  # one that base has landed before anybody looks would hide how far the lag has grown
     policy = _policy(rng, kind, timedelta(seconds=band_s), slack)
     faults = _faults(rng) if troubled else Faults()
     faults = replace(faults, whole_seconds=whole, visible_after=visible_after)
