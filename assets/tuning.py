@@ -9,6 +9,7 @@ from assets.observed import HEARTBEATS, WATERMARK, spec
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune, TidemarkError
+from pipeline.lake.tuning_reports import TuningReports
 from pipeline.settings import Settings
 from pipeline.tuning.page import page_of
 from pipeline.tuning.report import TuningReport, facts_of, sentences
@@ -42,11 +43,8 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
             report = report_on_lake(
                 lake.whole(), settings, made_at, settings.tune.since, target=settings.tune.target_late_share
             )
-            page = (
-                lake.whole()
-                .tuning_reports()
-                .write(made_at, page_of(report), facts_of(report), keep=settings.tune.keep_reports)
-            )
+            reports = TuningReports(lake.whole().objects())
+            page = reports.write(made_at, page_of(report), facts_of(report), keep=settings.tune.keep_reports)
         except NothingToTune as nothing:
             context.log.info(str(nothing))
             return

@@ -107,14 +107,14 @@ def _diffs(key: tuple[Any, ...], _user: str) -> HeartbeatDiffs:
 
 @lru_cache(maxsize=16)
 def _staleness(key: tuple[Any, ...], user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
-    return _lake(key).staleness(windowing, lookback, _checked(key, user).newest())
+    return Staleness.of(_lake(key), windowing, lookback, _checked(key, user).newest())
 
 
 @lru_cache(maxsize=16)
 def _checked(key: tuple[Any, ...], _user: str) -> CheckedStore:
-    return _lake(key).checked()
+    return CheckedStore(_lake(key).objects())
 
 
 @lru_cache(maxsize=16)
 def _late(key: tuple[Any, ...], _user: str, windowing: Windowing) -> LateHeartbeats:
-    return _lake(key).late(windowing)
+    return LateHeartbeats.of(_lake(key), windowing)

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from pipeline.clock import from_us, us
 from pipeline.lake.arrivals import IDENTITY, READ, identified
 from pipeline.lake.heartbeats import HOUR_FORMAT, PARTITION
+from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables import LakeTable, table_errors
 from pipeline.windows import Windowing
 
@@ -58,6 +59,11 @@ class LateHeartbeats:
         self._heartbeats = heartbeats
         self._windowing = windowing
         self._hours: dict[str, _Hour] = {}
+
+    @classmethod
+    def of(cls, lake: Lake, windowing: Windowing) -> "LateHeartbeats":
+        """The count of a lake."""
+        return cls(lake.table(HEARTBEATS), windowing)
 
     def since(self, since: datetime) -> Late:
         """Count those with event times from the hour of `since` on. Raises LakeError."""

@@ -1,22 +1,18 @@
 """The lake as one thing: which table and which log is where."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 
 from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake import diffs, heartbeats, quarantine
 from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
-from pipeline.lake.checked import Checked, CheckedStore
 from pipeline.lake.kept_windows import KeptWindows
-from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.log_witness import LogWitness
-from pipeline.lake.staleness import Staleness
+from pipeline.lake.objects import ObjectStore
 from pipeline.lake.stream_status import StreamStatus
 from pipeline.lake.streams import Streams
 from pipeline.lake.tables import LakeTable
 from pipeline.lake.tracking_log import TrackingLog
-from pipeline.lake.tuning_reports import TuningReports
 from pipeline.settings import LakeSettings
 from pipeline.windows import Windowing
 
@@ -41,9 +37,13 @@ class Lake:
         self._fields = fields
         self._clock = clock
 
+    def objects(self) -> ObjectStore:
+        """The lake's objects, by name."""
+        return open_objects(self._settings)
+
     def tracking_log(self) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
-        return TrackingLog(open_objects(self._settings), checkpoint_every=self._settings.checkpoint_every)
+        return TrackingLog(self.objects(), checkpoint_every=self._settings.checkpoint_every)
 
     def heartbeats(self) -> heartbeats.Heartbeats:
         """Landed messages."""
@@ -57,7 +57,7 @@ class Lake:
         """Computed windows."""
         return diffs.HeartbeatDiffs(
             self.table(HEARTBEAT_DIFFS),
-            open_objects(self._settings),
+            self.objects(),
             arrow_files(self._settings, HEARTBEAT_DIFFS),
             self._fields,
             self._clock,
@@ -67,7 +67,7 @@ class Lake:
         """What is remarkable about streams, by window."""
         return StreamStatus(
             self.table(STREAM_STATUS),
-            open_objects(self._settings),
+            self.objects(),
             arrow_files(self._settings, STREAM_STATUS),
             self._clock,
         )
@@ -76,30 +76,13 @@ class Lake:
         """Each stream's first and last heartbeat."""
         return Streams(self.table(STREAMS), self.diffs())
 
-    def tuning_reports(self) -> TuningReports:
-        """The tuning reports that are kept."""
-        return TuningReports(open_objects(self._settings))
-
-    def staleness(self, windowing: Windowing, lookback: timedelta, checked: Checked | None = None) -> Staleness:
-        """What landed after its window was computed; goes on from what an earlier check left."""
-        table = self.table(HEARTBEATS)
-        return Staleness(table, self.diffs(), windowing, lookback, checked)
-
-    def late(self, windowing: Windowing) -> LateHeartbeats:
-        """What first landed below the watermark."""
-        return LateHeartbeats(self.table(HEARTBEATS), windowing)
-
-    def checked(self) -> CheckedStore:
-        """What the last check of staleness left for the next."""
-        return CheckedStore(open_objects(self._settings))
-
     def log_witness(self) -> LogWitness:
         """How far the tracking log has come, noted outside of it."""
-        return LogWitness(open_objects(self._settings))
+        return LogWitness(self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""
-        return KeptWindows(open_objects(self._settings), windowing)
+        return KeptWindows(self.objects(), windowing)
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""

@@ -10,11 +10,13 @@ from pipeline.clock import Clock, iso
 from pipeline.durations import format_duration
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable
 from pipeline.lake.address import arrow_files, open_objects, table_uri
+from pipeline.lake.checked import CheckedStore
 from pipeline.lake.integrity import Integrity, Progress, WindowChecker
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
 from pipeline.lake.log_check import LogHealth, Untracked, check_log, relied_on, untracked
 from pipeline.lake.log_witness import what_to_do
 from pipeline.lake.orphans import Orphan, orphaned_files, orphaned_manifests, remove
+from pipeline.lake.staleness import Staleness
 from pipeline.lake.windowed import MANIFESTS
 from pipeline.settings import Settings
 from pipeline.windows import Window
@@ -136,7 +138,9 @@ class Surveyor:
             heartbeats=lake.heartbeats(),
             diffs=of_diffs,
             beside=[lake.table(STREAM_STATUS)],
-            staleness=lake.staleness(settings.windowing, settings.windows.lookback, lake.checked().newest()),
+            staleness=Staleness.of(
+                lake, settings.windowing, settings.windows.lookback, CheckedStore(lake.objects()).newest()
+            ),
             windowing=settings.windowing,
             lookback=settings.windows.lookback,
         )

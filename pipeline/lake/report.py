@@ -6,9 +6,11 @@ from datetime import datetime, timedelta
 
 from pipeline.clock import from_us
 from pipeline.lake.audit import Audit, audit
-from pipeline.lake.late import Late
+from pipeline.lake.checked import CheckedStore
+from pipeline.lake.late import Late, LateHeartbeats
 from pipeline.lake.layout import Lake
 from pipeline.lake.missed import Missed
+from pipeline.lake.staleness import Staleness
 from pipeline.lake.tables import data_files
 from pipeline.lake.tracking_log import TrackingLog
 from pipeline.watermark.standing import Standing
@@ -69,8 +71,10 @@ def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: date
     log = lake.tracking_log()
     newest = log.newest_decision()
     return Losses(
-        missed=lake.staleness(windowing, lookback, lake.checked().newest()).check(),
-        late=lake.late(windowing).since(late_since(None if newest is None else newest.decision.watermark, now)),
+        missed=Staleness.of(lake, windowing, lookback, CheckedStore(lake.objects()).newest()).check(),
+        late=LateHeartbeats.of(lake, windowing).since(
+            late_since(None if newest is None else newest.decision.watermark, now)
+        ),
         lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
     )
 

@@ -26,6 +26,7 @@ from pipeline.lake.checked import Checked
 from pipeline.lake.comparison import compared
 from pipeline.lake.delta_log import READERS, DeltaLog
 from pipeline.lake.diffs import HeartbeatDiffs
+from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.missed import Missed, Reach, StaleWindow, Unread, judged, with_later_copies
 from pipeline.lake.tables import LakeTable
 from pipeline.windows import Windowing
@@ -71,6 +72,11 @@ class Staleness:
         self._under_way: tuple[tuple[str, str], tuple[int, int], Look] | None = None
         self._computed: Mapping[str, int] = {}
         self._computed_at = (0, -1)
+
+    @classmethod
+    def of(cls, lake: Lake, windowing: Windowing, lookback: timedelta, checked: Checked | None = None) -> "Staleness":
+        """The check of a lake, going on from what an earlier one left."""
+        return cls(lake.table(HEARTBEATS), lake.diffs(), windowing, lookback, checked)
 
     def check(self) -> Missed:
         """What is missed and stale now. Raises LakeError."""

@@ -92,7 +92,7 @@ class History:
             table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
     def staleness(self) -> Staleness:
-        return self.lake.staleness(WINDOWING, LOOKBACK)
+        return Staleness.of(self.lake, WINDOWING, LOOKBACK)
 
     def truth(self) -> "Truth":
         """By brute force: every heartbeat's first version, against every computed window."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.lake.late import Late
+from pipeline.lake.late import Late, LateHeartbeats
 from pipeline.windows import Windowing
 from tests.lake.builders import Beat, columns_of, lake_in
 from tests.watermark.builders import START, at, seconds
@@ -15,7 +15,7 @@ WINDOWING = Windowing(length=seconds(60), first=START)
 
 def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_apart(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = lake.late(WINDOWING)
+    late = LateHeartbeats.of(lake, WINDOWING)
     assert late.since(START) == Late(START)
     lake.heartbeats().append(columns_of([Beat("a", 10), Beat("b", 70, publisher_id="own", message_id="m1")]))
     assert late.since(START) == Late(START, rows=2)
@@ -40,7 +40,7 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
 
 def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = lake.late(WINDOWING)
+    late = LateHeartbeats.of(lake, WINDOWING)
     lake.heartbeats().append(columns_of([Beat("a", 10, late=True)]))
     assert late.since(START).total == 1
     lake.heartbeats().append(columns_of([Beat("a", 10)]))
@@ -50,7 +50,7 @@ def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tm
 
 def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_nothing(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = lake.late(WINDOWING)
+    late = LateHeartbeats.of(lake, WINDOWING)
     for event in (10, 20, 3600):
         lake.heartbeats().append(columns_of([Beat("a", event, late=True)]))
     assert (late.since(START).total, late.since(at(3599)).total) == (3, 1)
@@ -62,7 +62,7 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
 
 def test_an_hour_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = lake_in(tmp_path)
-    late = lake.late(WINDOWING)
+    late = LateHeartbeats.of(lake, WINDOWING)
     lake.heartbeats().append(columns_of([Beat("a", 10, late=True)]))
     found = late.since(START)
 

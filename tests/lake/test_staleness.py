@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from pipeline.errors import ObjectMissing
 from pipeline.lake import arrivals, comparison, delta_log
 from pipeline.lake import staleness as staleness_module
-from pipeline.lake.checked import FOLDER, Checked
+from pipeline.lake.checked import FOLDER, Checked, CheckedStore
 from pipeline.lake.diffs import MANIFESTS
 from pipeline.lake.missed import Missed
+from pipeline.lake.staleness import Staleness
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, lake_of
 from tests.lake.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, UnderWay, copy_of, found_in, new_history
@@ -88,7 +89,7 @@ def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tup
                 case "compact":
                     history.compact()
                 case "restart":
-                    staleness = history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked)
+                    staleness = Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked)
                 case "vacuum" if not under_way:  # once all is checked, what compaction replaced may go
                     staleness.check()
                     history.compact()
@@ -326,7 +327,7 @@ def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(his
     (stale,) = staleness.check().stale
     assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
     assert "nobody can say any more" in stale.sentence
-    assert [one.window for one in history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check().stale] == [
+    assert [one.window for one in Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check().stale] == [
         WINDOWS[0]
     ]
     history.compute(0, 0)
@@ -342,10 +343,10 @@ def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_begi
     assert staleness.check().total == 1
     shutil.rmtree(history.folder / "lake" / "heartbeat_diffs")
     history.computed.clear()
-    assert history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check() == Missed()
+    assert Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check() == Missed()
     history.compute(0, 0)
     history.land([Beat("a", 30)])
-    assert found_in(history.lake.staleness(WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
+    assert found_in(Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
 
 
 def test_who_holds_both_tables_while_they_are_lost_and_begun_again_checks_the_new_ones(history: History) -> None:
@@ -378,12 +379,12 @@ def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
         history.compute(0, 1)
         history.land([Beat("a", 10, message_id="m1"), Beat("b", 70)])
         history.compact()
-        staleness, store = history.staleness(), history.lake.checked()
+        staleness, store = history.staleness(), CheckedStore(history.lake.objects())
         assert found_in(staleness.check()) == history.truth()
         assert staleness.checked is not None
         store.keep(staleness.checked)
         history.land([Beat("b", 75)])
-        restored = history.lake.staleness(WINDOWING, LOOKBACK, history.lake.checked().newest())
+        restored = Staleness.of(history.lake, WINDOWING, LOOKBACK, CheckedStore(history.lake.objects()).newest())
         assert restored.check().total == 2
         assert found_in(restored.check()) == history.truth()
 
@@ -403,7 +404,7 @@ def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands
 def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_over(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
-    staleness, store = history.staleness(), history.lake.checked()
+    staleness, store = history.staleness(), CheckedStore(history.lake.objects())
     assert store.newest() is None
     for event in (20, 30):
         history.land([Beat("a", event)])
@@ -412,17 +413,17 @@ def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_o
         store.keep(staleness.checked)
     assert store.newest() == staleness.checked
     (kept,) = (history.folder / "lake" / FOLDER).iterdir()  # the earlier one is gone
-    restored = history.lake.staleness(WINDOWING, LOOKBACK, history.lake.checked().newest())
+    restored = Staleness.of(history.lake, WINDOWING, LOOKBACK, CheckedStore(history.lake.objects()).newest())
     assert restored.check() == staleness.check()
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:40])
-    assert history.lake.checked().newest() is None
+    assert CheckedStore(history.lake.objects()).newest() is None
 
 
 def test_what_a_check_leaves_is_not_written_again_while_it_says_the_same(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
-    staleness, store = history.staleness(), history.lake.checked()
+    staleness, store = history.staleness(), CheckedStore(history.lake.objects())
     for number in range(3):
         history.land([Beat("a", 100 + number)])
         staleness.check()
