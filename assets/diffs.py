@@ -10,7 +10,7 @@ from assets.observed import GROUP, HEARTBEAT_DIFFS, HEARTBEATS, WATERMARK, colum
 from assets.partitions import window_partitions
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import TidemarkError, WindowExpired, WindowNotClosed
-from pipeline.lake.diffs import diff_schema
+from pipeline.lake.tables.diffs import diff_schema
 from pipeline.settings import Settings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows, refuse_open
 from pipeline.windows import Window

@@ -12,13 +12,13 @@ from assets.requests import UNFINISHED, pause_of
 from pipeline.clock import Clock, SystemClock, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
-from pipeline.lake.address import open_objects
+from pipeline.lake.store.address import open_objects
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.settings import DrainSettings, Settings
 from pipeline.spark.drain import Drain, Ended, Round
 from pipeline.spark.drain_reader import Side
 from pipeline.watermark.histogram import bucket_of
-from pipeline.watermark.standing import Standing
+from pipeline.watermark.state import Standing
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 from resources.spark import SparkResource

@@ -7,8 +7,8 @@ import dagster as dg
 
 from assets.dagster_events import prune_events, prune_runs
 from pipeline.clock import SystemClock
-from pipeline.lake.housekeeping import Chore, Housekeeper
 from pipeline.settings import Settings
+from pipeline.upkeep.housekeeping import Chore, Housekeeper
 
 HOUSEKEEPING = "housekeeping"
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 import pyarrow as pa
 
-from pipeline.lake.heartbeats import heartbeat_schema
-from pipeline.lake.log_codec import CELLS
-from pipeline.lake.quarantine import QUARANTINE
+from pipeline.lake.log.codec import CELLS
+from pipeline.lake.tables.heartbeats import heartbeat_schema
+from pipeline.lake.tables.quarantine import QUARANTINE
 from pipeline.settings import Settings
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")

@@ -12,9 +12,9 @@ from assets.silence import STREAM_STATUS, silence_report, stopped_result
 from pipeline.clock import SystemClock
 from pipeline.durations import parse_duration
 from pipeline.errors import TidemarkError
-from pipeline.lake.repair import Survey, Surveyor, findings
-from pipeline.lake.silence import WindowSilence
+from pipeline.quality.silence import WindowSilence
 from pipeline.settings import Settings
+from pipeline.upkeep.repair import Survey, Surveyor, findings
 from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource

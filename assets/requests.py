@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from assets.turns import Attempt, take_turn
-from pipeline.lake.diffs import HeartbeatDiffs
-from pipeline.lake.heartbeats import Heartbeats
-from pipeline.lake.kept_windows import KeptWindows
+from pipeline.lake.tables.diffs import HeartbeatDiffs
+from pipeline.lake.tables.heartbeats import Heartbeats
+from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.services.dagster_names import RANGE_END, RANGE_START
 from pipeline.windows import Window, Windowing, due
 

@@ -12,9 +12,9 @@ from assets.observed import GROUP, HEARTBEAT_DIFFS, column_schema
 from assets.partitions import window_partitions
 from pipeline.clock import iso
 from pipeline.errors import TidemarkError
-from pipeline.lake.silence import WindowSilence, silence_of
-from pipeline.lake.stream_status import STATUS, Kind
-from pipeline.lake.windowed import PARTITION
+from pipeline.lake.tables.stream_status import STATUS, Kind
+from pipeline.lake.tables.windowed import PARTITION
+from pipeline.quality.silence import WindowSilence, silence_of
 from pipeline.settings import Settings
 from pipeline.windows import Windowing
 from resources.lake import LakeResource

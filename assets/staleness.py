@@ -9,9 +9,9 @@ import dagster as dg
 from assets.checks import evaluation_of, late_result, lost_result, missed_result
 from assets.requests import attempts_of, pause_of, stale_request
 from pipeline.clock import EPOCH, SystemClock
-from pipeline.lake.audit import audit
-from pipeline.lake.missed import Missed
-from pipeline.lake.report import LOST_WITHIN, late_since
+from pipeline.quality.audit import audit
+from pipeline.quality.missed import Missed
+from pipeline.quality.report import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.windows import Window
 from resources.lake import LakeResource

@@ -9,12 +9,12 @@ from assets.observed import HEARTBEATS, WATERMARK, spec
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune, TidemarkError
-from pipeline.lake.tuning_reports import TuningReports
 from pipeline.settings import Settings
 from pipeline.tuning.page import page_of
 from pipeline.tuning.report import TuningReport, facts_of, sentences
+from pipeline.tuning.reports import TuningReports
 from pipeline.tuning.source import report_on_lake
-from pipeline.watermark.stream_disorder import StreamDisorder
+from pipeline.tuning.stream_disorder import StreamDisorder
 from resources.lake import LakeResource
 
 WATERMARK_TUNING = dg.AssetKey("watermark_tuning")

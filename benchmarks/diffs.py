@@ -16,8 +16,8 @@ from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import REGULAR
 from pipeline.clock import to_us
+from pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from pipeline.errors import ServiceFailed
-from pipeline.pubsub.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from pipeline.settings import Settings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
 

@@ -19,11 +19,11 @@ from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain
 from pipeline.clock import Clock, SystemClock, iso
 from pipeline.demo.comparison import Comparison, compare
 from pipeline.demo.source import Source
+from pipeline.demo.synthetic import Published
+from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.demo.workspace import USUAL_PORTS, free_port
 from pipeline.durations import format_duration, parse_duration
 from pipeline.errors import ServiceFailed
-from pipeline.pubsub.synthetic import Published
-from pipeline.pubsub.synthetic_beats import SyntheticSource
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
 from pipeline.settings import Settings, load_settings

@@ -15,16 +15,16 @@ from pyspark.sql import SparkSession
 
 from benchmarks.traffic import LIVE_RATE, REGULAR
 from pipeline.clock import SystemClock
+from pipeline.demo.synthetic import publish
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.layout import Lake
-from pipeline.lake.quarantine import Quarantine
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.heartbeats import Heartbeats
+from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from pipeline.pubsub.synthetic import publish
 from pipeline.services.emulator import choose_emulator
 from pipeline.services.processes import Supervisor
 from pipeline.services.spark_server import spark_server, token_environment

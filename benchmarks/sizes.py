@@ -10,10 +10,10 @@ from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
 from pipeline.clock import to_us, us
-from pipeline.lake.log_codec import encode
+from pipeline.lake.log.codec import encode
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.histogram import Histogram, Ints
-from pipeline.watermark.standing import Compacted, Standing
+from pipeline.watermark.state import Compacted, Standing
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 FLAT = 1.25

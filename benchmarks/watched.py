@@ -19,7 +19,7 @@ from pipeline.demo.source import Source
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.layout import Lake
-from pipeline.lake.report import LakeReport, read_report
+from pipeline.quality.report import LakeReport, read_report
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.services.processes import Running
 from pipeline.settings import Settings

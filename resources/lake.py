@@ -8,16 +8,16 @@ import dagster as dg
 
 from pipeline.clock import SystemClock
 from pipeline.heartbeat import FieldKind
-from pipeline.lake.checked import CheckedStore
-from pipeline.lake.diffs import HeartbeatDiffs
-from pipeline.lake.heartbeats import Heartbeats
-from pipeline.lake.kept_windows import KeptWindows
-from pipeline.lake.late import LateHeartbeats
 from pipeline.lake.layout import Lake
-from pipeline.lake.log_witness import LogWitness
-from pipeline.lake.quarantine import Quarantine
-from pipeline.lake.staleness import Staleness
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.log.witness import LogWitness
+from pipeline.lake.tables.diffs import HeartbeatDiffs
+from pipeline.lake.tables.heartbeats import Heartbeats
+from pipeline.lake.tables.kept_windows import KeptWindows
+from pipeline.lake.tables.quarantine import Quarantine
+from pipeline.quality.checked import CheckedStore
+from pipeline.quality.late import LateHeartbeats
+from pipeline.quality.staleness import Staleness
 from pipeline.settings import LakeSettings
 from pipeline.windows import Windowing
 

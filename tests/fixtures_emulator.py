@@ -16,7 +16,7 @@ from pipeline.errors import ToolMissing
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.services.emulator import choose_emulator
 from pipeline.settings import PubSubSettings
-from tests.emulator import running_emulator, running_own_pubsub
+from tests.official_emulator import running_emulator, running_own_pubsub
 
 
 def why_no_official_emulator() -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.clock import SystemClock
-from pipeline.pubsub.synthetic_beats import SyntheticSource
+from pipeline.demo.synthetic_beats import SyntheticSource
 from tests.chaos.house import House, is_a_setting, until, until_running, up
 from tests.chaos.plan import Target, Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play

@@ -15,11 +15,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.clock import from_us, to_us
+from pipeline.replay.replay import decide_again
+from pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.replay import decide_again
-from pipeline.watermark.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 START_US = to_us(datetime(2026, 11, 21, 12, tzinfo=UTC))

@@ -9,9 +9,9 @@ from rich.table import Table
 
 from pipeline.clock import iso
 from pipeline.durations import format_duration
-from pipeline.watermark.alternatives import TRIED, Alternative
-from pipeline.watermark.conditions import Outcome, rough
-from pipeline.watermark.explanation import Explanation
+from pipeline.watermark.explain.alternatives import TRIED, Alternative
+from pipeline.watermark.explain.conditions import Outcome, rough
+from pipeline.watermark.explain.explanation import Explanation
 
 MARKS = {
     Outcome.PASSED: "[green]✓[/]",

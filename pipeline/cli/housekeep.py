@@ -8,8 +8,8 @@ import typer
 
 from pipeline.cli.run import AsJson, wide_console
 from pipeline.clock import SystemClock
-from pipeline.lake.housekeeping import Housekeeper
 from pipeline.settings import load_settings
+from pipeline.upkeep.housekeeping import Housekeeper
 
 
 def housekeep(

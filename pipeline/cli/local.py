@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.durations import parse_duration
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.server import served
 from pipeline.errors import InvalidSettings
-from pipeline.local_pubsub.faults import Faults
-from pipeline.local_pubsub.model import PubSubModel
-from pipeline.local_pubsub.server import served
 from pipeline.services.emulator import is_loopback
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))

@@ -15,14 +15,14 @@ from pipeline.cli.run import AsJson, wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.durations import format_duration
 from pipeline.errors import CorruptObject, LakeError
-from pipeline.lake.diffs import PARTITION
-from pipeline.lake.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.layout import Lake
-from pipeline.lake.report import LakeReport, read_losses, read_report
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.diffs import PARTITION
+from pipeline.quality.report import LakeReport, read_losses, read_report
 from pipeline.settings import Settings, load_settings
-from pipeline.watermark.explanation import explain as explain_decision
-from pipeline.watermark.standing import Decided, Standing
+from pipeline.watermark.explain.explanation import explain as explain_decision
+from pipeline.watermark.state import Decided, Standing
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:

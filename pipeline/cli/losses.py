@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.lake.report import Losses
+from pipeline.quality.report import Losses
 
 
 def loss_facts(losses: Losses) -> dict[str, Any]:

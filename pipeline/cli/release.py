@@ -19,13 +19,13 @@ from pipeline.clock import SystemClock, from_us, iso, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
-from pipeline.lake.outstanding import Outstanding, landed_by_second, outstanding
+from pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import BUCKET_US, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.standing import Decided, Released, Standing
+from pipeline.watermark.state import Decided, Released, Standing
 from pipeline.windows import Window, Windowing
 
 LINES = 20

@@ -16,10 +16,10 @@ from pipeline.cli.run import duration, wide_console
 from pipeline.cli.windows import launch
 from pipeline.clock import Clock, SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
-from pipeline.lake.integrity import Progress as Tell
-from pipeline.lake.orphans import GRACE, Orphan
-from pipeline.lake.repair import Survey, Surveyor, findings
 from pipeline.settings import Settings, load_settings
+from pipeline.upkeep.integrity import Progress as Tell
+from pipeline.upkeep.orphans import GRACE, Orphan
+from pipeline.upkeep.repair import Survey, Surveyor, findings
 from pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0

@@ -13,13 +13,13 @@ from pipeline.cli.replay_lake import from_lake as derive_from_lake
 from pipeline.cli.replay_views import Watched, exact, facts_of, print_grid, progress_bar, sentences_of
 from pipeline.cli.run import AsJson, duration, wide_console
 from pipeline.durations import format_duration
-from pipeline.lake.decisions_file import write_decisions
-from pipeline.lake.traces import ParquetTrace
+from pipeline.replay.decisions_file import write_decisions
+from pipeline.replay.outcome import replayed
+from pipeline.replay.replay import decide_again
+from pipeline.replay.trace import extent_of, ticks_of
+from pipeline.replay.traces import ParquetTrace
 from pipeline.settings import load_settings
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.replay import decide_again
-from pipeline.watermark.replayed import replayed
-from pipeline.watermark.trace import extent_of, ticks_of
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)

@@ -25,15 +25,15 @@ from pipeline.cli.replay_views import (
 from pipeline.cli.run import wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError
-from pipeline.lake.decisions_file import write_decisions
 from pipeline.lake.layout import Lake
-from pipeline.lake.log_ticks import LakeLandings, recorded_ticks
+from pipeline.replay.decisions_file import write_decisions
+from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from pipeline.replay.outcome import Replayed, replayed
+from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.settings import Settings
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.replay import Tick, Verdict, decide_again, verify
-from pipeline.watermark.replayed import Replayed, replayed
-from pipeline.watermark.standing import Standing
+from pipeline.watermark.state import Standing
 
 
 def from_lake(

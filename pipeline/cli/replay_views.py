@@ -12,12 +12,12 @@ from rich.table import Table
 
 from pipeline.cli.look import words
 from pipeline.durations import format_duration
-from pipeline.lake.traces import ParquetTrace
+from pipeline.replay.outcome import Replayed
+from pipeline.replay.replay import Difference
+from pipeline.replay.trace import Batch
+from pipeline.replay.traces import ParquetTrace
 from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.replay import Difference
-from pipeline.watermark.replayed import Replayed
-from pipeline.watermark.standing import Decided
-from pipeline.watermark.trace import Batch
+from pipeline.watermark.state import Decided
 
 MEDIAN, MOST = 0.5, 0.99
 

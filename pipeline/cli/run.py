@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline.clock import SystemClock, iso
+from pipeline.demo.synthetic import publish as publish_synthetic
+from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.durations import parse_duration
 from pipeline.lake.layout import Lake
-from pipeline.lake.log_check import relied_on
 from pipeline.pubsub.connection import publisher_client
-from pipeline.pubsub.synthetic import publish as publish_synthetic
-from pipeline.pubsub.synthetic_beats import SyntheticSource
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import provision_here, start_stack
 from pipeline.settings import Settings, load_settings
+from pipeline.upkeep.log_check import relied_on
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 

@@ -13,9 +13,9 @@ from pipeline.cli.run import AsJson, wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
-from pipeline.lake.silence import silence_of
-from pipeline.lake.stream_status import Kind
-from pipeline.lake.streams import KnownStreams
+from pipeline.lake.tables.stream_status import Kind
+from pipeline.lake.tables.streams import KnownStreams
+from pipeline.quality.silence import silence_of
 from pipeline.settings import Settings, load_settings
 from pipeline.windows import Window
 

@@ -21,8 +21,8 @@ from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import at_most, percent, words
 from pipeline.tuning.report import TuningReport, facts_of, sentences
 from pipeline.tuning.source import report_on_lake, report_on_trace
-from pipeline.watermark.stream_disorder import StreamDisorder
-from pipeline.watermark.tuning import BANDS, Outcome, Recommendation, Variant
+from pipeline.tuning.stream_disorder import StreamDisorder
+from pipeline.tuning.sweep import BANDS, Outcome, Recommendation, Variant
 
 NAMED = 5
 """Streams on either side that are printed; the page and the JSON have more."""

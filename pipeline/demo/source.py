@@ -5,10 +5,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 from pipeline.clock import Clock
+from pipeline.demo.synthetic import CALL_TIMEOUT, Published, publish
+from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.errors import TidemarkError
 from pipeline.pubsub.connection import publisher_client
-from pipeline.pubsub.synthetic import CALL_TIMEOUT, Published, publish
-from pipeline.pubsub.synthetic_beats import SyntheticSource
 from pipeline.settings import Settings
 
 

@@ -4,15 +4,15 @@ from collections.abc import Mapping
 
 from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
-from pipeline.lake import diffs, heartbeats, quarantine
-from pipeline.lake.address import arrow_files, open_objects, storage_options, table_uri
-from pipeline.lake.kept_windows import KeptWindows
-from pipeline.lake.log_witness import LogWitness
-from pipeline.lake.objects import ObjectStore
-from pipeline.lake.stream_status import StreamStatus
-from pipeline.lake.streams import Streams
-from pipeline.lake.tables import LakeTable
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.log.witness import LogWitness
+from pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables import diffs, heartbeats, quarantine
+from pipeline.lake.tables.kept_windows import KeptWindows
+from pipeline.lake.tables.stream_status import StreamStatus
+from pipeline.lake.tables.streams import Streams
+from pipeline.lake.tables.table import LakeTable
 from pipeline.settings import LakeSettings
 from pipeline.windows import Windowing
 

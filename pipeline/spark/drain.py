@@ -21,9 +21,9 @@ from pipeline.clock import Clock, from_us
 from pipeline.durations import format_duration
 from pipeline.errors import ReadingUnavailable
 from pipeline.heartbeat import RejectionReason
-from pipeline.lake.landings import LandedBatches
-from pipeline.lake.objects import ObjectStore
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.landings import LandedBatches
 from pipeline.pubsub.backlog import Backlog
 from pipeline.pubsub.subscription import Acknowledged
 from pipeline.settings import Settings

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from pipeline.clock import SystemClock, to_us
 from pipeline.heartbeat import HeartbeatReader, MessageContract
-from pipeline.lake.address import open_objects
-from pipeline.lake.landings import LandedBatches
 from pipeline.lake.layout import Lake
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.tables.landings import LandedBatches
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription
 from pipeline.settings import LakeSettings, PubSubSettings

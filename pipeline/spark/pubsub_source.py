@@ -21,10 +21,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pipeline.clock import Clock, SystemClock, from_us, to_us
 from pipeline.errors import InvalidSettings, ObjectExists
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.address import open_objects
-from pipeline.lake.landings import FOLDER, LandedBatches, read_piece
 from pipeline.lake.layout import Lake
-from pipeline.lake.objects import ObjectStore
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
 from pipeline.spark.diffs import SPARK_TYPES

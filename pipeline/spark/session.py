@@ -5,7 +5,7 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from pipeline.errors import SparkUnreachable
-from pipeline.lake.address import spark_storage_config
+from pipeline.lake.store.address import spark_storage_config
 from pipeline.settings import Settings
 
 ANSWERS_WITHIN_SECONDS = 5.0

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from pipeline.clock import to_us, us
-from pipeline.lake.stream_status import Kind
+from pipeline.lake.tables.stream_status import Kind
 from pipeline.spark.diffs import moment
 
 DIFFS_READ = "stream_id string, event_time timestamp, gap_seconds double, missed_heartbeats bigint"

@@ -10,9 +10,9 @@ import numpy as np
 
 from pipeline.clock import Clock, from_us, to_us
 from pipeline.heartbeat import HeartbeatReader, Rejection, RejectionReason, read_payload
-from pipeline.lake.heartbeats import Heartbeats
-from pipeline.lake.quarantine import Quarantine
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.heartbeats import Heartbeats
+from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.subscription import Acknowledged, Subscription
 from pipeline.ticks.budget import Budget, batches
 from pipeline.ticks.judging import Payload, attributes_of, field_column, judge, publish_time_us

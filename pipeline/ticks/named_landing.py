@@ -16,9 +16,9 @@ import orjson
 from pipeline.clock import Clock, from_us, to_us
 from pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
 from pipeline.heartbeat import FieldKind, HeartbeatReader, RejectionReason
-from pipeline.lake.landings import encode_piece, manifest_name, piece_name
-from pipeline.lake.objects import ObjectStore
-from pipeline.lake.quarantine import Quarantine
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
+from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from pipeline.ticks.budget import Budget, batches
 from pipeline.ticks.landing import Keeper, Landed, SortedOut

@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.clock import Clock
 from pipeline.errors import ReadingUnavailable, SnapshotRefused
 from pipeline.heartbeat import HeartbeatReader, read_payload
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from pipeline.pubsub.subscription import Acknowledged, Subscription
 from pipeline.ticks.budget import Budget, batches
@@ -19,7 +19,7 @@ from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.standing import Beginning, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Snapshot, Standing
 
 
 @dataclass(frozen=True, slots=True)

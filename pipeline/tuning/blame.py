@@ -5,9 +5,9 @@ from itertools import accumulate
 from typing import Literal
 
 from pipeline.durations import format_duration
+from pipeline.tuning.disorder import Disorder
 from pipeline.tuning.phrases import percent, words
-from pipeline.watermark.disorder import Disorder
-from pipeline.watermark.stream_disorder import StreamDisorder
+from pipeline.tuning.stream_disorder import StreamDisorder
 
 FEW_STREAMS = 0.1
 """Of all streams: more than so many are not a few to blame."""

@@ -9,9 +9,9 @@ from pipeline.tuning import pictures
 from pipeline.tuning.blame import Side, beyond_band, fast_sentence, slow_sentence
 from pipeline.tuning.phrases import at_most, percent, stands, words
 from pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
+from pipeline.tuning.stream_disorder import StreamDisorder
 from pipeline.tuning.style import STYLE
-from pipeline.watermark.stream_disorder import StreamDisorder
-from pipeline.watermark.tuning import Outcome, Recommendation
+from pipeline.tuning.sweep import Outcome, Recommendation
 
 
 def page_of(report: TuningReport) -> str:

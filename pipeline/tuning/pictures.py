@@ -5,11 +5,11 @@ from itertools import pairwise
 
 from pipeline.durations import format_duration
 from pipeline.tuning.charts import Axis, Line, Mark, bar_chart, counts, line_chart, linear, shares, stretched
+from pipeline.tuning.disorder import Distribution
 from pipeline.tuning.phrases import at_most, percent, stands, words
 from pipeline.tuning.report import TuningReport
-from pipeline.watermark.disorder import Distribution
-from pipeline.watermark.stream_disorder import STEP_US
-from pipeline.watermark.tuning import Outcome, Variant
+from pipeline.tuning.stream_disorder import STEP_US
+from pipeline.tuning.sweep import Outcome, Variant
 
 Picture = tuple[str, list[tuple[str, str]], str, str]
 """Title, legend (style and name), the chart, a note."""

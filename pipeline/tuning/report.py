@@ -8,11 +8,11 @@ from typing import Any
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
 from pipeline.tuning.blame import fast_sentence, slow_sentence
+from pipeline.tuning.disorder import Disorder, Distribution
 from pipeline.tuning.phrases import at_most, percent, stands, words
-from pipeline.watermark.disorder import Disorder, Distribution
+from pipeline.tuning.stream_disorder import StreamDisorder
+from pipeline.tuning.sweep import BANDS, TARGETS, Material, Outcome, PolicyOf, Recommendation, Tuning, Variant, tune
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.stream_disorder import StreamDisorder
-from pipeline.watermark.tuning import BANDS, TARGETS, Material, Outcome, PolicyOf, Recommendation, Tuning, Variant, tune
 
 SHOWN_QUANTILE = 0.05
 """What the effect of `quantile` and of `frontier_quantile` is shown with, where they are not set."""

@@ -9,14 +9,14 @@ from pipeline.clock import iso, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune, TraceUnusable
 from pipeline.lake.layout import Lake
-from pipeline.lake.log_ticks import LakeLandings, recorded_ticks
-from pipeline.lake.traces import ParquetTrace
+from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Trace, extent_of, ticks_of
+from pipeline.replay.traces import ParquetTrace
 from pipeline.settings import Settings
+from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.report import TuningReport, make_report
-from pipeline.watermark.disorder import disorder_of
+from pipeline.tuning.sweep import BANDS, TARGETS, Material, Variant
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.trace import NEVER, NO_EVENT_TIME, Trace, extent_of, ticks_of
-from pipeline.watermark.tuning import BANDS, TARGETS, Material, Variant
 
 NO_SLACK = timedelta(0)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from pipeline.clock import SystemClock
+from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.durations import parse_duration
-from pipeline.pubsub.synthetic_beats import SyntheticSource
 from pipeline.services.spark_server import token_environment
 from tests.chaos.house import is_a_setting
 from tests.chaos.plan import Trouble, plan_of

@@ -14,7 +14,7 @@ import psutil
 from pipeline.clock import Clock
 from pipeline.demo.workspace import free_port
 from pipeline.lake.layout import Lake
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.services.processes import Supervisor, listens
 from pipeline.services.stack import dagster_environment, dagster_services
 from pipeline.settings import Settings

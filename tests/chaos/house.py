@@ -18,8 +18,8 @@ from pipeline.clock import SystemClock
 from pipeline.demo.comparison import Comparison, compare
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
-from pipeline.lake.report import LakeReport, read_report
 from pipeline.pubsub.connection import publisher_client
+from pipeline.quality.report import LakeReport, read_report
 from pipeline.services.processes import STATE_FILE
 from pipeline.settings import Settings
 

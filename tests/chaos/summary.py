@@ -9,7 +9,7 @@ from rich.table import Table
 
 from benchmarks.watched import RunOfDrain, Ticks
 from pipeline.demo.comparison import Comparison
-from pipeline.pubsub.synthetic import Published
+from pipeline.demo.synthetic import Published
 from tests.chaos.faults import Incident
 from tests.chaos.plan import SERVICES, Plan
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from pipeline.demo.comparison import Comparison
-from pipeline.pubsub.synthetic import Published
+from pipeline.demo.synthetic import Published
 from tests.chaos.faults import Incident
 from tests.chaos.house import House, is_alive
 from tests.chaos.plan import SPELL_GAP_SECONDS, Plan, Target, Trouble, plan_of, without

@@ -21,8 +21,8 @@ from typer.main import get_command
 from pipeline.cli.app import app
 from pipeline.clock import SystemClock, iso
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.diffs import DiffRun
 from pipeline.lake.layout import Lake
+from pipeline.lake.tables.diffs import DiffRun
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription
@@ -30,7 +30,7 @@ from pipeline.settings import Settings, load_settings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
-from tests.emulator import free_port
+from tests.official_emulator import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")

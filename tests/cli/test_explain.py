@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from pipeline.cli.app import app
 from pipeline.clock import iso
 from pipeline.errors import LakeError
-from pipeline.lake.disk import DiskObjects
-from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from pipeline.lake.store.disk import DiskObjects
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Released, Snapshot
+from pipeline.watermark.state import Beginning, Released, Snapshot
 from tests.watermark.builders import at, published, reading
 
 STRAGGLER = 50.25

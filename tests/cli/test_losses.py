@@ -8,12 +8,12 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.cli.losses import loss_details, loss_facts
-from pipeline.lake.report import read_losses
+from pipeline.quality.report import read_losses
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Decided, Snapshot
+from pipeline.watermark.state import Beginning, Decided, Snapshot
 from tests.lake.builders import Beat
-from tests.lake.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
+from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published
 
 

@@ -17,11 +17,11 @@ from pipeline.cli import release
 from pipeline.cli.app import app
 from pipeline.clock import iso
 from pipeline.errors import LakeError, ReadingUnavailable
-from pipeline.lake.log_ticks import recorded_ticks
+from pipeline.replay.log_ticks import recorded_ticks
+from pipeline.replay.replay import verify
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
-from pipeline.watermark.replay import verify
-from pipeline.watermark.standing import Lost, Released
+from pipeline.watermark.state import Lost, Released
 from pipeline.windows import Windowing
 from tests.ticks.fakes import World
 from tests.watermark.builders import START, at

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.cli.test_cli import Place, Said
-from tests.emulator import free_port
-from tests.lake.staleness_history import WINDOWS
-from tests.lake.test_integrity import House, cut, noted
+from tests.official_emulator import free_port
+from tests.quality.staleness_history import WINDOWS
+from tests.upkeep.test_integrity import House, cut, noted
 
 CONFIG = """\
 [windows]

@@ -17,16 +17,16 @@ from pipeline.cli.app import app
 from pipeline.clock import ManualClock, from_us, to_us
 from pipeline.errors import LakeError, TidemarkError, TraceUnusable
 from pipeline.lake.layout import Lake
+from pipeline.replay.replay import decide_again
+from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from pipeline.settings import LakeSettings
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.replay import decide_again
-from pipeline.watermark.standing import Compacted, Decided
-from pipeline.watermark.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
+from pipeline.watermark.state import Compacted, Decided
 from tests.lake.builders import Beat, columns_of
-from tests.lake.test_log_ticks import record
+from tests.replay.exact_rule import exact_late
+from tests.replay.test_log_ticks import record
+from tests.replay.traces import Held, sparse, steady, straggler, write_trace
 from tests.watermark.builders import START_US, at, seconds
-from tests.watermark.exact_rule import exact_late
-from tests.watermark.traces import Held, sparse, steady, straggler, write_trace
 
 COLUMNS = {
     "tick_time": "timestamp[us, tz=UTC]",

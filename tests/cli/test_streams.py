@@ -13,7 +13,7 @@ from pipeline.cli.app import app
 from pipeline.clock import iso
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
-from pipeline.lake.stream_status import Kind
+from pipeline.lake.tables.stream_status import Kind
 from tests.lake.builders import lake_in
 from tests.lake.test_streams import KEYS, WINDOWS, beats, put
 

@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
+from pipeline.replay.trace import NEVER
 from pipeline.settings import load_settings
-from pipeline.watermark.trace import NEVER
-from tests.tuning_lake import ending_before, record
-from tests.watermark.tuning_traces import MemoryTrace, Source
+from tests.tuning.tuning_lake import ending_before, record
+from tests.tuning.tuning_traces import MemoryTrace, Source
 
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
 CONFIG = """\

@@ -12,8 +12,8 @@ from assets.silence import STREAM_STATUS
 from assets.tuning import WATERMARK_TUNING
 from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind
-from pipeline.lake.diffs import diff_schema
-from pipeline.lake.heartbeats import heartbeat_schema
+from pipeline.lake.tables.diffs import diff_schema
+from pipeline.lake.tables.heartbeats import heartbeat_schema
 from pipeline.settings import LENGTHS, MessageSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
 from resources.pubsub import PubSubResource
 

@@ -18,9 +18,9 @@ from pipeline.lake.layout import Lake
 from pipeline.settings import LakeSettings, PubSubSettings, Settings, SparkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Decided
+from pipeline.watermark.state import Beginning, Decided
 from tests.dagster.house import beats_between, settings_of
-from tests.emulator import free_port
+from tests.official_emulator import free_port
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -18,7 +18,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.standing import Decided, Snapshot, Standing
+from pipeline.watermark.state import Decided, Snapshot, Standing
 from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
 from tests.watermark.builders import ints
 

@@ -13,11 +13,11 @@ from assets.definitions import build_definitions
 from assets.housekeeping import HOUSEKEEPING
 from assets.observed import HEARTBEATS, WATERMARK
 from pipeline.clock import SystemClock
-from pipeline.lake.tracking_log import entry_name
+from pipeline.lake.log.tracking_log import entry_name
 from pipeline.settings import LakeSettings, Settings
 from pipeline.settings_sections import HousekeepingSettings
 from tests.lake.builders import Beat, lake_in
-from tests.lake.staleness_history import History
+from tests.quality.staleness_history import History
 
 NOW = SystemClock().now()
 OLD = timedelta(days=3)

@@ -12,9 +12,9 @@ from assets.observed import HEARTBEAT_DIFFS
 from assets.repair import REPAIR
 from assets.silence import FEW_STOPPED, STREAM_STATUS
 from pipeline.clock import SystemClock
-from pipeline.lake.integrity import Fault
-from pipeline.lake.repair import Survey, Surveyor
 from pipeline.settings import LakeSettings, SparkSettings
+from pipeline.upkeep.integrity import Fault
+from pipeline.upkeep.repair import Survey, Surveyor
 from tests.dagster.house import forget_caches
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
 

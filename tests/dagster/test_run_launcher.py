@@ -21,7 +21,7 @@ from dagster._core.workspace.load_target import GrpcServerTarget
 from pipeline.services.processes import listens
 from resources.run_launcher import WatchedRunLauncher
 from tests.dagster import waiting_job
-from tests.emulator import HOST, free_port
+from tests.official_emulator import HOST, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 60

@@ -12,9 +12,9 @@ import pytest
 
 import resources.pubsub
 from pipeline.clock import SystemClock
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.server import served as serve_pubsub
 from pipeline.errors import ReadingUnavailable
-from pipeline.local_pubsub.model import PubSubModel
-from pipeline.local_pubsub.server import served as serve_pubsub
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.settings import PubSubSettings, Settings

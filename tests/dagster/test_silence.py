@@ -10,7 +10,7 @@ import pytest
 from assets.definitions import COMPUTE_WINDOWS, build_definitions
 from assets.observed import HEARTBEAT_DIFFS
 from assets.silence import FEW_STOPPED, STREAM_STATUS, stopped_result, stream_status_asset
-from pipeline.lake.silence import WindowSilence
+from pipeline.quality.silence import WindowSilence
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector

@@ -11,15 +11,15 @@ from assets import staleness as staleness_module
 from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import ManualClock
-from pipeline.lake import delta_log
+from pipeline.lake.tables import delta_log
 from pipeline.settings import CheckSettings, LakeSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Decided
+from pipeline.watermark.state import Beginning, Decided
 from tests.dagster.house import Ticking, forget_caches, keys
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
-from tests.lake.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
+from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, seconds
 
 

@@ -12,8 +12,8 @@ from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
 from pipeline.settings import LakeSettings, PubSubSettings, Settings, TuneSettings, WatermarkSettings
-from tests.tuning_lake import ending_before, record
-from tests.watermark.tuning_traces import Source
+from tests.tuning.tuning_lake import ending_before, record
+from tests.tuning.tuning_traces import Source
 
 SLOW = Source(seconds=600, rate=20, streams=200, slow=1, slow_by=45, left=0)
 

@@ -12,11 +12,11 @@ import pytest
 from deltalake import write_deltalake
 
 from pipeline.demo.comparison import Comparison, compare
+from pipeline.demo.truth import SCHEMA
 from pipeline.heartbeat import FieldKind, RejectionReason
-from pipeline.lake.diffs import diff_schema
-from pipeline.lake.heartbeats import heartbeat_schema
-from pipeline.lake.quarantine import QUARANTINE
-from pipeline.pubsub.truth import SCHEMA
+from pipeline.lake.tables.diffs import diff_schema
+from pipeline.lake.tables.heartbeats import heartbeat_schema
+from pipeline.lake.tables.quarantine import QUARANTINE
 
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)

@@ -10,7 +10,7 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
-from pipeline.lake.address import spark_storage_config, table_uri
+from pipeline.lake.store.address import spark_storage_config, table_uri
 from pipeline.settings import LakeSettings
 
 

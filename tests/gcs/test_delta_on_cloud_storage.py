@@ -11,7 +11,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from pipeline.lake.address import storage_options, table_uri
+from pipeline.lake.store.address import storage_options, table_uri
 from pipeline.settings import LakeSettings
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import XmlProxy

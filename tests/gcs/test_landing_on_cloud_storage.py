@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lake.landings import FOLDER, LandedBatches, manifest_name
+from pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
 from pipeline.settings import LakeSettings
 from pipeline.ticks.named_landing import NamedLanding, landed_under
 from tests.ticks.fakes import Crash

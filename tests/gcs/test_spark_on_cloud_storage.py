@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lake.address import open_objects
+from pipeline.lake.store.address import open_objects
 from pipeline.settings import LakeSettings
 from tests.gcs.tools import gcs_connector
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pipeline.lake.address import open_objects
+from pipeline.lake.store.address import open_objects
 from pipeline.settings import LakeSettings
 
 pytestmark = pytest.mark.gcs

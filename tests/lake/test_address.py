@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lake.address import open_objects, spark_storage_config, storage_options, table_uri
+from pipeline.lake.store.address import open_objects, spark_storage_config, storage_options, table_uri
 from pipeline.settings import LakeSettings
 
 ENDPOINT = "http://127.0.0.1:4443"

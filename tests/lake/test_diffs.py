@@ -13,9 +13,9 @@ from deltalake import CommitProperties
 
 from pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
 from pipeline.heartbeat import FieldKind
-from pipeline.lake import windowed
-from pipeline.lake.diffs import COMMIT_ATTEMPTS, DiffRun, Fence, HeartbeatDiffs, Replaced
 from pipeline.lake.layout import Lake
+from pipeline.lake.tables import windowed
+from pipeline.lake.tables.diffs import COMMIT_ATTEMPTS, DiffRun, Fence, HeartbeatDiffs, Replaced
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import CorruptObject
-from pipeline.lake.disk import DiskObjects
-from pipeline.lake.history import decision_in_force, first_decision, standing_before
-from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
+from pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from pipeline.lake.store.disk import DiskObjects
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Compacted, Entry, Snapshot
+from pipeline.watermark.state import Beginning, Compacted, Entry, Snapshot
 from tests.watermark.builders import LONG_AGO, at, published, reading
 
 

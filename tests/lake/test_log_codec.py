@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from pipeline.clock import to_us
 from pipeline.errors import CorruptObject
-from pipeline.lake.log_codec import CELLS, _cells, _histogram_facts, _write, decode, encode
+from pipeline.lake.log.codec import CELLS, _cells, _histogram_facts, _write, decode, encode
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Cell, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
 from tests.watermark.builders import at, bounded, histogram_of, message_lists, published, reading, rejected_lists
 
 NAME = "tracking/log/000000000007.parquet"

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
-from pipeline.lake import log_packing
-from pipeline.lake.address import open_objects
-from pipeline.lake.disk import DiskObjects
-from pipeline.lake.history import decision_in_force, standing_before
-from pipeline.lake.log_archive import LogArchive
-from pipeline.lake.log_check import check_log
-from pipeline.lake.log_packing import LogPacking, Packed
-from pipeline.lake.log_ticks import recorded_ticks
-from pipeline.lake.objects import ObjectStore
-from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.lake.log import packing as log_packing
+from pipeline.lake.log.archive import LogArchive
+from pipeline.lake.log.history import decision_in_force, standing_before
+from pipeline.lake.log.packing import LogPacking, Packed
+from pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.disk import DiskObjects
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.replay.log_ticks import recorded_ticks
+from pipeline.replay.replay import verify
 from pipeline.settings import LakeSettings
+from pipeline.upkeep.log_check import check_log
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.replay import verify
-from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
 from tests.watermark.builders import at, published, reading
 
 TICKS = 40

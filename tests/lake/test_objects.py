@@ -24,10 +24,10 @@ from pipeline.errors import (
     ObjectExists,
     ObjectMissing,
 )
-from pipeline.lake.address import open_objects
-from pipeline.lake.disk import TEMPORARY, DiskObjects
-from pipeline.lake.gcs import CloudStorageObjects
-from pipeline.lake.objects import ObjectStore
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.disk import TEMPORARY, DiskObjects
+from pipeline.lake.store.gcs import CloudStorageObjects
+from pipeline.lake.store.objects import ObjectStore
 from pipeline.settings import LakeSettings
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from pipeline.clock import from_us
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 from pipeline.heartbeat import FieldKind
-from pipeline.lake import tables
-from pipeline.lake.address import open_objects
-from pipeline.lake.heartbeats import Extent
 from pipeline.lake.layout import Lake
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.tables import table as tables
+from pipeline.lake.tables.heartbeats import Extent
 from pipeline.settings import LakeSettings
 from tests.lake.builders import Beat, columns_of, lake_in, lake_of
 from tests.watermark.builders import START_US, at

@@ -10,15 +10,15 @@ import pytest
 
 from pipeline.cli.run import forget
 from pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
-from pipeline.lake.address import open_objects
-from pipeline.lake.diffs import DiffRun
-from pipeline.lake.disk import DiskObjects
-from pipeline.lake.objects import ObjectStore
-from pipeline.lake.tracking_log import ATTEMPTS, TrackingLog, entry_name
+from pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.disk import DiskObjects
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.diffs import DiffRun
 from pipeline.settings import LakeSettings
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
 from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
 

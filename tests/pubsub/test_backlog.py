@@ -14,7 +14,7 @@ from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PulledBatch
 from pipeline.settings import PubSubSettings, Settings
-from tests.emulator import HOST, free_port
+from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send, subscription_of
 
 CLOCK = SystemClock()

@@ -18,7 +18,7 @@ from pipeline.pubsub.monitoring import (
     Undelivered,
     monitoring_client,
 )
-from tests.emulator import free_port
+from tests.official_emulator import free_port
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
 
 BASE = "heartbeats-base"

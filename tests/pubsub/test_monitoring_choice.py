@@ -14,8 +14,8 @@ import resources.pubsub
 from pipeline.clock import ManualClock, SystemClock
 from pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.disk import DiskObjects
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.store.disk import DiskObjects
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
 from pipeline.pubsub.choice import AutoBacklog
 from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, MonitoringBacklog

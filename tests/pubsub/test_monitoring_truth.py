@@ -20,7 +20,7 @@ from pipeline.watermark.decision import Reason
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
-from pipeline.watermark.standing import Beginning, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Snapshot, Standing
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 
 NEVER = datetime.max.replace(tzinfo=UTC)

@@ -15,7 +15,7 @@ from pipeline.heartbeat import MessageContract
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import ProvisionReport, provision
 from pipeline.settings import PubSubSettings, Settings
-from tests.emulator import HOST, free_port
+from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send
 
 CONTRACT: MessageContract = Settings().contract

@@ -13,7 +13,7 @@ import pytest
 from pipeline.clock import SystemClock
 from pipeline.errors import ServiceFailed
 from pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
-from tests.emulator import HOST, free_port
+from tests.official_emulator import HOST, free_port
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"

@@ -13,7 +13,7 @@ from pipeline.services import emulator
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
 from pipeline.settings import PubSubSettings, Settings
-from tests.emulator import free_port
+from tests.official_emulator import free_port
 
 
 @dataclass

@@ -7,15 +7,16 @@ from datetime import datetime
 from typing import Any
 
 from pipeline.errors import ObjectExists, ReadingUnavailable
-from pipeline.lake import log_codec, tracking_log
-from pipeline.lake.log_packing import LogPacking
-from pipeline.lake.tracking_log import TrackingLog, entry_name
+from pipeline.lake.log import codec as log_codec
+from pipeline.lake.log import tracking_log
+from pipeline.lake.log.packing import LogPacking
+from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.standing import Compacted, Decided, Entry, Standing
+from pipeline.watermark.state import Compacted, Decided, Entry, Standing
 from pipeline.windows import Window
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of

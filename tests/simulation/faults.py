@@ -124,10 +124,10 @@ AS_IT_IS = Planted("as it is")
 
 ESTIMATOR = "pipeline.watermark.estimator"
 ZERO = timedelta(0)
-STANDING = "pipeline.watermark.standing"
+STANDING = "pipeline.watermark.state"
 HISTOGRAM = "pipeline.watermark.histogram.Histogram"
-LOG = "pipeline.lake.tracking_log"
-PACKING = "pipeline.lake.log_packing.LogPacking"
+LOG = "pipeline.lake.log.tracking_log"
+PACKING = "pipeline.lake.log.packing.LogPacking"
 
 
 def _patched(name: str, found_within: int, where: Callable[[Plan], bool], target: str, replacement: Any) -> Planted:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
-from pipeline.lake import log_codec
-from pipeline.watermark.standing import Entry, Standing
+from pipeline.lake.log import codec as log_codec
+from pipeline.watermark.state import Entry, Standing
 
 Row = dict[str, Any]
 
@@ -46,7 +46,7 @@ class Codec:
         self._entries: dict[bytes, Entry] = {}
 
     def encode(self, entry: Entry, writer: str) -> bytes:
-        """As `pipeline.lake.log_codec.encode`."""
+        """As `pipeline.lake.log.codec.encode`."""
         if self._real:
             return log_codec.encode(entry, writer)
         content = f"{len(self._entries)} by {writer}".encode()
@@ -54,7 +54,7 @@ class Codec:
         return content
 
     def decode(self, content: bytes, name: str) -> Entry:
-        """As `pipeline.lake.log_codec.decode`."""
+        """As `pipeline.lake.log.codec.decode`."""
         if content not in self._entries:
             self._entries[content] = log_codec.decode(content, name)
         return self._entries[content]

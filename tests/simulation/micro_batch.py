@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pipeline.clock import from_us, to_us, us
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.windows import Window, due, runs_of_neighbours
 from tests.simulation.lake import Outside, Row, Table, fail_if
 from tests.simulation.plan import LOOKBACK, WINDOWING

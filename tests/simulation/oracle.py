@@ -14,7 +14,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.standing import Beginning, Decided, Entry, Released, Snapshot
+from pipeline.watermark.state import Beginning, Decided, Entry, Released, Snapshot
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan

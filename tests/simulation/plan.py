@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Literal
 
 from pipeline.clock import MICROSECOND
+from pipeline.emulator.faults import Faults
 from pipeline.heartbeat import MessageContract
-from pipeline.local_pubsub.faults import Faults
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing

@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from pipeline.clock import ManualClock, from_us, iso
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.log_archive import Stretch
-from pipeline.lake.tracking_log import FOLDER as LOG
-from pipeline.lake.tracking_log import SUFFIX, TrackingLog
-from pipeline.local_pubsub.faults import Faults
-from pipeline.local_pubsub.model import PubSubModel
+from pipeline.lake.log.archive import Stretch
+from pipeline.lake.log.tracking_log import FOLDER as LOG
+from pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
-from pipeline.watermark.standing import Standing
+from pipeline.watermark.state import Standing
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Folds, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
@@ -155,7 +155,7 @@ class Simulation:
 
     @contextmanager
     def _world_in_place(self) -> Iterator[None]:
-        module, packing = "pipeline.lake.tracking_log", "pipeline.lake.log_packing"
+        module, packing = "pipeline.lake.log.tracking_log", "pipeline.lake.log.packing"
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
             stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))

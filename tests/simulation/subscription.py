@@ -5,10 +5,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from pipeline.clock import ManualClock
+from pipeline.emulator.errors import DeadlineExceeded, NotFound, Refused, Transient
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel
 from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
-from pipeline.local_pubsub.errors import DeadlineExceeded, NotFound, Refused, Transient
-from pipeline.local_pubsub.faults import Faults
-from pipeline.local_pubsub.model import PubSubModel
 from pipeline.pubsub.backlog import A_MESSAGE, LIFETIME
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.watermark.readings import Reading

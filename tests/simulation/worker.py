@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clock import MICROSECOND
+from pipeline.emulator.errors import ModelError
 from pipeline.errors import TidemarkError
-from pipeline.lake.log_packing import LogPacking
-from pipeline.lake.tracking_log import TrackingLog
-from pipeline.local_pubsub.errors import ModelError
-from pipeline.watermark.standing import Released
+from pipeline.lake.log.packing import LogPacking
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.watermark.state import Released
 from tests.simulation.lake import WorkersObjects, WorkersTable
 from tests.simulation.oracle import Broken
 from tests.simulation.subscription import WorkersBacklog, WorkersSubscription

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from pipeline.clock import SystemClock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake import layout
-from pipeline.lake.address import open_objects
-from pipeline.lake.disk import DiskObjects
 from pipeline.lake.layout import Lake
-from pipeline.lake.objects import ObjectStore
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.disk import DiskObjects
+from pipeline.lake.store.objects import ObjectStore
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.settings import DrainSettings, LakeSettings, MessageSettings, PubSubSettings, Settings

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.lake.objects import ObjectStore
+from pipeline.lake.store.objects import ObjectStore
 from pipeline.spark.pubsub_source import Connections, PubSubDataSource
 
 STEPS = ("before create .parquet", "before create .json", "after create .json", "before read .parquet")

@@ -11,7 +11,7 @@ from pipeline.services.processes import ServiceSpec, Supervisor, listens
 from pipeline.services.spark_server import TOKEN, spark_server
 from pipeline.settings import Settings, SparkSettings
 from pipeline.spark.java import java_home
-from tests.emulator import HOST, free_port
+from tests.official_emulator import HOST, free_port
 
 READY_WITHIN_SECONDS = 90
 SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)

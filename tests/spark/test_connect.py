@@ -17,7 +17,7 @@ from pipeline.services.processes import Supervisor
 from pipeline.services.spark_server import TOKEN, is_ours_to_start, spark_server
 from pipeline.settings import Settings, SparkSettings
 from pipeline.spark.session import check_answers
-from tests.emulator import free_port
+from tests.official_emulator import free_port
 from tests.spark.beats import diffs
 from tests.spark.connect_client import BEATS
 

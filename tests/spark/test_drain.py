@@ -20,7 +20,7 @@ from pipeline.spark.drain import Ended, Round, at_once
 from pipeline.spark.drain_reader import Side
 from pipeline.ticks.landing import Landed
 from pipeline.ticks.tracking import Persisted
-from pipeline.watermark.standing import Snapshot
+from pipeline.watermark.state import Snapshot
 from tests.spark.drains import drained, read_and_die, settings_of, small_drain
 from tests.spark.dying_source import deaths, ordain
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, PubSubWorld

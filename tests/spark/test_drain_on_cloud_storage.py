@@ -7,7 +7,7 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
-from pipeline.lake.address import open_objects
+from pipeline.lake.store.address import open_objects
 from pipeline.settings import LakeSettings, PubSubSettings
 from pipeline.spark.drain import Ended
 from tests.spark.drains import drained, settings_of, small_drain

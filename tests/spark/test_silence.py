@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.stream_status import STATUS
+from pipeline.lake.tables.stream_status import STATUS
 from pipeline.spark.diffs import heartbeat_diffs
 from pipeline.spark.silence import stream_status
 from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PERIOD, Beat, at, frame

@@ -17,12 +17,12 @@ from google.pubsub_v1 import PubsubMessage
 from pipeline.clock import ManualClock, from_us, to_us
 from pipeline.errors import PubSubError, ReadingUnavailable
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract
-from pipeline.lake.address import open_objects
-from pipeline.lake.heartbeats import Heartbeats
 from pipeline.lake.layout import Lake
-from pipeline.lake.objects import ObjectStore
-from pipeline.lake.quarantine import Quarantine
-from pipeline.lake.tracking_log import TrackingLog
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.heartbeats import Heartbeats
+from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.settings import LakeSettings
 from pipeline.ticks.budget import Budget
@@ -31,7 +31,7 @@ from pipeline.ticks.tracking import Tracked, track
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.standing import Entry, Snapshot
+from pipeline.watermark.state import Entry, Snapshot
 from tests.watermark.builders import START, at
 
 FIELDS = {"load": FieldKind.NUMBER}

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, PubSubUnreachable
 from pipeline.heartbeat import RejectionReason
-from pipeline.lake.tracking_log import entry_name
+from pipeline.lake.log.tracking_log import entry_name
 from pipeline.ticks.budget import Budget
 from tests.ticks.fakes import World, to_written
 from tests.watermark.builders import at

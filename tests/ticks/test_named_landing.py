@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import CorruptObject, LakeFull, LandingOver
-from pipeline.lake.landings import LandedBatches, manifest_name, read_piece
-from pipeline.lake.objects import ObjectStore
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
 from pipeline.settings import LakeSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import SortedOut, Tables

@@ -17,13 +17,13 @@ from pipeline.errors import (
     SnapshotRefused,
 )
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.tracking_log import entry_name
+from pipeline.lake.log.tracking_log import entry_name
 from pipeline.pubsub.backlog import LIFETIME
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.tracking import histogram_of
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Decided, Snapshot
+from pipeline.watermark.state import Beginning, Decided, Snapshot
 from tests.ticks.fakes import AMPLE, CONTRACT, Crash, FakeTopic, World
 from tests.watermark.builders import at
 

@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.replay.trace import extent_of, ticks_of
+from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import percent, stands, words
 from pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
 from pipeline.tuning.report import TuningReport, facts_of, make_report, recommendation_sentence, sentences, variants_of
-from pipeline.watermark.disorder import disorder_of
+from pipeline.tuning.sweep import Material, Variant
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.trace import extent_of, ticks_of
-from pipeline.watermark.tuning import Material, Variant
+from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
-from tests.watermark.tuning_traces import SECOND_US, MemoryTrace, Source
 
 ROOT = Path(__file__).parents[2]
 PRESENT = Policy()

@@ -2,13 +2,13 @@
 
 from datetime import datetime
 
-from pipeline.lake.log_codec import decode, encode
+from pipeline.lake.log.codec import decode, encode
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.explanation import Explanation, explain
+from pipeline.watermark.explain.explanation import Explanation, explain
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.standing import Beginning, Entry, Released, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Entry, Released, Snapshot, Standing
 from tests.watermark.builders import at, reading
 
 

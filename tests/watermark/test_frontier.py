@@ -12,7 +12,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate, frontier_of
 from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Beginning, Compacted, Decided, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Decided, Snapshot, Standing
 from tests.watermark.builders import (
     EVERY_SECOND,
     LONG_AGO,

@@ -13,7 +13,7 @@ import pytest
 from pipeline.clock import to_us
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Compacted, Standing
+from pipeline.watermark.state import Compacted, Standing
 from tests.watermark.builders import START_US, Times, at, beats, histogram_of, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.standing import Compacted, Lost, Released, Snapshot, Standing
+from pipeline.watermark.state import Compacted, Lost, Released, Snapshot, Standing
 from tests.watermark.builders import at, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 

@@ -18,7 +18,7 @@ from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
-from pipeline.watermark.standing import Beginning, Compacted, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, Standing
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading
 
 SECOND_US = 1_000_000

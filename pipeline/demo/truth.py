@@ -1,0 +1,128 @@
+"""The truth that the synthetic source leaves: one row for each published message, as Parquet."""
+
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.clock import to_us
+from pipeline.demo.synthetic_beats import FIRST_BROKEN, KINDS, NUMBER, REASONS, STATUSES, Rows
+from pipeline.errors import LakeUnwritable
+from pipeline.heartbeat import RejectionReason
+
+SCHEMA = pa.schema(
+    [
+        pa.field("stream_id", pa.string()),  # null where the message carries none
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null where the message carries none that can be read
+        pa.field("heartbeat_id", pa.string()),  # copies share it
+        pa.field("temperature", pa.float64()),  # null where it is null or of another type
+        pa.field("status", pa.string()),  # null where it is absent
+        pa.field("kind", pa.string()),  # heartbeat, duplicate, or the code for which it belongs in quarantine
+        pa.field("message_id", pa.string()),
+        pa.field("published_at", pa.timestamp("us", tz="UTC")),  # the publisher's clock, just before it was sent
+        pa.field("payload", pa.binary()),
+        pa.field("attributes", pa.string()),  # a JSON object
+    ]
+)
+
+ROW_GROUP = 50_000
+"""Rows that are gathered before they are written."""
+
+
+class TruthFile:
+    """A Parquet file that is complete once the block is left, whatever ended it. Raises LakeUnwritable."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._gathered: list[Any] = []
+        self._rows = 0
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._path, SCHEMA, compression="zstd")
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._flush()
+            self._writer.close()
+        except OSError as failure:
+            raise self._unwritable(failure) from failure
+
+    def add(
+        self,
+        rows: Rows,
+        attributes: list[dict[str, str]],
+        payloads: list[bytes],
+        message_ids: list[str],
+        published_at: datetime,
+    ) -> None:
+        """Add the messages of one request, in order."""
+        self._gathered.append(truth_of(rows, attributes, payloads, message_ids, published_at))
+        self._rows += len(rows)
+        if self._rows >= ROW_GROUP:
+            try:
+                self._flush()
+            except OSError as error:
+                raise self._unwritable(error) from error
+
+    def _flush(self) -> None:
+        if self._gathered:
+            gathered, self._gathered, self._rows = self._gathered, [], 0
+            self._writer.write_table(pa.Table.from_batches(gathered, SCHEMA), row_group_size=ROW_GROUP * 2)
+
+    def _unwritable(self, error: OSError) -> LakeUnwritable:
+        return LakeUnwritable(f"the truth cannot be written to {self._path}: {error}; free some space, or name another")
+
+
+def truth_of(
+    rows: Rows,
+    attributes: list[dict[str, str]],
+    payloads: list[bytes],
+    message_ids: list[str],
+    published_at: datetime,
+) -> Any:
+    """What the messages say, as a record batch of `SCHEMA`, from the rows that they were composed from."""
+    kind = rows["kind"]
+    no_time = _is(kind, RejectionReason.NO_EVENT_TIME) | _is(kind, RejectionReason.UNREADABLE_EVENT_TIME)
+    no_stream = _is(kind, RejectionReason.NO_STREAM_ID)
+    no_payload = _is(kind, RejectionReason.UNREADABLE_PAYLOAD)
+    no_number = no_payload | (rows["temperature_form"] != NUMBER)
+    status = pa.array(STATUSES, pa.string()).take(pa.array(rows["status"], mask=no_payload))
+    streams = [f"stream-{stream:05d}" for stream in rows["stream"].tolist()]
+    ids = [
+        f"{stream}-{event_ms}" if healthy else f"{stream}-{event_ms}-broken"
+        for stream, event_ms, healthy in zip(
+            rows["stream"].tolist(), rows["event_ms"].tolist(), (kind < FIRST_BROKEN).tolist(), strict=True
+        )
+    ]
+    columns = [
+        pa.array(streams, pa.string(), mask=no_stream),
+        pa.array(rows["event_ms"] * 1000, pa.timestamp("us", tz="UTC"), mask=no_time),
+        pa.array(ids, pa.string()),
+        pa.array(rows["temperature"], pa.float64(), mask=no_number),
+        status,
+        pa.array(KINDS, pa.string()).take(pa.array(kind)),
+        pa.array(message_ids, pa.string()),
+        pa.array(np.full(len(rows), to_us(published_at)), pa.timestamp("us", tz="UTC")),
+        pa.array(payloads, pa.binary()),
+        pa.array([orjson.dumps(carried).decode() for carried in attributes], pa.string()),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def _is(kind: NDArray[np.uint8], reason: RejectionReason) -> NDArray[np.bool_]:
+    matches: NDArray[np.bool_] = kind == FIRST_BROKEN + REASONS.index(reason)
+    return matches

@@ -1,0 +1,167 @@
+"""Topics and subscriptions by name, and the faults that any call may meet."""
+
+import random
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from pipeline.clock import to_us
+from pipeline.emulator.errors import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.outstanding import Outstanding
+from pipeline.emulator.snapshots import Journal, Snapshot
+
+RETENTION = timedelta(days=7)
+"""How long an unacknowledged message is kept, unless the subscription says otherwise."""
+
+DELETED_TOPIC = "_deleted-topic_"
+"""What the service calls the topic of a subscription whose topic is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What is told of a subscription. `config` is the caller's own."""
+
+    name: str
+    topic: str
+    ack_deadline: timedelta
+    retention: timedelta
+    retain_acked_messages: bool
+    config: Any
+
+
+class State:
+    """A subscription's own."""
+
+    def __init__(self, told: Subscription, tag: str, rng: random.Random) -> None:
+        self.told = told
+        self.tag = tag
+        self.outstanding = Outstanding(tag, rng)
+        self.retained: dict[int, Any] = {}  # acknowledged, and kept for a seek; in the order of acknowledgement
+        self.readings: list[datetime] = []  # when the last snapshots expired
+
+
+class Catalogue:
+    """What exists, and the calls that create it, look it up and delete it. Names are any text, unique among its kind.
+
+    `faults` may be replaced at any time. Every call may raise `Transient` errors if they say so.
+    """
+
+    def __init__(self, rng: random.Random, faults: Faults) -> None:
+        self.faults = faults
+        self._rng = rng
+        self._topics: dict[str, Any] = {}
+        self._subscriptions: dict[str, State] = {}
+        self._snapshots: dict[str, tuple[Snapshot, Journal]] = {}
+        self._next_tag = 1
+        self._newest_publish_us = 0
+
+    def create_topic(self, name: str, config: Any = None) -> None:
+        """Raises AlreadyExists."""
+        self._before()
+        if name in self._topics:
+            raise AlreadyExists(f"topic {name} exists already")
+        self._topics[name] = config
+        self._after()
+
+    def get_topic(self, name: str) -> Any:
+        """The config that it was created with. Raises NotFound."""
+        self._before()
+        return self._topic(name)
+
+    def list_topics(self) -> dict[str, Any]:
+        """The config of each, by name."""
+        self._before()
+        return dict(self._topics)
+
+    def delete_topic(self, name: str) -> None:
+        """Its subscriptions stay, with what they have. Raises NotFound."""
+        self._before()
+        self._topic(name)
+        del self._topics[name]
+        for state in self._subscriptions.values():
+            if state.told.topic == name:
+                state.told = replace(state.told, topic=DELETED_TOPIC)
+        self._after()
+
+    def create_subscription(
+        self,
+        name: str,
+        topic: str,
+        *,
+        ack_deadline: timedelta,
+        retention: timedelta = RETENTION,
+        retain_acked_messages: bool = False,
+        config: Any = None,
+        at: datetime,
+    ) -> None:
+        """It is given what is published from now on, with publish times of at least `at`.
+
+        Raises AlreadyExists, NotFound (the topic).
+        """
+        self._before()
+        if name in self._subscriptions:
+            raise AlreadyExists(f"subscription {name} exists already")
+        self._topic(topic)
+        told = Subscription(name, topic, ack_deadline, retention, retain_acked_messages, config)
+        self._subscriptions[name] = State(told, f"s{self._next_tag}", self._rng)
+        self._next_tag += 1
+        self._newest_publish_us = max(self._newest_publish_us, to_us(at))
+        self._after()
+
+    def get_subscription(self, name: str) -> Subscription:
+        """Raises NotFound."""
+        self._before()
+        return self._state(name).told
+
+    def list_subscriptions(self, topic: str | None = None) -> list[Subscription]:
+        """All, or those of a topic (raises NotFound)."""
+        self._before()
+        if topic is not None:
+            self._topic(topic)
+        return [state.told for state in self._subscriptions.values() if topic in (None, state.told.topic)]
+
+    def update_subscription(self, changed: Subscription) -> None:
+        """Replace what is told of the subscription of that name; its messages stay. Raises NotFound."""
+        self._before()
+        self._state(changed.name).told = changed
+        self._after()
+
+    def delete_subscription(self, name: str) -> None:
+        """Its messages are gone; snapshots of it stay. Raises NotFound."""
+        self._before()
+        self._state(name)
+        del self._subscriptions[name]
+        self._after()
+
+    # For the model, which is built on this
+
+    def _topic(self, name: str) -> Any:
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise NotFound(f"there is no topic {name}") from None
+
+    def _state(self, name: str) -> State:
+        try:
+            return self._subscriptions[name]
+        except KeyError:
+            raise NotFound(f"there is no subscription {name}") from None
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self._rng.random() < chance
+
+    def _before(self) -> None:
+        """The faults that end a call before it has done anything."""
+        faults = self.faults
+        if self._happens(faults.unavailable):
+            raise Unavailable("no answer (a fault); nothing was done")
+        if self._happens(faults.deadline_exceeded):
+            raise DeadlineExceeded("no answer in time (a fault); nothing was done")
+        if self._happens(faults.throttled):
+            raise Throttled("too many requests (a fault); nothing was done")
+
+    def _after(self, also: float = 0.0) -> None:
+        """The faults that lose the answer of a call that has done its work."""
+        if self._happens(self.faults.answer_lost) or self._happens(also):
+            raise Unavailable("the answer was lost (a fault); it took effect")

@@ -1,0 +1,125 @@
+"""What the service refuses before it looks at any state, with the limits of its documentation ("Quotas and limits").
+
+Each check raises Invalid, which names the limit and what is over it.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pipeline.emulator.errors import Invalid
+from pipeline.emulator.model import RETENTION
+
+MESSAGES_PER_PUBLISH = 1000
+BYTES_PER_PUBLISH = 10_000_000
+ATTRIBUTES = 100
+KEY_BYTES = 256
+VALUE_BYTES = 1024
+ORDERING_KEY_BYTES = 1024
+BYTES_OF_IDS = 524_288
+"""Of a request that acknowledges or extends."""
+
+ACK_DEADLINE = timedelta(seconds=10)
+"""Of a subscription that does not say."""
+
+RETENTION_AT_LEAST = timedelta(minutes=10)
+RETENTION_AT_MOST = timedelta(days=31)
+
+ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+
+
+def resource(kind: str, name: str) -> str:
+    """A full name, `projects/PROJECT/KIND/ID`."""
+    parts = name.split("/")
+    if len(parts) != 4 or parts[0] != "projects" or not parts[1] or parts[2] != kind:
+        raise Invalid(f"{name!r} is not a name such as projects/PROJECT/{kind}/ID")
+    if not ID.fullmatch(parts[3]) or parts[3].lower().startswith("goog"):
+        raise Invalid(
+            f"{name!r}: the id {parts[3]!r} must have 3 to 255 letters, digits or -_.~+%, begin with a letter, and not "
+            "with goog"
+        )
+    return name
+
+
+def project(name: str) -> str:
+    """A project's full name, `projects/PROJECT`; returns what the names in it begin with."""
+    if not re.fullmatch(r"projects/[^/]+", name):
+        raise Invalid(f"{name!r} is not a name such as projects/PROJECT")
+    return f"{name}/"
+
+
+def publishable(request: Any) -> None:
+    """A publish request's messages."""
+    messages = request.messages
+    if not messages:
+        raise Invalid("there is no message to publish")
+    if len(messages) > MESSAGES_PER_PUBLISH:
+        raise Invalid(f"{len(messages)} messages in one request: at most {MESSAGES_PER_PUBLISH}")
+    if (size := request.ByteSize()) > BYTES_PER_PUBLISH:
+        raise Invalid(f"a request of {size} bytes: at most {BYTES_PER_PUBLISH}")
+    for message in messages:
+        attributes = message.attributes
+        if not attributes and not message.data:
+            raise Invalid("a message must have data or at least one attribute")
+        # A message shorter than the longest key has no key or value that is too long: nothing more to look at.
+        if attributes and ("" in attributes or message.ByteSize() > KEY_BYTES):
+            _attributes(attributes)
+        if message.ordering_key and len(message.ordering_key.encode()) > ORDERING_KEY_BYTES:
+            raise Invalid(f"an ordering key of more than {ORDERING_KEY_BYTES} bytes")
+
+
+def _attributes(attributes: Any) -> None:
+    if len(attributes) > ATTRIBUTES:
+        raise Invalid(f"{len(attributes)} attributes on a message: at most {ATTRIBUTES}")
+    for key, value in attributes.items():
+        if not key or len(key.encode()) > KEY_BYTES:
+            raise Invalid(f"an attribute's key must have 1 to {KEY_BYTES} bytes, not {len(key.encode())}")
+        if len(value.encode()) > VALUE_BYTES:
+            raise Invalid(f"the attribute {key!r} has a value of more than {VALUE_BYTES} bytes")
+
+
+def ack_ids(ids: Sequence[str]) -> None:
+    """The acknowledgement ids of one request."""
+    if not ids:
+        raise Invalid("there is no acknowledgement id")
+    if sum(map(len, ids)) > BYTES_OF_IDS:
+        raise Invalid(f"more than {BYTES_OF_IDS} bytes of acknowledgement ids in one request")
+
+
+def extension(seconds: int) -> int:
+    """For how long a lease may be extended, in seconds."""
+    if not 0 <= seconds <= 600:
+        raise Invalid(f"ack_deadline_seconds = {seconds}: it is 0 to 600")
+    return seconds
+
+
+def ack_deadline(seconds: int) -> timedelta:
+    """A subscription's own; 0 is the default."""
+    if not seconds:
+        return ACK_DEADLINE
+    if not 10 <= seconds <= 600:
+        raise Invalid(f"ack_deadline_seconds = {seconds}: it is 10 to 600")
+    return timedelta(seconds=seconds)
+
+
+def retention(subscription: Any) -> timedelta:
+    """How long a subscription keeps messages."""
+    if not subscription.HasField("message_retention_duration"):
+        return RETENTION
+    try:
+        duration: timedelta = subscription.message_retention_duration.ToTimedelta()
+    except (OverflowError, ValueError) as error:
+        raise Invalid(f"message_retention_duration is no duration: {error}") from error
+    if not RETENTION_AT_LEAST <= duration <= RETENTION_AT_MOST:
+        raise Invalid(f"message_retention_duration = {duration}: it is 10 minutes to 31 days")
+    return duration
+
+
+def moment(name: str, timestamp: Any) -> datetime:
+    """A time of a request, in UTC."""
+    try:
+        found: datetime = timestamp.ToDatetime(UTC)
+    except ValueError as error:
+        raise Invalid(f"{name} is no time: {error}") from error
+    return found

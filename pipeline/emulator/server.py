@@ -1,0 +1,146 @@
+"""The model over gRPC, on loopback alone."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from google.pubsub_v1 import types
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.emulator.errors import (
+    AlreadyExists,
+    DeadlineExceeded,
+    Invalid,
+    ModelError,
+    NotFound,
+    Refused,
+    Throttled,
+    Unavailable,
+)
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.publisher import PublisherService
+from pipeline.emulator.shared import Shared
+from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
+from pipeline.errors import ServiceFailed
+
+logger = logging.getLogger(__name__)
+
+CALLS_AT_ONCE = PULLS_WAIT_AT_MOST + 64
+"""Threads. A pull that waits for messages occupies one."""
+
+REQUEST_BYTES = 20_000_000
+"""Twice what a publish request may have: what is too large is refused by name, not by the transport."""
+
+STATUS: Mapping[type[ModelError], grpc.StatusCode] = {
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    Throttled: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Unavailable: grpc.StatusCode.UNAVAILABLE,
+}
+
+NOT_SERVED = {
+    "google.pubsub.v1.Publisher": ("UpdateTopic", "DetachSubscription"),
+    "google.pubsub.v1.Subscriber": ("ModifyPushConfig",),
+}
+
+
+@contextmanager
+def served(
+    model: PubSubModel | None = None, *, host: str = "127.0.0.1", port: int = 0, clock: Clock | None = None
+) -> Iterator[str]:
+    """Serve the model for as long as the block runs; gives `host:port`. Port 0 takes a free one.
+
+    Assumption: `host` is loopback (there is no authentication), and nobody else touches the model meanwhile, its
+    `faults` apart. Raises ServiceFailed where the port is taken.
+    """
+    name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
+    shared = Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
+    pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="pubsub")
+    options = (
+        ("grpc.so_reuseport", 0),  # else a second server would take the port without a word, and half of the calls
+        ("grpc.max_receive_message_length", REQUEST_BYTES),
+        ("grpc.max_send_message_length", -1),
+    )
+    server = grpc.server(pool, handlers=handlers(shared), options=options)
+    try:
+        bound = server.add_insecure_port(f"{name}:{port}")
+    except RuntimeError as error:
+        raise ServiceFailed(f"nothing can listen at {name}:{port}: {error}; is the port taken?") from error
+    server.start()
+    try:
+        yield f"{name}:{bound}"
+    finally:
+        shared.close()
+        server.stop(grace=None).wait()
+        pool.shutdown()
+
+
+def handlers(shared: Shared) -> list[Any]:
+    """The two services for gRPC, in plain protobuf: the installed package has no generated servicers."""
+    publisher, subscriber = PublisherService(shared), SubscriberService(shared)
+    methods: dict[str, dict[str, tuple[Any, Callable[[Any, Any], Any]]]] = {
+        "google.pubsub.v1.Publisher": {
+            "CreateTopic": (types.Topic, publisher.create_topic),
+            "GetTopic": (types.GetTopicRequest, publisher.get_topic),
+            "ListTopics": (types.ListTopicsRequest, publisher.list_topics),
+            "DeleteTopic": (types.DeleteTopicRequest, publisher.delete_topic),
+            "ListTopicSubscriptions": (types.ListTopicSubscriptionsRequest, publisher.list_topic_subscriptions),
+            "ListTopicSnapshots": (types.ListTopicSnapshotsRequest, publisher.list_topic_snapshots),
+            "Publish": (types.PublishRequest, publisher.publish),
+        },
+        "google.pubsub.v1.Subscriber": {
+            "CreateSubscription": (types.Subscription, subscriber.create_subscription),
+            "GetSubscription": (types.GetSubscriptionRequest, subscriber.get_subscription),
+            "UpdateSubscription": (types.UpdateSubscriptionRequest, subscriber.update_subscription),
+            "ListSubscriptions": (types.ListSubscriptionsRequest, subscriber.list_subscriptions),
+            "DeleteSubscription": (types.DeleteSubscriptionRequest, subscriber.delete_subscription),
+            "Pull": (types.PullRequest, subscriber.pull),
+            "Acknowledge": (types.AcknowledgeRequest, subscriber.acknowledge),
+            "ModifyAckDeadline": (types.ModifyAckDeadlineRequest, subscriber.modify_ack_deadline),
+            "CreateSnapshot": (types.CreateSnapshotRequest, subscriber.create_snapshot),
+            "GetSnapshot": (types.GetSnapshotRequest, subscriber.get_snapshot),
+            "ListSnapshots": (types.ListSnapshotsRequest, subscriber.list_snapshots),
+            "UpdateSnapshot": (types.UpdateSnapshotRequest, subscriber.update_snapshot),
+            "DeleteSnapshot": (types.DeleteSnapshotRequest, subscriber.delete_snapshot),
+            "Seek": (types.SeekRequest, subscriber.seek),
+        },
+    }
+    found = []
+    for service, table in methods.items():
+        served = {name: _unary(request.pb(), method) for name, (request, method) in table.items()}
+        for name in NOT_SERVED[service]:
+            served[name] = grpc.unary_unary_rpc_method_handler(_not_served(name))
+        if service.endswith("Subscriber"):
+            served["StreamingPull"] = grpc.stream_stream_rpc_method_handler(_not_served("StreamingPull"))
+        found.append(grpc.method_handlers_generic_handler(service, served))
+    return found
+
+
+def _unary(request: Any, method: Callable[[Any, Any], Any]) -> Any:
+    def answer(given: Any, context: Any) -> Any:
+        try:
+            return method(given, context)
+        except ModelError as error:
+            return context.abort(STATUS[type(error)], str(error))
+
+    return grpc.unary_unary_rpc_method_handler(answer, request.FromString, _serialized)
+
+
+def _serialized(answer: Any) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+
+
+def _not_served(name: str) -> Callable[[Any, Any], Any]:
+    instead = "use unary pulls" if name == "StreamingPull" else "it has what tidemark uses"
+
+    def answer(_: Any, context: Any) -> Any:
+        return context.abort(grpc.StatusCode.UNIMPLEMENTED, f"tidemark's own Pub/Sub has no {name}: {instead}")
+
+    return answer

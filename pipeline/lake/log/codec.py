@@ -1,0 +1,219 @@
+"""The tracking log's entries as Parquet, exact in both directions.
+
+A histogram is a table of cells, a decision a table of one row, so that any Parquet reader can look at them; the
+kind of entry, and what belongs to no cell, is in the file's metadata. A digest of the whole file, in the file,
+tells any damage: Parquet's own checksums leave out the metadata.
+"""
+
+import hashlib
+import io
+from dataclasses import fields
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
+
+from pipeline.errors import CorruptObject
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Cell, Histogram
+from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Released, Snapshot, Standing
+
+MOMENT = pa.timestamp("us", tz="UTC")
+CELLS = pa.schema(
+    [
+        pa.field("publish_bucket", MOMENT, nullable=False),
+        pa.field("event_bucket", MOMENT),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("min_event_time", MOMENT),
+        pa.field("first_publish_time", MOMENT, nullable=False),
+        pa.field("last_publish_time", MOMENT, nullable=False),
+        pa.field("published_in", pa.int64(), nullable=False),
+    ]
+)
+"""Buckets by their start; a cell without event times counts rejected messages."""
+
+PUBLISH_RANGE, PUBLISHED_IN = ("first_publish_time", "last_publish_time"), "published_in"
+
+KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
+SEALED = b"sha256:"
+OPEN_SEAL = SEALED + b"0" * 64
+
+_DECIDED = TypeAdapter(Decided)
+_CELL = TypeAdapter(Cell | None)
+_STANDING_FACTS = TypeAdapter(dict[str, Any])
+
+
+def encode(entry: Entry, writer: str) -> bytes:
+    """An entry as the content of an object. `writer` makes equal entries of two writers differ."""
+    match entry:
+        case Snapshot():
+            return _write(_cells(entry.histogram), "histogram", _histogram_facts(entry.histogram), writer)
+        case Compacted():
+            standing = entry.standing
+            facts = _histogram_facts(standing.histogram) | {
+                "decided": None if standing.decided is None else _DECIDED.dump_python(standing.decided, mode="json"),
+                "complete_from": _text(standing.complete_from),
+                "pruned_before": standing.pruned_before,
+                "reading_violations": standing.reading_violations,
+                "is_missing_entries": standing.is_missing_entries,
+                "watermark_at_least": _text(standing.watermark_at_least),
+                "passed": _CELL.dump_python(standing.passed, mode="json"),
+                "released_before": _text(standing.released_before),
+            }
+            return _write(_cells(standing.histogram), "compacted", facts, writer)
+        case Decided():
+            facts = {"decided": _DECIDED.dump_python(entry, mode="json")}
+            return _write(_decision_row(entry), "decision", facts, writer)
+        case Beginning():
+            table = pa.table({"complete_from": pa.array([entry.complete_from], MOMENT)})
+            return _write(table, "beginning", {}, writer)
+        case Lost():
+            floor = pa.array([entry.watermark_at_least], MOMENT)
+            return _write(pa.table({"what": [entry.what], "watermark_at_least": floor}), "lost", {}, writer)
+        case Released():
+            moments = {name: pa.array([getattr(entry, name)], MOMENT) for name in ("before", "at")}
+            return _write(pa.table({**moments, "by": [entry.by]}), "released", {}, writer)
+
+
+def decode(content: bytes, name: str) -> Entry:
+    """The entry that was encoded. Raises CorruptObject, which says what to do, for anything else."""
+    try:
+        if _sealed(content) != content:
+            raise ValueError("its bytes are not those that were written")
+        table = pq.read_table(pa.BufferReader(content), use_threads=False, pre_buffer=False)
+        metadata = table.schema.metadata or {}
+        return _entry(metadata[KIND].decode(), table, _STANDING_FACTS.validate_json(metadata[FACTS]))
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        raise CorruptObject(
+            f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
+            "backup, or, where there is none, run `tidemark forget <number>`: the watermark then holds until base "
+            "has landed everything that the entry may have known"
+        ) from error
+
+
+def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
+    match kind:
+        case "histogram":
+            return Snapshot(_histogram(table, facts))
+        case "compacted":
+            decided = facts["decided"]
+            return Compacted(
+                Standing(
+                    histogram=_histogram(table, facts),
+                    decided=None if decided is None else _DECIDED.validate_python(decided),
+                    complete_from=_moment(facts["complete_from"]),
+                    pruned_before=facts["pruned_before"],
+                    reading_violations=facts["reading_violations"],
+                    is_missing_entries=facts["is_missing_entries"],
+                    watermark_at_least=_moment(facts["watermark_at_least"]),
+                    # Entries from before these were known lack them.
+                    passed=_CELL.validate_python(facts.get("passed")),
+                    released_before=_moment(facts.get("released_before")),
+                )
+            )
+        case "decision":
+            return _DECIDED.validate_python(facts["decided"])
+        case "beginning":
+            return Beginning(table["complete_from"][0].as_py())
+        case "lost":
+            return Lost(table["what"][0].as_py(), table["watermark_at_least"][0].as_py())
+        case "released":
+            return Released(*(table[name][0].as_py() for name in ("before", "at", "by")))
+        case _:
+            raise ValueError(f"an unknown kind of entry, {kind!r}")
+
+
+def _cells(histogram: Histogram) -> pa.Table:
+    valid = histogram.event_bucket != NO_EVENT
+    event_us = np.where(valid, histogram.event_bucket, 0) * BUCKET_US
+    columns = [
+        pa.array(histogram.publish_bucket * BUCKET_US, pa.int64()).cast(MOMENT),
+        pa.array(event_us, pa.int64(), mask=~valid).cast(MOMENT),
+        pa.array(histogram.count, pa.int64()),
+        pa.array(np.where(valid, histogram.min_event_us, 0), pa.int64(), mask=~valid).cast(MOMENT),
+        pa.array(histogram.first_publish_us, pa.int64()).cast(MOMENT),
+        pa.array(histogram.last_publish_us, pa.int64()).cast(MOMENT),
+        pa.array(histogram.published_in, pa.int64()),
+    ]
+    return pa.table(columns, schema=CELLS)
+
+
+def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
+    return {"newest_publish_us": histogram.newest_publish_us, "oldest_event_us": histogram.oldest_event_us}
+
+
+def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
+    table = _with_what_was_not_kept(table)
+    publish, event, count, minimum, first, last, published_in = (
+        table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
+    )
+    valid = event.is_valid().to_numpy(zero_copy_only=False)
+    return Histogram(
+        publish_bucket=publish.to_numpy() // BUCKET_US,
+        event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, NO_EVENT),
+        count=count.to_numpy().copy(),
+        min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
+        first_publish_us=first.to_numpy().copy(),
+        last_publish_us=last.to_numpy().copy(),
+        published_in=published_in.to_numpy().copy(),
+        newest_publish_us=facts["newest_publish_us"],
+        oldest_event_us=facts["oldest_event_us"],
+    )
+
+
+def _with_what_was_not_kept(table: pa.Table) -> pa.Table:
+    """Cells of older entries with the columns of today. Where publish times were not kept, their buckets' last moment
+    stands for both, so that a bucket is in every band that touches it, and before a moment only when all of it is; no
+    slot is said to be occupied."""
+    if PUBLISH_RANGE[0] not in table.column_names:
+        last_us = pa.array(table["publish_bucket"].cast(pa.int64()).to_numpy() + BUCKET_US - 1).cast(MOMENT)
+        for name in PUBLISH_RANGE:
+            table = table.append_column(CELLS.field(name), last_us)
+    if PUBLISHED_IN not in table.column_names:
+        none = pa.array(np.zeros(len(table), dtype=np.int64))
+        table = table.append_column(CELLS.field(PUBLISHED_IN), none)
+    return table
+
+
+def _decision_row(entry: Decided) -> pa.Table:
+    """The decision's plain values as columns, for readers of the charts; what is nested is in the metadata."""
+    decision = entry.decision
+    row: dict[str, Any] = {}
+    for column in fields(Decision):
+        value = getattr(decision, column.name)
+        if value is None or isinstance(value, datetime | timedelta | int | str):
+            row[column.name] = value
+    row["reason"] = str(decision.reason)
+    row["base_oldest_unacked"] = None if decision.base is None else decision.base.oldest_unacked
+    row["tracking_oldest_unacked"] = None if decision.tracking is None else decision.tracking.oldest_unacked
+    lag = row.pop("recent_lag", None)
+    row["recent_lag_seconds"] = None if lag is None else lag.total_seconds()
+    types = {"reason": pa.string(), "messages_in_band": pa.int64(), "recent_lag_seconds": pa.float64()}
+    names = [name for name in row if name not in ("base", "tracking", "pin")]
+    return pa.table({name: pa.array([row[name]], types.get(name, MOMENT)) for name in names})
+
+
+def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
+    metadata = {KIND: kind, FACTS: _STANDING_FACTS.dump_json(facts), WRITER: writer, SEAL: OPEN_SEAL}
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
+    return _sealed(sink.getvalue())
+
+
+def _sealed(content: bytes) -> bytes:
+    """A file with the digest of itself, taken with an open seal, in the seal's place near its end."""
+    place = content.rindex(SEALED)  # ValueError without one
+    before, after = content[:place], content[place + len(OPEN_SEAL) :]
+    digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()
+    return before + SEALED + digest.encode() + after
+
+
+def _text(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _moment(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

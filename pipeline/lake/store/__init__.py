@@ -1,0 +1,1 @@
+"""Objects by name: files of a folder, or of a bucket in Cloud Storage."""

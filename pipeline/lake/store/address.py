@@ -1,0 +1,86 @@
+"""What the lake's address means to each library that reads or writes there."""
+
+import json
+
+import pyarrow.fs as pafs
+
+from pipeline.lake.store.disk import DiskObjects, make_folder
+from pipeline.lake.store.gcs import LOCAL_PROJECT, CloudStorageObjects
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.settings import LakeSettings
+
+
+def open_objects(lake: LakeSettings) -> ObjectStore:
+    """The lake's objects: files of a folder, or of a bucket.
+
+    Raises LakeUnwritable for a bucket when there are no credentials. Makes no request.
+    """
+    if lake.folder is not None:
+        return DiskObjects(lake.folder)
+    return CloudStorageObjects(lake.uri, lake.endpoint)
+
+
+def table_uri(lake: LakeSettings, name: str) -> str:
+    """Where the Delta table or the folder `name` is: an absolute path, or `gs://…`."""
+    if lake.folder is not None:
+        return str(lake.folder.absolute() / name)
+    return f"{lake.uri}/{name}"
+
+
+def storage_options(lake: LakeSettings) -> dict[str, str]:
+    """What `deltalake` is to be told beside a table's address."""
+    return delta_storage_options(lake.uri, lake.endpoint)
+
+
+def delta_storage_options(uri: str, endpoint: str | None) -> dict[str, str]:
+    """Nothing for a folder, and for the service, which finds the default credentials itself.
+
+    A server on loopback is named inside a key that asks for no token: with `google_skip_signature` instead,
+    writes would still look for a metadata server.
+    """
+    if endpoint is None or not uri.startswith("gs:"):
+        return {}
+    key = {
+        "gcs_base_url": endpoint.rstrip("/"),
+        "disable_oauth": True,
+        "client_email": "",
+        "private_key": "",
+        "private_key_id": "",
+    }
+    return {"google_service_account_key": json.dumps(key), "allow_http": "true"}
+
+
+def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
+    """Spark's settings for a bucket, given that Google's `gcs-connector` is among its JARs; none for a folder."""
+    if lake.folder is not None:
+        return {}
+    hadoop = {
+        "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",  # Hadoop 3.5 brings another one
+        "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
+        "fs.gs.block.size": str(64 << 20),  # Hadoop 3.5 writes "64m" there, which the connector cannot read
+    }
+    if lake.endpoint is None:
+        hadoop |= {"fs.gs.auth.type": "APPLICATION_DEFAULT"}  # what the other libraries use, on any machine
+    else:
+        hadoop |= {
+            "fs.gs.storage.root.url": f"{lake.endpoint.rstrip('/')}/",
+            "fs.gs.auth.type": "UNAUTHENTICATED",
+            "fs.gs.project.id": LOCAL_PROJECT,
+            "fs.gs.operation.move.enable": "false",  # the server on loopback lacks it
+        }
+    return {f"spark.hadoop.{key}": value for key, value in hadoop.items()}
+
+
+def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
+    """A file system whose root is the folder `name` of the lake, for footers and small files."""
+    if lake.folder is not None:
+        folder = lake.folder.absolute() / name
+        make_folder(folder)
+        return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
+    bucket_and_prefix = lake.uri.removeprefix("gs://")
+    if lake.endpoint is None:
+        files = pafs.GcsFileSystem()
+    else:
+        scheme, _, host = lake.endpoint.rstrip("/").partition("://")
+        files = pafs.GcsFileSystem(anonymous=True, endpoint_override=host, scheme=scheme)
+    return pafs.SubTreeFileSystem(f"{bucket_and_prefix}/{name}", files)

@@ -1,0 +1,187 @@
+"""The `heartbeats` table: every landed message whole, with the compared fields as columns beside the payload.
+
+At least once: a redelivery lands again, and the micro-batch drops it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipeline.errors import LakeError
+from pipeline.heartbeat import FieldKind
+from pipeline.lake.tables.table import MOMENT, LakeTable, rows_of
+
+PARTITION = "event_hour"
+HOUR_FORMAT = "%Y-%m-%dT%HZ"
+HOUR = timedelta(hours=1)
+
+ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
+    FieldKind.NUMBER: pa.float64(),
+    FieldKind.TEXT: pa.string(),
+    FieldKind.BOOLEAN: pa.bool_(),
+    FieldKind.JSON: pa.string(),
+}
+
+
+def message_columns() -> list[pa.Field]:
+    """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
+    return [
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("publish_time", MOMENT, nullable=False),
+        pa.field("ordering_key", pa.string()),
+        pa.field("attributes", pa.map_(pa.string(), pa.string())),
+        pa.field("payload", pa.binary()),
+        pa.field("landed_at", MOMENT, nullable=False),
+    ]
+
+
+def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
+    """One row a landed message. `late` says that it landed below the watermark of that moment."""
+    return pa.schema(
+        [
+            pa.field("stream_id", pa.string(), nullable=False),
+            pa.field("event_time", MOMENT, nullable=False),
+            pa.field("publisher_id", pa.string()),
+            *message_columns(),
+            pa.field("late", pa.bool_(), nullable=False),
+            *(pa.field(name, ARROW_TYPES[kind]) for name, kind in fields.items()),
+            pa.field(PARTITION, pa.string(), nullable=False),
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFiles:
+    """What a micro-batch reads: files of one version of the table."""
+
+    version: int
+    paths: Sequence[str]
+    rows: int
+    oldest_event_times: Sequence[datetime | None] = ()
+    """Of each file; None where its statistics do not say."""
+
+    def with_any_before(self, moment: datetime) -> list[str]:
+        """The paths of those that may hold event times before a moment."""
+        oldest = zip(self.paths, self.oldest_event_times, strict=True)
+        return [path for path, event_time in oldest if event_time is None or event_time < moment]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What the table holds."""
+
+    rows: int = 0
+    oldest_event_time: datetime | None = None
+    newest_event_time: datetime | None = None
+
+
+class Heartbeats:
+    """The table of landed messages."""
+
+    def __init__(self, table: LakeTable, fields: Mapping[str, FieldKind]) -> None:
+        self._table = table
+        self._fields = fields
+        self._is_checked = False
+        self.schema = heartbeat_schema(fields)
+
+    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        """Land messages: a sequence for each column of the schema but the partition. Durable on return.
+
+        Raises LakeError where a field's configured kind is not that of the column it already has.
+        """
+        self._refuse_other_kinds()
+        rows = rows_of(columns, self.schema)
+        self._table.append(rows.append_column(PARTITION, _hours(rows["event_time"])).cast(self.schema))
+
+    def _refuse_other_kinds(self) -> None:
+        table = None if self._is_checked else self._table.current()
+        if table is not None:
+            there = {column.name: pa.field(column) for column in table.schema().fields}
+            for name, kind in self._fields.items():
+                if name in there and there[name].type != ARROW_TYPES[kind]:
+                    raise LakeError(
+                        f"message.fields.{name} = {str(kind)!r}, but {self._table.uri} has it as {there[name].type}; "
+                        "give the field another name, or put back its kind"
+                    )
+        self._is_checked = True
+
+    def version(self) -> int | None:
+        """The newest version, or None while nothing has landed."""
+        table = self._table.current()
+        return None if table is None else table.version()
+
+    def pinned(self) -> DeltaTable | None:
+        """The newest version, to be read as it is however much lands meanwhile; None while nothing has landed."""
+        version = self.version()
+        return None if version is None else self._table.at(version)
+
+    def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
+        """The newest version's files that may hold event times in `[start, end]`, told by their statistics."""
+        table = self._table.current()
+        if table is None:
+            return HeartbeatFiles(version=-1, paths=(), rows=0)
+        actions = pa.table(table.get_add_actions(flatten=True))
+        low, high = _event_times(actions, "min"), _event_times(actions, "max")
+        # A file without statistics may hold anything; one that the library truncated to the millisecond holds
+        # event times up to the next.
+        upper = pc.add(high, pa.scalar(timedelta(milliseconds=1), pa.duration("us")))
+        overlaps = pc.and_(
+            pc.fill_null(pc.greater_equal(upper, pa.scalar(start, MOMENT)), True),
+            pc.fill_null(pc.less_equal(low, pa.scalar(end, MOMENT)), True),
+        )
+        chosen = actions.filter(overlaps)
+        return HeartbeatFiles(
+            version=table.version(),
+            paths=[self._table.file_location(path) for path in chosen["path"].to_pylist()],
+            rows=pc.sum(chosen["num_records"]).as_py() or 0,
+            oldest_event_times=low.filter(overlaps).to_pylist(),
+        )
+
+    def extent(self) -> Extent:
+        """How many rows there are, and the range of their event times."""
+        table = self._table.current()
+        if table is None:
+            return Extent()
+        actions = pa.table(table.get_add_actions(flatten=True))
+        return Extent(
+            rows=pc.sum(actions["num_records"]).as_py() or 0,
+            oldest_event_time=pc.min(_event_times(actions, "min")).as_py(),
+            newest_event_time=pc.max(_event_times(actions, "max")).as_py(),
+        )
+
+    def published_between(
+        self, start: datetime, end: datetime, columns: Sequence[str] = ("message_id", "publish_time")
+    ) -> pa.Table | None:
+        """These columns of each landing that was published in `[start, end)`, in whole seconds."""
+        return self._table.rows_between("publish_time", start, end, columns)
+
+    def hours(self) -> list[datetime]:
+        """The starts of the event hours in which any message has landed."""
+        table = self._table.current()
+        if table is None:
+            return []
+        values = {partition[PARTITION] for partition in table.partitions()}
+        return sorted(datetime.strptime(value, HOUR_FORMAT).replace(tzinfo=UTC) for value in values)
+
+
+def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The partition of each; the few hours that there are become text, not the times."""
+    if not len(event_times):  # a dictionary of nothing cannot be made
+        return event_times.cast(pa.string())
+    hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
+    return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
+
+
+def _event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:
+    """Each file's least or greatest event time; null for a file without statistics, as other writers may leave."""
+    name = f"{which}.event_time"
+    return (
+        actions[name].cast(MOMENT)
+        if name in actions.column_names
+        else pa.chunked_array([pa.nulls(len(actions), MOMENT)])
+    )

@@ -1,0 +1,113 @@
+"""What was landed under a name: Parquet objects beside a manifest that lists them, and the end of a batch of landings.
+
+The manifest is written last and create-only: of everybody who lands under one name, one wins, and the others serve what
+it lists. Names of the objects have no folder of their own, so that a folder on disk does not fill with empty ones.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import CorruptObject, ObjectExists
+from pipeline.heartbeat import FieldKind
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
+from pipeline.lake.tables.table import rows_of
+
+FOLDER = "landings/"
+OVER = "over"
+FENCES_KEPT = 2
+"""Whoever lists while the newest fence is made and an older one is deleted sees one of them all the same."""
+
+DIGITS = 9
+NUMBERED = re.compile(r"\d{9}")
+
+
+def manifest_name(name: str) -> str:
+    """The object that says that something landed under this name."""
+    return f"{FOLDER}{name}.json"
+
+
+def piece_name(name: str, attempt: str, number: int) -> str:
+    """An object with heartbeats that an attempt to land under this name writes."""
+    return f"{FOLDER}{name}-{attempt}-{number}.parquet"
+
+
+def piece_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
+    """The columns of a piece: those of `heartbeats`, but the partition."""
+    schema = heartbeat_schema(fields)
+    return schema.remove(schema.get_field_index(PARTITION))
+
+
+def encode_piece(columns: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]) -> bytes:
+    """Heartbeats, a sequence for each column of `piece_schema`, as a Parquet file."""
+    schema = piece_schema(fields)
+    buffer = io.BytesIO()
+    pq.write_table(rows_of(columns, schema).cast(schema), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def read_piece(objects: ObjectStore, piece: str) -> pa.Table:
+    """A piece's rows. Raises ObjectMissing, CorruptObject."""
+    try:
+        return pq.read_table(io.BytesIO(objects.read(piece)))
+    except pa.ArrowException as error:
+        raise CorruptObject(
+            f"{objects.uri}/{piece} is damaged ({error}); put back a copy: its messages are acknowledged already"
+        ) from error
+
+
+class LandedBatches:
+    """The landings of one run of batches, each by several readers, and which of its batches are over.
+
+    What is over may be deleted, manifests included. A straggler of such a batch would find no manifest, and could
+    create it and acknowledge what nobody will ever ask for: so a fence is written before anything is deleted, and
+    whoever created a manifest looks for the fence before it acknowledges. There is a fence from then on.
+    """
+
+    def __init__(self, objects: ObjectStore, run: str) -> None:
+        self._objects = objects
+        self._run = run
+
+    def name(self, batch: int, reader: int) -> str:
+        """The name that a reader lands under."""
+        return f"{self._run}/{batch:0{DIGITS}d}-{reader:04d}"
+
+    def is_over(self, batch: int) -> bool:
+        """Whether this batch, or a later one, was ended."""
+        return any(number >= batch for number, _ in self._fences())
+
+    def end(self, batch: int, keep: int) -> int:
+        """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them.
+
+        Safe to repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted.
+        """
+        with contextlib.suppress(ObjectExists):  # ended before, and perhaps not to the end
+            self._objects.create(f"{self._prefix}{OVER}-{batch:0{DIGITS}d}", b"{}")
+        done = [name for number, name in self._landed() if number <= batch - keep]
+        for name in done:
+            self._objects.delete(name)
+        for _, name in sorted(self._fences())[:-FENCES_KEPT]:
+            self._objects.delete(name)
+        return len(done)
+
+    @property
+    def _prefix(self) -> str:
+        return f"{FOLDER}{self._run}/"
+
+    def _landed(self) -> Iterator[tuple[int, str]]:
+        return self._numbered(self._prefix)
+
+    def _fences(self) -> Iterator[tuple[int, str]]:
+        return self._numbered(f"{self._prefix}{OVER}-")
+
+    def _numbered(self, prefix: str) -> Iterator[tuple[int, str]]:
+        """The objects whose names go on with a batch's number after the prefix, each with that number."""
+        for name in self._objects.names(prefix):
+            if number := NUMBERED.match(name, len(prefix)):
+                yield int(number[0]), name

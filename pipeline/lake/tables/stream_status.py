@@ -1,0 +1,96 @@
+"""The `stream_status` table: which streams stopped, started or miss beats, by window; what is as usual has no row.
+
+A window's rows depend on the event times `[start - lookback, end)` alone, as those of `heartbeat_diffs` do, and are
+replaced with them.
+"""
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+
+from pipeline.clock import Clock
+from pipeline.errors import ObjectMissing
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
+from pipeline.lake.tables.windowed import PARTITION, WindowedTable
+
+
+class Kind(StrEnum):
+    """What is remarkable about a stream in a window."""
+
+    STOPPED = "stopped"
+    """It has a heartbeat in the lookback before the window, and none in the window."""
+
+    STARTED = "started"
+    """It has a heartbeat in the window, and none in the lookback before it: new, or back after a longer silence."""
+
+    MISSED = "missed"
+    """A gap that ends in the window is long enough to have missed heartbeats."""
+
+
+STATUS = pa.schema(
+    [
+        pa.field("stream_id", pa.string()),
+        pa.field("kind", pa.string()),
+        pa.field("last_event_time", MOMENT),
+        pa.field("first_event_time", MOMENT),
+        pa.field("heartbeats", pa.int64()),
+        pa.field("gaps", pa.int64()),
+        pa.field("missed_heartbeats", pa.int64()),
+        pa.field("longest_gap_seconds", pa.float64()),
+        pa.field(PARTITION, pa.string()),
+    ]
+)
+"""One row a window, stream and kind. `last_event_time` is the stream's last heartbeat before the window, null where the
+lookback has none; `first_event_time` its first in the window; `heartbeats` how many it has there. `gaps` are those with
+missed heartbeats that end in the window, `missed_heartbeats` what they sum up to, as in `heartbeat_diffs`."""
+
+
+class StreamStatus(WindowedTable):
+    """The table of what is remarkable. `files` is a file system whose root is the table's folder."""
+
+    def __init__(self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, clock: Clock) -> None:
+        super().__init__(table, objects, files, STATUS, clock)
+
+    def rows(self, windows: Collection[str], kind: Kind | None = None) -> pa.Table:
+        """The rows of these windows, by window, kind and stream. Raises LakeError."""
+        table = self.table.current()
+        if table is None or not windows:
+            return STATUS.empty_table()
+        with table_errors(self.table.uri):
+            found = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "in", sorted(windows))]).to_table(
+                columns=STATUS.names, filter=None if kind is None else pc.field("kind") == str(kind), use_threads=False
+            )
+        return found.cast(STATUS).sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
+
+    def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
+        """Those of these windows that are computed, and have no status or one of older input than their diffs.
+
+        A run that ends between its two commits leaves a status that is newer, which its next attempt makes even; an
+        older one, or none, is of a run by a version without status, or of two runs at once of which one ended early.
+        """
+        ours = self.runs(windows)
+        theirs = diffs.runs(windows)
+        return sorted(
+            key
+            for key, run in theirs.items()
+            if ours.get(key) != run and (key not in ours or self._version(ours[key]) < self._version(run))
+        )
+
+    def _version(self, run: str) -> int:
+        """The version of `heartbeats` that a run read; older than any where its manifest is gone."""
+        try:
+            return int(self.manifest(run)["heartbeats_version"])
+        except ObjectMissing:
+            return -1
+
+
+def counted(rows: pa.Table) -> Mapping[str, Mapping[Kind, int]]:
+    """How many streams there are of each kind, by window."""
+    found: dict[str, dict[Kind, int]] = {}
+    for entry in rows.group_by([PARTITION, "kind"], use_threads=False).aggregate([([], "count_all")]).to_pylist():
+        found.setdefault(entry[PARTITION], {})[Kind(entry["kind"])] = entry["count_all"]
+    return found

@@ -1,0 +1,176 @@
+"""The `streams` table: each stream's first and last heartbeat in the computed windows, however long ago.
+
+Derived from `heartbeat_diffs` alone. Least and greatest event times can be merged in any order and again, so that it
+goes on from what the last one left, reading only files that have come since, and is made anew when it is lost.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
+from pipeline.errors import LakeError, ObjectMissing, TableConflict
+from pipeline.lake.tables.delta_log import DeltaLog
+from pipeline.lake.tables.diffs import HeartbeatDiffs
+from pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+
+logger = logging.getLogger(__name__)
+
+STREAMS = pa.schema(
+    [
+        pa.field("stream_id", pa.string()),
+        pa.field("first_event_time", MOMENT),
+        pa.field("last_event_time", MOMENT),
+    ]
+)
+"""One row a stream, by name. The table is not partitioned."""
+
+FILES_AT_ONCE = 64
+"""Of so many files the streams are gathered before they are merged: what bounds the memory of making it anew."""
+
+SAVE_ATTEMPTS = 20
+"""Every failed attempt means that somebody else has saved, who knew at least as much as the attempt before."""
+
+OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
+"""In a commit's metadata: which table of diffs it was made from, and through which version."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStreams:
+    """Every stream of a table of diffs through a version: columns of STREAMS, by name."""
+
+    diffs_table: str = ""
+    diffs_version: int = -1
+    rows: pa.Table = field(default_factory=STREAMS.empty_table)
+
+    def silent_since(self, moment: datetime) -> pa.Table:
+        """The streams without a heartbeat from a moment on, the longest silent first."""
+        silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
+        return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
+
+    def begun_before(self, moment: datetime) -> int:
+        """How many streams had their first heartbeat before a moment."""
+        return pc.sum(pc.less(self.rows["first_event_time"], pa.scalar(moment, MOMENT))).as_py() or 0
+
+    def begun_in(self, start: datetime, end: datetime) -> set[str]:
+        """The streams whose first heartbeat of all is in `[start, end)`."""
+        first = self.rows["first_event_time"]
+        begun = pc.and_(pc.greater_equal(first, pa.scalar(start, MOMENT)), pc.less(first, pa.scalar(end, MOMENT)))
+        return set(self.rows["stream_id"].filter(begun).to_pylist())
+
+
+class Streams:
+    """Keeps the table beside the diffs. One user at a time; several processes may save at once."""
+
+    def __init__(self, table: LakeTable, diffs: HeartbeatDiffs) -> None:
+        self.table = table
+        self._diffs = diffs
+        self._log = DeltaLog(diffs.table)
+
+    def known(self) -> KnownStreams:
+        """Every stream of the diffs as they are now. Writes nothing. Raises LakeError."""
+        return self._after(self._kept(self.table.current()))
+
+    def save(self) -> KnownStreams:
+        """The same, and kept for the next time. Raises LakeError, TableConflict; then nothing was kept."""
+        for _ in range(SAVE_ATTEMPTS):
+            table = self.table.current()
+            kept = self._kept(table)
+            known = self._after(kept)
+            if known is kept:
+                return known
+            try:
+                self._keep(table, known)
+            except TableConflict:
+                continue
+            except LakeError:
+                if table is not None or self.table.current() is None:
+                    raise
+                continue  # somebody else has created it meanwhile
+            self.table.make_durable()
+            return known
+        raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
+
+    def _kept(self, table: DeltaTable | None) -> KnownStreams:
+        """What was kept last: nothing, if the table is not there or does not say what it is made from."""
+        if table is None:
+            return KnownStreams()
+        with table_errors(self.table.uri):
+            commit = next(iter(table.history(1)), {})  # none where the log was cut
+            if OF_TABLE not in commit or THROUGH not in commit:
+                return KnownStreams()
+            rows = table.to_pyarrow_dataset().to_table(columns=STREAMS.names, use_threads=False)
+        return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows.cast(STREAMS))
+
+    def _after(self, kept: KnownStreams) -> KnownStreams:
+        diffs = self._diffs.table.current()
+        if diffs is None:
+            return kept if kept.diffs_version < 0 else KnownStreams()
+        name, version = str(diffs.metadata().id), diffs.version()
+        if (kept.diffs_table, kept.diffs_version) == (name, version):
+            return kept
+        if kept.diffs_table == name and kept.diffs_version < version:
+            try:
+                added = [file.path for file in self._log.added(kept.diffs_version, version)]
+                return KnownStreams(name, version, self._merged(kept.rows, added))
+            except ObjectMissing as gone:
+                logger.info("the streams are gathered anew, because %s", gone)
+            finally:
+                self._log.forget(version)
+        if kept.diffs_table == name and kept.diffs_version > version:  # another process has seen more
+            return kept
+        paths = [file.path for file in data_files(diffs, self._diffs.table.partition_column)]
+        return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
+
+    def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
+        """Streams by name, with those of these files. Raises ObjectMissing where a file is gone."""
+        files = self._log.files()
+        for first in range(0, len(paths), FILES_AT_ONCE):
+            read = []
+            for path in paths[first : first + FILES_AT_ONCE]:
+                with table_errors(self._diffs.table.uri):
+                    try:
+                        beats = pq.read_table(path, columns=["stream_id", "event_time"], filesystem=files)
+                    except FileNotFoundError as error:
+                        raise ObjectMissing(f"{self._diffs.table.uri}/{path} is gone") from error
+                read.append(_extent(beats, "event_time", "event_time"))
+            rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
+        return rows.sort_by("stream_id")
+
+    def _keep(self, table: DeltaTable | None, known: KnownStreams) -> None:
+        metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
+        with table_errors(self.table.uri):
+            write_deltalake(
+                self.table.uri if table is None else table,
+                known.rows,
+                mode="error" if table is None else "overwrite",
+                storage_options=self.table.storage_options,
+                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=metadata),
+            )
+
+
+def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
+    """The least and the greatest moment of each stream."""
+    of_each = rows.group_by("stream_id", use_threads=False).aggregate([(first, "min"), (last, "max")])
+    return of_each.select(["stream_id", f"{first}_min", f"{last}_max"]).rename_columns(STREAMS.names).cast(STREAMS)
+
+
+def streams_in(diffs: HeartbeatDiffs, windows: Iterable[str]) -> dict[str, int]:
+    """How many streams have a heartbeat in each of these windows; those that are not computed are left out."""
+    wanted = set(windows)
+    table = diffs.table.current()
+    if table is None or not wanted:
+        return {}
+    files = DeltaLog(diffs.table).files()
+    seen: dict[str, list[pa.ChunkedArray]] = {}
+    for file in data_files(table, diffs.table.partition_column):
+        if file.partition in wanted:
+            with table_errors(diffs.table.uri):
+                beats = pq.read_table(file.path, columns=["stream_id"], filesystem=files)
+            seen.setdefault(file.partition, []).append(pc.unique(beats["stream_id"]))
+    return {key: len(pc.unique(pa.chunked_array(names, pa.string()))) for key, names in sorted(seen.items())}

@@ -1,0 +1,267 @@
+"""A table by window: one window is one partition, replaced whole, exactly once.
+
+A run writes plain Parquet files into a folder of its own, leaves a manifest, and commits them in one transaction
+that removes the window's old files and adds the new. The files that a window had *before the run listed its
+input* are the fence: a window that has others by now was computed by somebody else in between.
+"""
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from pipeline.clock import Clock, iso, to_us
+from pipeline.errors import CorruptObject, LakeUnreachable, TableConflict
+from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.table import LakeTable, data_files, table_errors
+
+PARTITION = "window"
+RUNS_FOLDER = "runs"
+MANIFESTS = "diff_runs/"
+COMMIT_ATTEMPTS = 60
+"""Every failed attempt means that somebody else's commit landed, so that this many are other runs' successes."""
+LONGEST_PAUSE_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Which files each window of a run had before the run listed its input."""
+
+    files: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRun:
+    """One computation: its name (unique, also among retries), its windows, and what it read and when."""
+
+    name: str
+    windows: Sequence[str]
+    heartbeats_version: int
+    watermark: datetime
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a commit did: rows by window that are now this run's, and the windows that another run had taken."""
+
+    rows: Mapping[str, int] = field(default_factory=dict)
+    superseded: tuple[str, ...] = ()
+    attempts: int = 0
+
+
+class WindowedTable:
+    """A table that runs replace window by window. `files` is a file system whose root is the table's folder."""
+
+    def __init__(
+        self,
+        table: LakeTable,
+        objects: ObjectStore,
+        files: pafs.FileSystem,
+        schema: pa.Schema,
+        clock: Clock,
+    ) -> None:
+        self.table = table
+        self._objects = objects
+        self._files = files
+        self._clock = clock
+        self._manifests: dict[str, Mapping[str, Any]] = {}
+        self.schema = schema
+
+    def computed(self) -> set[str]:
+        """The keys of the windows that have been computed, empty ones included."""
+        table = self.table.current()
+        return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
+
+    def versions(self, windows: Iterable[str]) -> dict[str, int]:
+        """The version of `heartbeats` that each computed window was read from, by its run's manifest."""
+        return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
+
+    def runs(self, windows: Iterable[str], at: DeltaTable | None = None) -> dict[str, str]:
+        """The run that each of these windows stands from, now or in a version; one that is not computed is left out."""
+        by_window = _files_by_window(self.table.current() if at is None else at, set(windows))
+        return {key: _run_of(path) for key, paths in by_window.items() for path in paths}
+
+    def fence(self, windows: Iterable[str]) -> Fence:
+        """Remember what the windows have now. Take it before the input is listed."""
+        table = self.table.current()
+        return Fence(_files_by_window(table, set(windows)))
+
+    def folder_of(self, run: str) -> str:
+        """Where Spark writes a run's files, partitioned by window: `<folder>/window=<key>/<file>.parquet`."""
+        return self.table.file_location(f"{RUNS_FOLDER}/{run}")
+
+    def leave_manifest(self, run: DiffRun) -> None:
+        """Say, create-only and before the commit, which windows the run computes from which version."""
+        content = {
+            "run": run.name,
+            "windows": list(run.windows),
+            "heartbeats_version": run.heartbeats_version,
+            "watermark": iso(run.watermark),
+            "started_at": iso(run.started_at),
+        }
+        self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
+
+    def manifest(self, run: str) -> Mapping[str, Any]:
+        """What a run said before its commit. Raises ObjectMissing, CorruptObject. Kept, since a manifest never
+        changes."""
+        if run not in self._manifests:
+            name = f"{MANIFESTS}{run}.json"
+            content = self._objects.read(name)
+            try:
+                manifest = json.loads(content)
+                int(manifest["heartbeats_version"]), datetime.fromisoformat(manifest["watermark"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise CorruptObject(
+                    f"{self._objects.uri}/{name} cannot be read as the manifest of a run ({error!r}); run `tidemark "
+                    "repair`, which has the windows of that run computed again"
+                ) from error
+            self._manifests[run] = manifest
+        return self._manifests[run]
+
+    def replace(self, run: DiffRun, fence: Fence) -> Replaced:
+        """Commit what the run wrote: every window whose files are still those of the fence, in one transaction.
+
+        Guarantee: however many runs compute a window at once, its rows stand once. A window without rows gets an
+        empty file, so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable,
+        LakeUnreachable; then no reader sees anything of this run, unless the answer alone was lost, which a
+        retry of the run finds out.
+        """
+        with table_errors(self.table.uri):
+            adds = self._added(run)
+        self.table.make_durable()
+        ours = {key: {add.path for add in added} for key, added in adds.items()}
+        lost_answer: LakeUnreachable | None = None
+        for attempt in range(1, COMMIT_ATTEMPTS + 1):
+            try:
+                table = self._existing_or_created()
+                now = _files_by_window(table, set(adds))
+                done = [key for key in adds if now[key] & ours[key]]
+                pending = [key for key in adds if key not in done and now[key] == fence.files[key]]
+                if not pending:
+                    kept = {key: _rows(adds[key]) for key in done}
+                    return Replaced(kept, tuple(key for key in adds if key not in done), attempt - 1)
+                self._commit(table, run, [add for key in pending for add in adds[key]], set(pending))
+            except TableConflict:
+                self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
+            except LakeUnreachable as error:
+                if lost_answer is not None:
+                    raise
+                lost_answer = error
+            else:
+                self.table.make_durable()
+        raise TableConflict(
+            f"{self.table.uri} gave {COMMIT_ATTEMPTS} commits in a row to other runs; nothing of run {run.name} is "
+            "visible, run it again"
+        )
+
+    def _commit(self, table: DeltaTable, run: DiffRun, adds: list[AddAction], windows: set[str]) -> None:
+        removed_at = to_us(self._clock.now()) // 1000
+        removes = [
+            RemoveAction(
+                path=file.path,
+                data_change=True,
+                deletion_timestamp=removed_at,
+                size=file.size,
+                partition_values={PARTITION: file.partition},
+            )
+            for file in data_files(table, PARTITION)
+            if file.partition in windows
+        ]
+        with table_errors(self.table.uri):
+            table.create_write_transaction(
+                [*adds, *removes],
+                mode="append",
+                schema=table.schema(),
+                partition_by=[PARTITION],
+                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={"tidemark.run": run.name}),
+            )
+
+    def _existing_or_created(self) -> DeltaTable:
+        """The table, with every column that the schema has now."""
+        table = self.table.current()
+        if table is None:
+            with table_errors(self.table.uri):
+                try:
+                    DeltaTable.create(
+                        self.table.uri,
+                        self.schema,
+                        mode="error",
+                        partition_by=[PARTITION],
+                        storage_options=self.table.storage_options,
+                        commit_properties=CommitProperties(max_commit_retries=0),
+                    )
+                except DeltaError:  # another run was first, or the next look says what is wrong
+                    if not DeltaTable.is_deltatable(self.table.uri, self.table.storage_options):
+                        raise
+            table = self.table.current()
+        if table is None:
+            raise TableConflict(f"{self.table.uri} vanished while it was written; run again")
+        there = {column.name for column in table.schema().fields}
+        absent: list[Field] = [column for column in Schema.from_arrow(self.schema).fields if column.name not in there]
+        if absent:
+            with table_errors(self.table.uri):
+                table.alter.add_columns(absent)
+        return table
+
+    def _added(self, run: DiffRun) -> dict[str, list[AddAction]]:
+        """An action for each file that the run wrote, by window; a window without rows gets an empty file."""
+        folder = f"{RUNS_FOLDER}/{run.name}"
+        adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
+        for info in self._written(folder):
+            key = info.path.split("/")[-2].removeprefix(f"{PARTITION}=")
+            adds[key].append(self._add(info.path.lstrip("/"), key))
+        without_partition = pa.schema([column for column in self.schema if column.name != PARTITION])
+        for key, added in adds.items():
+            if not added:
+                path = f"{folder}/{PARTITION}={key}/empty.parquet"
+                self._files.create_dir(path.rpartition("/")[0], recursive=True)
+                pq.write_table(without_partition.empty_table(), path, filesystem=self._files)
+                added.append(self._add(path, key))
+        return adds
+
+    def _written(self, folder: str) -> list[pafs.FileInfo]:
+        found = self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
+        return sorted(
+            (info for info in found if info.type == pafs.FileType.File and info.base_name.endswith(".parquet")),
+            key=lambda info: info.path,
+        )
+
+    def _add(self, path: str, key: str) -> AddAction:
+        info = self._files.get_file_info(path)
+        footer = pq.read_metadata(path, filesystem=self._files)
+        return AddAction(
+            path=path,
+            size=info.size,
+            partition_values={PARTITION: key},
+            modification_time=to_us(self._clock.now()) // 1000,
+            data_change=True,
+            stats=json.dumps({"numRecords": footer.num_rows}),
+        )
+
+
+def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {key: set() for key in windows}
+    if table is not None:
+        for file in data_files(table, PARTITION):
+            if file.partition in found:
+                found[file.partition].add(file.path)
+    return {key: frozenset(paths) for key, paths in found.items()}
+
+
+def _run_of(path: str) -> str:
+    """The run that wrote a file of the table."""
+    return path.split("/")[1]
+
+
+def _rows(adds: Iterable[AddAction]) -> int:
+    return sum(int(json.loads(add.stats)["numRecords"]) for add in adds)

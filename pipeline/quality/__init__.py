@@ -1,0 +1,1 @@
+"""What is late, missed, stale or lost, told from the lake alone."""

@@ -1,0 +1,127 @@
+"""Late heartbeats: what first landed below the watermark, by window and by stream, copies apart.
+
+Only files that hold a late row, by their statistics, are looked into, and an event hour only while it changes.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipeline.clock import from_us, us
+from pipeline.lake.layout import HEARTBEATS, Lake
+from pipeline.lake.tables.heartbeats import HOUR_FORMAT, PARTITION
+from pipeline.lake.tables.table import LakeTable, table_errors
+from pipeline.quality.arrivals import IDENTITY, READ, identified
+from pipeline.windows import Windowing
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Of what has event times from the hour of `since` on: rows that landed, heartbeats that are late, and late rows
+    that are copies. A heartbeat is late if none of its copies landed in time, as in `heartbeat_diffs`."""
+
+    since: datetime
+    rows: int = 0
+    by_window: Mapping[str, int] = field(default_factory=dict)
+    by_stream: Mapping[str, int] = field(default_factory=dict)
+    copies: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many heartbeats are late."""
+        return sum(self.by_window.values())
+
+    @property
+    def share(self) -> float:
+        """Late heartbeats in the rows that landed."""
+        return self.total / self.rows if self.rows else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Hour:
+    """What was counted in an event hour while it had these files."""
+
+    files: frozenset[str]
+    by_window: Counter[str]
+    by_stream: Counter[str]
+    copies: int
+
+
+class LateHeartbeats:
+    """Counts them in one table of heartbeats, again and again. One user at a time."""
+
+    def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
+        self._heartbeats = heartbeats
+        self._windowing = windowing
+        self._hours: dict[str, _Hour] = {}
+
+    @classmethod
+    def of(cls, lake: Lake, windowing: Windowing) -> "LateHeartbeats":
+        """The count of a lake."""
+        return cls(lake.table(HEARTBEATS), windowing)
+
+    def since(self, since: datetime) -> Late:
+        """Count those with event times from the hour of `since` on. Raises LakeError."""
+        table = self._heartbeats.current()
+        if table is None:
+            return Late(since)
+        first = since.strftime(HOUR_FORMAT)
+        files = pa.table(table.get_add_actions(flatten=True))
+        files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], first))
+        hours = {hour: self._counted(table, hour, paths) for hour, paths in _with_late_rows(files).items()}
+        self._hours = hours
+        by_window, by_stream = Counter[str](), Counter[str]()
+        for counted in hours.values():
+            by_window.update(counted.by_window)
+            by_stream.update(counted.by_stream)
+        return Late(
+            since=since,
+            rows=pc.sum(files["num_records"]).as_py() or 0,
+            by_window=dict(sorted(by_window.items())),
+            by_stream=dict(by_stream.most_common()),
+            copies=sum(counted.copies for counted in hours.values()),
+        )
+
+    def _counted(self, table: DeltaTable, hour: str, files: frozenset[str]) -> _Hour:
+        known = self._hours.get(hour)
+        if known is not None and known.files == files:
+            return known
+        with table_errors(self._heartbeats.uri):
+            dataset = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
+            late = dataset.to_table(columns=list(READ), filter=pc.field("late"), use_threads=False)
+            of_these_streams = ~pc.field("late") & pc.field("stream_id").isin(pc.unique(late["stream_id"]))
+            in_time = dataset.to_table(columns=list(READ), filter=of_these_streams, use_threads=False)
+        each = identified(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
+        each = each.join(identified(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
+        event_us = each["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
+        starts = pc.value_counts(pa.array(event_us - event_us % us(self._windowing.length))).to_pylist()
+        return _Hour(
+            files=files,
+            by_window=Counter(
+                {self._windowing.containing(from_us(entry["values"])).key: entry["counts"] for entry in starts}
+            ),
+            by_stream=Counter(
+                {entry["values"]: entry["counts"] for entry in pc.value_counts(each["stream_id"]).to_pylist()}
+            ),
+            copies=late.num_rows - each.num_rows,
+        )
+
+
+def _with_late_rows(files: pa.Table) -> dict[str, frozenset[str]]:
+    """The hours in which a file may hold late rows, by the files' statistics, and all of such an hour's files."""
+    hours = files[f"partition.{PARTITION}"].to_pylist()
+    if "max.late" in files.column_names:
+        may_hold = pc.fill_null(files["max.late"].cast(pa.bool_()), True).to_pylist()
+    else:
+        may_hold = [True] * len(hours)
+    wanted = {hour for hour, may in zip(hours, may_hold, strict=True) if may}
+    found: dict[str, set[str]] = {hour: set() for hour in wanted}
+    for hour, path in zip(hours, files["path"].to_pylist(), strict=True):
+        if hour in wanted:
+            found[hour].add(path)
+    return {hour: frozenset(paths) for hour, paths in sorted(found.items())}

@@ -1,0 +1,88 @@
+"""Where everything stands, told from the lake alone: what `tidemark status` prints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pipeline.clock import from_us
+from pipeline.lake.layout import Lake
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.table import data_files
+from pipeline.quality.audit import Audit, audit
+from pipeline.quality.checked import CheckedStore
+from pipeline.quality.late import Late, LateHeartbeats
+from pipeline.quality.missed import Missed
+from pipeline.quality.staleness import Staleness
+from pipeline.watermark.state import Standing
+from pipeline.windows import Window, Windowing, due
+
+LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
+"""How far back is looked: event times below the watermark, and what base has passed lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeReport:
+    """The newest decision, and what the tables hold. `waiting` are closed windows that are not computed yet."""
+
+    standing: Standing
+    landed_rows: int
+    landed_through: datetime | None
+    quarantined: Mapping[str, int]
+    computed: Mapping[str, int]
+    computed_at: Mapping[str, datetime]
+    waiting: list[Window]
+
+
+def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None) -> LakeReport:
+    """Read it. Who reads again and again passes the same `log`, which then only catches up. Raises LakeError where
+    the lake cannot be read."""
+    standing = (log or lake.tracking_log()).catch_up()
+    heartbeats, diffs = lake.heartbeats(), lake.diffs()
+    table = diffs.table.current()
+    rows: dict[str, int] = {}
+    for file in () if table is None else data_files(table, diffs.table.partition_column):
+        rows[file.partition] = rows.get(file.partition, 0) + file.rows
+    landed = heartbeats.extent()
+    since = lake.kept_windows(windowing).begin(landed.oldest_event_time)
+    closed = [] if since is None else windowing.closed_at(standing.watermark, since)
+    return LakeReport(
+        standing=standing,
+        landed_rows=landed.rows,
+        landed_through=landed.newest_event_time,
+        quarantined=lake.quarantine().reasons(),
+        computed=dict(sorted(rows.items())),
+        computed_at={} if table is None else _committed_at(diffs.table.committed_ms()),
+        waiting=due(closed, set(rows), heartbeats.hours()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What did not go as it should: late within a day, missed and not mended, lost outside of the pipeline within an
+    hour."""
+
+    missed: Missed
+    late: Late
+    lost: Audit
+
+
+def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime) -> Losses:
+    """Read them, going on from what the last check left in the lake. Raises LakeError."""
+    log = lake.tracking_log()
+    newest = log.newest_decision()
+    return Losses(
+        missed=Staleness.of(lake, windowing, lookback, CheckedStore(lake.objects()).newest()).check(),
+        late=LateHeartbeats.of(lake, windowing).since(
+            late_since(None if newest is None else newest.decision.watermark, now)
+        ),
+        lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
+    )
+
+
+def late_since(watermark: datetime | None, now: datetime) -> datetime:
+    """From which event time on late heartbeats are counted."""
+    return (now if watermark is None else watermark) - LATE_WITHIN
+
+
+def _committed_at(milliseconds: Mapping[str, int]) -> dict[str, datetime]:
+    return {key: from_us(value * 1000) for key, value in milliseconds.items()}

@@ -1,0 +1,1 @@
+"""Deciding again: from a trace of messages, or from a lake's own log."""

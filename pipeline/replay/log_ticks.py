@@ -1,0 +1,140 @@
+"""What a run recorded, as ticks that can be decided again: the tracking log in order, and what landed when."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipeline.clock import to_us
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
+from pipeline.lake.tables.table import MOMENT, table_errors
+from pipeline.replay.replay import Tick
+from pipeline.replay.trace import NEVER, Batch
+from pipeline.replay.traces import streams_of
+from pipeline.watermark.histogram import Ints
+from pipeline.watermark.state import Compacted, Decided, Entry, Standing
+
+READERS = 8
+"""Entries that are read at the same time: on a bucket, each is a request of its own."""
+READ_AHEAD = 4 * READERS
+"""Entries that are held at most before they are asked for."""
+
+
+def recorded_ticks(
+    log: TrackingLog, since: datetime | None = None, until: datetime | None = None
+) -> tuple[Standing, Iterator[Tick]]:
+    """One tick for each decision that the log holds, with the entries that stand before it, and where they begin.
+
+    With `since` they begin at the newest compacted entry that was written before it, else at the log's first entry, or,
+    where the log's beginning was removed, at its first compacted one. Entries after the last decision are left out,
+    and so is every decision after the first one that was made after `until`.
+
+    Raises CorruptObject for an entry that cannot be read, ObjectMissing for one that is not there.
+    """
+    numbers = log.numbers()
+    if not numbers:
+        return Standing(), iter(())
+    first = numbers[0] if since is None else _compacted_before(log, numbers, since)
+    entries = _entries(log, range(first, numbers[-1] + 1))
+    if first == 0:
+        return Standing(), _ticks(entries, until)
+    for number, entry in entries:
+        if isinstance(entry, Compacted):
+            return Standing().after(number, entry), _ticks(entries, until)
+    return Standing(), iter(())
+
+
+def _ticks(entries: Iterator[tuple[int, Entry]], until: datetime | None) -> Iterator[Tick]:
+    before: list[Entry] = []
+    for _, entry in entries:
+        if not isinstance(entry, Decided):
+            before.append(entry)
+            continue
+        if until is not None and entry.decision.at > until:
+            return
+        yield Tick(entry.decision.at, tuple(before), entry.base, entry.tracking, recorded=entry)
+        before = []
+
+
+def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
+    """The number of the newest compacted entry that knows no decision from `since` on, else the first number."""
+    for number, entry in _entries(log, reversed(numbers)):
+        if isinstance(entry, Compacted):
+            decision = entry.standing.decision
+            if decision is not None and decision.at < since:
+                return number
+    return numbers[0]
+
+
+def _entries(log: TrackingLog, numbers: Iterable[int]) -> Iterator[tuple[int, Entry]]:
+    """Entries with their numbers, in the order asked for, read a few at a time and a few ahead."""
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="tracking-log")
+    asked: deque[tuple[int, Future[Entry]]] = deque()
+    try:
+        for number in numbers:
+            asked.append((number, pool.submit(log.entry, number)))
+            if len(asked) >= READ_AHEAD:
+                first, entry = asked.popleft()
+                yield first, entry.result()
+        while asked:
+            first, entry = asked.popleft()
+            yield first, entry.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class LakeLandings:
+    """The messages that have landed in a lake, each once, by its first landing: a trace that knows no tracking.
+
+    A message's copies share its event time, so that they are in one partition; memory follows the largest of those.
+    It is one version of the table, whatever lands or is compacted meanwhile.
+    """
+
+    def __init__(self, heartbeats: Heartbeats, since: datetime | None = None, until: datetime | None = None) -> None:
+        """Of the messages that landed from `since` on, up to and with `until`."""
+        self._table = heartbeats.pinned()
+        self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
+        self._until_us = NEVER if until is None else to_us(until)
+
+    def batches(self, *, streams: bool = False) -> Iterator[Batch]:
+        """One pass, an hour of event time at a time. `tracked_us` is `NEVER`: the lake does not know it."""
+        if self._table is None:
+            return
+        columns = ["message_id", "publish_time", "event_time", "landed_at", *(["stream_id"] if streams else [])]
+        least = [(name, "min") for name in columns[1:]]
+        for hour in _hours_since(self._table, self._since_us):
+            with table_errors(self._table.table_uri):
+                files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
+                rows = files.to_table(columns=columns, use_threads=False)
+            first = rows.group_by("message_id", use_threads=False).aggregate(least)
+            landed_us = _us(first["landed_at_min"])
+            wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)
+            yield Batch(
+                publish_us=_us(first["publish_time_min"])[wanted],
+                event_us=_us(first["event_time_min"])[wanted],
+                tracked_us=np.full(np.count_nonzero(wanted), NEVER, dtype=np.int64),
+                landed_us=landed_us[wanted],
+                streams=streams_of(first["stream_id_min"].combine_chunks().filter(wanted)) if streams else None,
+            )
+
+
+def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
+    """The partitions that may hold what landed since then, told by their files' statistics."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if "max.landed_at" in actions.column_names:
+        newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())
+        # A file without statistics may hold anything; the library may have cut them to the millisecond.
+        may_hold = pc.greater(pc.add(newest_us, 1000), pa.scalar(since_us, pa.int64()))
+        actions = actions.filter(pc.fill_null(may_hold, True))
+    return sorted(set(actions[f"partition.{PARTITION}"].to_pylist()))
+
+
+def _us(column: pa.ChunkedArray) -> Ints:
+    times: Ints = column.cast(pa.int64()).combine_chunks().to_numpy()
+    return times

@@ -1,0 +1,93 @@
+"""What came of a replay: the decisions with what was late by each, and their summary."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from pipeline.clock import to_us
+from pipeline.replay.trace import NO_EVENT_TIME, Trace, late_in, watermarks_us
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.histogram import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A stretch of ticks at which the watermark was held, whatever the event times: from its first tick to the first
+    one after it, or to the last one there is."""
+
+    begin: datetime
+    end: datetime
+    reason: str
+
+    @property
+    def lasted(self) -> timedelta:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Decisions in their order, at least one, how many messages were late by each, and how many landed by the last,
+    rejected ones left out."""
+
+    decisions: Sequence[Decision]
+    late_total: Ints
+    landed: int
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The last one."""
+        return self.decisions[-1].watermark
+
+    @property
+    def late(self) -> int:
+        """Of what landed, how much was late."""
+        return int(self.late_total[-1])
+
+    @property
+    def late_share(self) -> float:
+        """The same as a share of what landed; 0 where nothing did."""
+        return self.late / self.landed if self.landed else 0.0
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """How many decisions had which reason, the most frequent first."""
+        return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
+
+    def lag(self, quantile: float) -> timedelta | None:
+        """A quantile of the watermark's lag behind the tick, over the ticks that had a watermark; None without any."""
+        lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
+        return timedelta(seconds=float(np.quantile(lags, quantile))) if lags else None
+
+    def longest_hold(self) -> Hold | None:
+        """The longest stretch of holds; its reason is the most frequent one in it."""
+        longest: Hold | None = None
+        begin: Decision | None = None
+        reasons: Counter[str] = Counter()
+        for decision in self.decisions:
+            if decision.reason.is_hold:
+                begin = decision if begin is None else begin
+                reasons[str(decision.reason)] += 1
+            if begin is not None:
+                held = Hold(begin.at, decision.at, reasons.most_common(1)[0][0])
+                longest = held if longest is None or held.lasted > longest.lasted else longest
+            if not decision.reason.is_hold:
+                begin, reasons = None, Counter()
+        return longest
+
+
+def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
+    """Count what was late: one more pass over the messages.
+
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. Of
+    decisions that two trackers made, whose clocks may disagree, a later one does not count before an earlier one.
+    """
+    at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
+    watermark_us = watermarks_us([decision.watermark for decision in decisions])
+    late, landed = np.zeros(len(at_us), dtype=np.int64), 0
+    for batch in trace.batches():
+        late += late_in(batch, at_us, watermark_us)
+        landed += int(np.count_nonzero((batch.landed_us <= at_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
+    return Replayed(decisions, np.cumsum(late), landed)

@@ -1,0 +1,134 @@
+"""A trace in a Parquet file: one row a message, read in batches, and refused where it could be misread."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.errors import TraceUnusable
+from pipeline.lake.tables.table import MOMENT
+from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
+from pipeline.watermark.histogram import Ints
+
+TIMES = ("publish_time", "event_time", "tracked_at", "landed_at")
+COLUMNS = ("message_id", "stream_id", *TIMES)
+ROWS = 1 << 16
+"""Read at a time."""
+READ_AHEAD_BYTES = 1 << 20
+"""Of each column's pages: a row group is not read whole."""
+FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
+"""The years 1 to 9998, which leave room to reckon with."""
+
+
+class ParquetTrace:
+    """The messages of a Parquet file with the columns `COLUMNS`; others are passed over.
+
+    Times are timestamps of any unit, read to the microsecond, exactly or not at all. With a time zone they are
+    moments; without one in any of the columns they are taken for UTC, which is what a trace is to be written in. A
+    null event time is a rejected message; a null `tracked_at` or `landed_at` means that it never was.
+
+    Raises TraceUnusable, which names the column, what it holds and what to do, for anything else.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._open() as file:
+            schema = file.schema_arrow
+            self.rows: int = file.metadata.num_rows
+        missing = [name for name in COLUMNS if name not in schema.names]
+        if missing:
+            raise TraceUnusable(
+                f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "
+                f"{', '.join(schema.names) or 'none'}); a trace has one row a message, with {', '.join(COLUMNS)}"
+            )
+        for name in TIMES:
+            self._refuse_type(name, schema.field(name).type)
+        kinds = {name: schema.field(name).type for name in TIMES}
+        timestamps = {name: kind for name, kind in kinds.items() if pa.types.is_timestamp(kind)}
+        zoneless = [name for name, kind in timestamps.items() if kind.tz is None]
+        if zoneless and len(zoneless) < len(timestamps):
+            raise TraceUnusable(
+                f"{path} has times with a time zone and times without one ({', '.join(zoneless)}); write all of them "
+                f"as {MOMENT}"
+            )
+        self.is_taken_for_utc = bool(zoneless)
+        self._refuse_streams(schema.field("stream_id").type)
+
+    def batches(self, *, streams: bool = False) -> Iterator[Batch]:
+        """All messages, in the file's order, at most `ROWS` at a time."""
+        wanted = [*TIMES, "stream_id"] if streams else list(TIMES)
+        with self._open() as file:
+            try:
+                # Without the library's threads: they could outlive the interpreter and abort a command as it ended.
+                for rows in file.iter_batches(batch_size=ROWS, columns=wanted, use_threads=False):
+                    yield self._batch(rows, streams=streams)
+            except (pa.ArrowException, OSError) as error:
+                raise TraceUnusable(f"{self.path} cannot be read: {error}") from error
+
+    def _open(self) -> pq.ParquetFile:
+        try:
+            # By default the library reads the wanted columns of the whole file ahead.
+            return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
+        except FileNotFoundError as error:
+            raise TraceUnusable(f"{self.path} is not there; name a Parquet file with one row a message") from error
+        except (pa.ArrowException, OSError) as error:
+            raise TraceUnusable(f"{self.path} cannot be read as a Parquet file: {error}") from error
+
+    def _refuse_type(self, name: str, kind: pa.DataType) -> None:
+        if pa.types.is_timestamp(kind) or (pa.types.is_null(kind) and name != "publish_time"):
+            return
+        why = "no unit and no zone" if pa.types.is_integer(kind) or pa.types.is_floating(kind) else "no exact moment"
+        raise TraceUnusable(
+            f"{name} in {self.path} is of the type {kind}, which is {why}; write it as {MOMENT} (in Arrow: "
+            'pa.timestamp("us", tz="UTC"))'
+        )
+
+    def _refuse_streams(self, kind: pa.DataType) -> None:
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        readable = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer)
+        if not (pa.types.is_null(plain) or any(is_readable(plain) for is_readable in readable)):
+            raise TraceUnusable(f"stream_id in {self.path} is of the type {kind}; write it as text")
+
+    def _batch(self, rows: pa.RecordBatch, *, streams: bool) -> Batch:
+        if unpublished := rows["publish_time"].null_count:
+            raise TraceUnusable(
+                f"publish_time in {self.path} is null in at least {unpublished} rows; every message has one, so leave "
+                "those rows out or write it"
+            )
+        return Batch(
+            publish_us=self._times(rows, "publish_time", NEVER),
+            event_us=self._times(rows, "event_time", NO_EVENT_TIME),
+            tracked_us=self._times(rows, "tracked_at", NEVER),
+            landed_us=self._times(rows, "landed_at", NEVER),
+            streams=streams_of(rows["stream_id"]) if streams else None,
+        )
+
+    def _times(self, rows: pa.RecordBatch, name: str, absent: int) -> Ints:
+        column = rows[name]
+        if pa.types.is_null(column.type):
+            return np.full(len(rows), absent, dtype=np.int64)
+        try:
+            present = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise TraceUnusable(
+                f"{name} in {self.path} is of the type {column.type} and holds a time that is no whole number of "
+                f"microseconds, or too far away ({error}); write it as {MOMENT}"
+            ) from error
+        least, most = (bound.as_py() for bound in pc.min_max(present).values())
+        if least is not None and (least < FIRST_MOMENT_US or most > LAST_MOMENT_US):
+            raise TraceUnusable(
+                f"{name} in {self.path} holds a time outside of the years 1 to 9998; look whether it was written in "
+                "another unit than its type says"
+            )
+        times: Ints = present.fill_null(absent).to_numpy(zero_copy_only=False)
+        return times
+
+
+def streams_of(column: pa.Array) -> Streams:
+    """A column of stream ids as codes and names."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).cast(pa.int32()).to_numpy(zero_copy_only=False)
+    return Streams(codes, tuple(str(name) for name in encoded.dictionary.to_pylist()))

@@ -1,0 +1,94 @@
+"""What other settings would have decided: the same ticks, the sensors' own fold and estimator, many policies at once.
+
+The ticks' histograms are added up once, for all; each policy keeps what is its own: its decisions, how far it has
+pruned, and the frontier of what it pruned. So each decides exactly what it would have decided alone.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import MISSING, fields, replace
+
+import numpy as np
+
+from pipeline.replay.replay import Tick
+from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, first_tick_at
+from pipeline.watermark.histogram import Histogram, Ints
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Compacted, Decided, Snapshot, Standing
+
+EMPTY = Histogram.empty()
+
+CELLS = [column.name for column in fields(Histogram) if column.default is MISSING]
+"""The histogram's columns."""
+
+
+def decide_for_each(
+    ticks: Iterable[Tick], policies: Sequence[Policy], standing: Standing | None = None
+) -> Iterator[list[Decided]]:
+    """For each tick, what each policy decides: what `decide_again` gives for it alone.
+
+    `standing` is what ticks from the middle of a log begin with. Its decision is another policy's, so it is left out:
+    a policy has no watermark until its own band is covered, and its readings begin anew.
+    """
+    shared = EMPTY if standing is None else standing.histogram
+    begun = Standing() if standing is None else replace(standing, histogram=EMPTY, decided=None)
+    standings = [begun] * len(policies)
+    for tick in ticks:
+        before, delta = shared, EMPTY
+        for entry in tick.entries:
+            match entry:
+                case Snapshot():
+                    delta = delta + entry.histogram
+                case Compacted():  # holds nothing that is not here already
+                    pass
+                case _:
+                    standings = [each.after(each.number + 1, entry) for each in standings]
+        shared = before + delta
+        decisions = []
+        for number, policy in enumerate(policies):
+            seeing = replace(standings[number], histogram=_seen(before, delta, shared, standings[number].pruned_before))
+            decided = seeing.decide(tick.base, tick.tracking, policy, tick.at)
+            standings[number] = replace(seeing.after(seeing.number + 1, decided), histogram=EMPTY)
+            decisions.append(decided)
+        reached = [each.pruned_before for each in standings if each.pruned_before is not None]
+        if len(reached) == len(policies) and reached:
+            shared = shared.pruned(min(reached))
+        yield decisions
+
+
+def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
+    """How many messages of a batch are late under each policy: what `late_in` adds up to, for all of them in one go.
+
+    `watermarks_us` has a row for each policy and a column for each tick.
+    """
+    landing = first_tick_at(tick_us, batch.landed_us)
+    highest = np.concatenate([[NO_WATERMARK], watermarks_us.max(axis=0)])
+    # Most messages are above the watermark of every policy.
+    some = np.flatnonzero((landing > 0) & (landing < len(tick_us)) & (batch.event_us < highest[landing]))
+    late = np.zeros(len(watermarks_us), dtype=np.int64)
+    order = some[np.lexsort((batch.event_us[some], landing[some]))]
+    landing, event_us = landing[order], batch.event_us[order]
+    numbers, starts = np.unique(landing, return_index=True)
+    for number, low, high in zip(numbers, starts, np.append(starts, len(landing))[1:], strict=True):
+        late += np.searchsorted(event_us[low:high], watermarks_us[:, number - 1], side="left")
+    return late
+
+
+def landed_in(batch: Batch, tick_us: Ints) -> int:
+    """How many messages of a batch could have been late: those that landed, by the last tick, with an event time."""
+    landed = batch.landed_us <= tick_us[-1]
+    return int(np.count_nonzero(landed & (batch.event_us != NO_EVENT_TIME)))
+
+
+def _seen(before: Histogram, delta: Histogram, both: Histogram, pruned_before: int | None) -> Histogram:
+    """The histogram of a policy that has pruned what is below, and has since been given what is new."""
+    if pruned_before is None:
+        return both
+    if len(delta) and int(delta.publish_bucket[0]) < pruned_before:  # a redelivery, kept until the next decision
+        return _from(before, pruned_before) + delta
+    return _from(both, pruned_before)
+
+
+def _from(histogram: Histogram, bucket: int) -> Histogram:
+    """`pruned` without a copy: for many policies at every tick it would be too dear."""
+    kept = slice(int(np.searchsorted(histogram.publish_bucket, bucket)), None)
+    return replace(histogram, **{name: getattr(histogram, name)[kept] for name in CELLS})

@@ -1,0 +1,214 @@
+"""What a band costs and what it gives: the late share and the lag for many bands under several rules, and which band
+is enough.
+
+The late share of a band is exactly what a replay with that band says, under the readings that were taken.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.clock import to_us, us
+from pipeline.replay.replay import Tick
+from pipeline.replay.trace import NO_WATERMARK, Trace, watermarks_us
+from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
+from pipeline.watermark.histogram import Ints
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Standing
+
+BANDS = tuple(timedelta(seconds=n) for n in (0, 1, 2, 3, 5, 7, 10, 14, 20, 30, 45, 60, 90, 120, 180, 300))
+TARGETS = (0.01, 0.001, 0.0001, 0.0)
+SECOND = timedelta(seconds=1)
+
+Bools = npt.NDArray[np.bool_]
+Rule = Literal["band", "frontier"]
+
+PARTS = 4
+"""Into so many parts an interval is cut in which the band lies that is enough, until a part is a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Everything of a policy that is compared, but the band."""
+
+    rule: Rule = "band"
+    quantile: float = 0.0
+    frontier_quantile: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """How a person reads it: `band`, `frontier, frontier_quantile 0.01`."""
+        parts: list[str] = [self.rule]
+        parts += [f"quantile {self.quantile:g}"] if self.quantile else []
+        parts += [f"frontier_quantile {self.frontier_quantile:g}"] if self.frontier_quantile else []
+        return ", ".join(parts)
+
+
+PolicyOf = Callable[[Variant, timedelta], Policy]
+"""A policy with this band: the settings' own in all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One variant with one band: of the messages that landed how many are late, and how far the watermark is behind
+    the moment of its decision (seconds; None without a watermark)."""
+
+    variant: Variant
+    band: timedelta
+    landed: int
+    late: int
+    lag_p50: float | None
+    lag_p99: float | None
+
+    @property
+    def late_share(self) -> float:
+        """Of the messages that landed with an event time; of none, none."""
+        return self.late / self.landed if self.landed else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The smallest band that was tried which, like every larger one, keeps the late share at or below the target.
+
+    None where not even `largest` does.
+    """
+
+    variant: Variant
+    target: float
+    outcome: Outcome | None
+    largest: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Outcomes in order of variant and band; recommendations in order of variant and target."""
+
+    variants: tuple[Variant, ...]
+    outcomes: tuple[Outcome, ...]
+    recommendations: tuple[Recommendation, ...]
+    ticks: int
+
+    def of(self, variant: Variant) -> list[Outcome]:
+        """One variant's outcomes, by rising band."""
+        return [outcome for outcome in self.outcomes if outcome.variant == variant]
+
+    def at(self, variant: Variant, band: timedelta) -> Outcome:
+        """One outcome. Raises KeyError for a band that was not tried."""
+        for outcome in self.of(variant):
+            if outcome.band == band:
+                return outcome
+        raise KeyError(band)
+
+    def recommended(self, variant: Variant, target: float) -> Recommendation:
+        """One recommendation. Raises KeyError for a target that was not asked for."""
+        for recommendation in self.recommendations:
+            if (recommendation.variant, recommendation.target) == (variant, target):
+                return recommendation
+        raise KeyError(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is tuned on: the ticks of a run, the standing that they begin with (None: the beginning), and the messages.
+
+    Lags are taken at the ticks from `from_us` to `until_us`, while something was published: a trace's end is a
+    silence that its source knows nothing of.
+    """
+
+    ticks: Sequence[Tick]
+    messages: Trace
+    from_us: int
+    until_us: int
+    standing: Standing | None = None
+
+
+def tune(
+    material: Material,
+    variants: Sequence[Variant],
+    policy_of: PolicyOf,
+    bands: Iterable[timedelta] = BANDS,
+    targets: Iterable[float] = TARGETS,
+) -> Tuning:
+    """Try every band under every variant, then the whole seconds around the band that is enough for each target."""
+    wanted = sorted(set(targets), reverse=True)
+    tried: dict[Variant, dict[timedelta, Outcome]] = {variant: {} for variant in variants}
+    missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
+    while missing:
+        for outcome in outcomes_of(material, missing, policy_of):
+            tried[outcome.variant][outcome.band] = outcome
+        missing = [
+            (variant, band)
+            for variant, outcomes in tried.items()
+            for band in sorted({band for target in wanted for band in _between(outcomes, target)})
+        ]
+    return Tuning(
+        variants=tuple(variants),
+        outcomes=tuple(outcomes[band] for outcomes in tried.values() for band in sorted(outcomes)),
+        recommendations=tuple(
+            Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
+            for variant, outcomes in tried.items()
+            for target in wanted
+        ),
+        ticks=len(material.ticks),
+    )
+
+
+def outcomes_of(
+    material: Material, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
+) -> list[Outcome]:
+    """What each candidate would have done: one fold of the ticks and one pass over the messages, for all."""
+    policies = [policy_of(variant, band) for variant, band in candidates]
+    tick_us = np.array([to_us(tick.at) for tick in material.ticks], dtype=np.int64)
+    watermarks = np.array(
+        [
+            watermarks_us([each.decision.watermark for each in decided])
+            for decided in decide_for_each(material.ticks, policies, material.standing)
+        ]
+    ).T
+    late, landed = np.zeros(len(candidates), dtype=np.int64), 0
+    for batch in material.messages.batches():
+        late += late_of_each(batch, tick_us, watermarks)
+        landed += landed_in(batch, tick_us)
+    counted = (tick_us >= material.from_us) & (tick_us <= material.until_us)
+    return [
+        Outcome(variant, band, landed, int(count), *_lags(tick_us, own, counted))
+        for (variant, band), count, own in zip(candidates, late, watermarks, strict=True)
+    ]
+
+
+def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
+    """The median and the 99th percentile of the lag in seconds, over those of the counted ticks that had a watermark:
+    values that occurred."""
+    counted = counted & (watermark_us != NO_WATERMARK)
+    if not counted.any():
+        return None, None
+    lag = (tick_us - watermark_us)[counted] / us(SECOND)
+    median, most = np.quantile(lag, [0.5, 0.99], method="inverted_cdf")
+    return float(median), float(most)
+
+
+def _enough(outcomes: dict[timedelta, Outcome], target: float) -> Outcome | None:
+    """The smallest band from which on no band exceeds the target."""
+    enough = None
+    for band in sorted(outcomes, reverse=True):
+        if outcomes[band].late_share > target:
+            break
+        enough = outcomes[band]
+    return enough
+
+
+def _between(outcomes: dict[timedelta, Outcome], target: float) -> list[timedelta]:
+    """Whole seconds to try next: between the band that is enough and the one below it."""
+    enough = _enough(outcomes, target)
+    if enough is None:
+        return []
+    below = max((band for band in outcomes if band < enough.band), default=None)
+    if below is None:
+        return []
+    low, high = below // SECOND, -(-enough.band // SECOND)
+    inner = {low + round((high - low) * part / PARTS) for part in range(1, PARTS)}
+    return [band for second in sorted(inner) if below < (band := second * SECOND) < enough.band]

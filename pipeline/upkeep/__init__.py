@@ -1,0 +1,1 @@
+"""Housekeeping and repair: what deletes, rewrites or mends files of the lake."""

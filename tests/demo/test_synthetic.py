@@ -1,0 +1,221 @@
+"""Publishing the synthetic source: its pace, its truth, and what is left when it is interrupted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.parquet as pq
+import pytest
+from google.api_core import exceptions as api
+from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
+
+from pipeline.clock import ManualClock, SystemClock, to_us
+from pipeline.demo.synthetic import BATCH, Published, SyntheticSource, publish
+from pipeline.demo.synthetic_beats import messages
+from pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from pipeline.pubsub.provision import provision
+from pipeline.settings import PubSubSettings, Settings
+from tests.pubsub.builders import subscription_of
+
+START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+SOURCE = SyntheticSource(streams=300, duplicates=0.05, broken=0.01)
+TOPIC = "projects/some/topics/where"
+Run = Callable[..., Published]
+
+
+class RecordingPublisher:
+    """Confirms every request, with the moment and the size of each; the request `fails_at` gets the error."""
+
+    def __init__(self, clock: ManualClock, fails_at: int | None = None, error: Exception | None = None) -> None:
+        self._clock = clock
+        self._fails_at = fails_at
+        self._error = error
+        self.requests: list[tuple[datetime, int]] = []
+
+    @property
+    def confirmed(self) -> int:
+        return sum(size for _, size in self.requests)
+
+    def publish(self, request: Any, **_bounds: Any) -> PublishResponse:
+        if self._fails_at == len(self.requests) and self._error is not None:
+            raise self._error
+        size = len(request.messages)
+        assert 1 <= size <= BATCH
+        first = self.confirmed
+        self.requests.append((self._clock.now(), size))
+        return PublishResponse(message_ids=[str(number) for number in range(first, first + size)])
+
+
+@pytest.fixture
+def truth_path(tmp_path: Path) -> Path:
+    return tmp_path / "of" / "the" / "truth.parquet"
+
+
+@pytest.fixture
+def run(truth_path: Path) -> Run:
+    """Publish ten minutes of event time from START, with other arguments as given."""
+
+    def publish_it(publisher: Any, clock: Any, **others: Any) -> Published:
+        arguments = {"start": START, "end": START + timedelta(minutes=10), "truth_path": truth_path, **others}
+        return publish(SOURCE, publisher, TOPIC, clock, **arguments)
+
+    return publish_it
+
+
+def planned_us() -> Any:
+    pieces = messages(SOURCE, START, START + timedelta(minutes=10))
+    return np.concatenate([rows["publish_us"] for rows in pieces])
+
+
+def moments_us(publisher: RecordingPublisher) -> Any:
+    """When each message was sent."""
+    return np.concatenate([np.full(size, to_us(moment)) for moment, size in publisher.requests])
+
+
+def test_live_messages_are_never_sent_before_their_time(run: Run) -> None:
+    clock = ManualClock(START)
+    publisher = RecordingPublisher(clock)
+    published = run(publisher, clock)
+    assert published.messages == publisher.confirmed == len(planned_us())
+    assert (moments_us(publisher) >= planned_us()).all()
+    assert len(publisher.requests) > 1_000
+
+
+def test_what_is_past_is_sent_at_once_in_full_batches(run: Run) -> None:
+    clock = ManualClock(START + timedelta(hours=1))
+    publisher = RecordingPublisher(clock)
+    run(publisher, clock)
+    assert clock.now() == START + timedelta(hours=1)
+    assert len(publisher.requests) <= len(planned_us()) / BATCH + 3
+
+
+def test_a_past_start_flows_into_real_time(run: Run) -> None:
+    now = START + timedelta(minutes=5)
+    clock = ManualClock(now)
+    publisher = RecordingPublisher(clock)
+    run(publisher, clock)
+    past = planned_us() <= to_us(now)
+    assert (moments_us(publisher) >= planned_us()).all()
+    assert (moments_us(publisher)[past][:1000] == to_us(now)).all()
+    assert len(publisher.requests) > 500
+
+
+def test_a_speed_up_limits_how_fast_the_past_is_sent(run: Run) -> None:
+    now = START + timedelta(hours=1)
+    clock = ManualClock(now)
+    publisher = RecordingPublisher(clock)
+    run(publisher, clock, speed_up=10.0)
+    assert (planned_us() - to_us(START) <= (moments_us(publisher) - to_us(now)) * 10).all()
+    assert clock.now() - now >= timedelta(minutes=1)
+
+
+def test_stopping_leaves_a_truth_of_exactly_what_was_confirmed(run: Run, truth_path: Path) -> None:
+    clock = ManualClock(START)
+    publisher = RecordingPublisher(clock)
+    published = run(publisher, clock, stop=lambda: clock.now() >= START + timedelta(minutes=2))
+    assert 0 < published.messages == publisher.confirmed < len(planned_us())
+    assert pq.read_table(truth_path).num_rows == publisher.confirmed
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (api.ServiceUnavailable("away"), PubSubUnreachable),
+        (api.PermissionDenied("no"), PermissionMissing),
+        (api.NotFound("gone"), SubscriptionMissing),
+    ],
+)
+def test_a_failed_request_is_explained_and_leaves_the_truth_of_those_before(
+    run: Run, truth_path: Path, error: Exception, raised: type[Exception]
+) -> None:
+    clock = ManualClock(START + timedelta(hours=1))
+    publisher = RecordingPublisher(clock, fails_at=3, error=error)
+    with pytest.raises(raised, match=TOPIC):
+        run(publisher, clock)
+    assert pq.read_table(truth_path).num_rows == publisher.confirmed == 3 * BATCH
+
+
+def test_an_interruption_leaves_the_truth_of_everything_that_was_sent(run: Run, truth_path: Path) -> None:
+    clock = ManualClock(START + timedelta(hours=1))
+    publisher = RecordingPublisher(clock)
+
+    def interrupt(sent: int, _reached: datetime) -> None:
+        if sent >= 2 * BATCH:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(publisher, clock, progress=interrupt)
+    assert pq.read_table(truth_path).num_rows == publisher.confirmed >= 2 * BATCH
+
+
+def test_a_truth_that_cannot_be_written_is_said_before_anything_is_sent(run: Run, tmp_path: Path) -> None:
+    clock = ManualClock(START)
+    publisher = RecordingPublisher(clock)
+    with pytest.raises(LakeUnwritable, match=str(tmp_path)):
+        run(publisher, clock, truth_path=tmp_path)
+    assert publisher.requests == []
+
+
+def test_progress_counts_up_to_the_end(run: Run) -> None:
+    clock = ManualClock(START + timedelta(hours=1))
+    told: list[tuple[int, datetime]] = []
+    published = run(RecordingPublisher(clock), clock, progress=lambda sent, reached: told.append((sent, reached)))
+    assert told == sorted(told)
+    assert 0 <= published.messages - told[-1][0] <= BATCH
+
+
+def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, truth_path: Path
+) -> None:
+    provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
+    source = replace(SOURCE, streams=200)
+    now = SystemClock().now()
+    published = publish(
+        source,
+        publisher,
+        fresh_pubsub.topic_path,
+        SystemClock(),
+        now - timedelta(minutes=10),
+        now - timedelta(minutes=2),
+        truth_path=truth_path,
+    )
+    truth = pq.read_table(truth_path).to_pylist()
+    kinds = [row["kind"] for row in truth]
+    assert published.messages == len(truth)
+    assert published.heartbeats == kinds.count("heartbeat")
+    assert published.duplicates == kinds.count("duplicate") > 0
+    assert published.broken == {reason: kinds.count(reason) for reason in published.broken}
+    assert min(published.broken.values()) >= 2
+    times = [row["event_time"] for row in truth if row["kind"] == "heartbeat"]
+    assert (published.first_event_time, published.last_event_time) == (min(times), max(times))
+
+    subscription = subscription_of(subscriber, fresh_pubsub)
+    arrived: dict[str, Any] = {}
+    while batch := subscription.pull(1_000, 1 << 30, 5):
+        arrived |= {message.message_id: message for message in batch.messages}
+        subscription.acknowledge(batch)
+    assert arrived.keys() == {row["message_id"] for row in truth}
+    for row in truth:
+        message = arrived[row["message_id"]]
+        assert message.data == row["payload"]
+        assert dict(message.attributes) == orjson.loads(row["attributes"])
+
+
+def test_a_missing_topic_says_how_to_get_it(
+    publisher: PublisherClient, fresh_pubsub: PubSubSettings, truth_path: Path
+) -> None:
+    with pytest.raises(SubscriptionMissing, match="tidemark provision"):
+        publish(
+            SOURCE,
+            publisher,
+            fresh_pubsub.topic_path,
+            SystemClock(),
+            START - timedelta(days=1),
+            START,
+            truth_path=truth_path,
+        )
+    assert pq.read_table(truth_path).num_rows == 0

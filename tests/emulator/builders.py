@@ -1,0 +1,50 @@
+"""A model with one topic and one subscription, and messages for it."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.pubsub_v1.types import PubsubMessage
+
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import Delivered, PubSubModel
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DEADLINE = timedelta(seconds=10)
+TOPIC, BASE = "topic", "base"
+
+
+def after(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def plain(data: str = "", **attributes: str) -> Any:
+    return PubsubMessage.pb()(data=data.encode(), attributes=attributes)
+
+
+def a_model(faults: Faults | None = None, seed: int = 1, *, retain_acked_messages: bool = False) -> PubSubModel:
+    model = PubSubModel(rng=random.Random(seed), faults=faults or Faults())
+    model.create_topic(TOPIC)
+    model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retain_acked_messages, at=START)
+    return model
+
+
+def publish(model: PubSubModel, count: int, seconds: float = 0) -> list[str]:
+    return model.publish(TOPIC, [plain(f"{number}") for number in range(count)], after(seconds))
+
+
+def pull(model: PubSubModel, seconds: float = 0, at_most: int = 1000) -> list[Delivered]:
+    return model.pull(BASE, at_most, after(seconds))
+
+
+def acknowledge(model: PubSubModel, delivered: Sequence[Delivered], seconds: float = 0) -> None:
+    model.acknowledge(BASE, [one.ack_id for one in delivered], after(seconds))
+
+
+def ids_of(delivered: Sequence[Delivered]) -> list[str]:
+    return [one.message.message_id for one in delivered]
+
+
+def outstanding(model: PubSubModel) -> list[str]:
+    return [message.message_id for message in model.unacknowledged(BASE)]

@@ -1,0 +1,18 @@
+"""The two servers that one contract holds to."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from tests.emulator.servers import OFFICIAL, OWN, Server
+
+
+@pytest.fixture(params=[OFFICIAL, OWN])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    address = request.getfixturevalue(request.param)
+    publisher, subscriber = publisher_client(address), subscriber_client(address)
+    yield Server(request.param, f"project-{uuid.uuid4().hex[:12]}", publisher, subscriber)
+    publisher.transport.close()
+    subscriber.transport.close()

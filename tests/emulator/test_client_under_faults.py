@@ -1,0 +1,409 @@
+"""The real client code and both ticks against a server that fails: what no other server does on request."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock, to_us
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.server import served
+from pipeline.errors import PubSubUnreachable, SnapshotRefused
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.lake.layout import Lake
+from pipeline.pubsub import subscription as module
+from pipeline.pubsub.backlog import SnapshotBacklog
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.pubsub.provision import provision
+from pipeline.pubsub.subscription import PubSubSubscription
+from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.ticks.budget import Budget
+from pipeline.ticks.landing import Landed, land
+from pipeline.ticks.tracking import Tracked, track
+from pipeline.watermark.policy import Policy
+from tests.fixtures_emulator import unique_pubsub
+from tests.pubsub.builders import Altered, send, subscription_of
+from tests.ticks.fakes import CONTRACT
+
+SPEED = 10
+MUCH = 1 << 30
+BUDGET = Budget(max_messages=500, max_bytes=1 << 24, max_time=timedelta(seconds=5), batch_messages=100)
+BAND = timedelta(seconds=5)
+ROUGH = Faults(
+    shuffled=True,
+    redelivered=0.05,
+    acknowledgement_lost=0.05,
+    late_acknowledgement_lost=0.5,
+    acknowledgement_answer_lost=0.1,
+    duplicate_delivery=0.05,
+    stale_reading=0.2,
+    reading_unavailable=0.1,
+    unavailable=0.05,
+    answer_lost=0.05,
+    deadline_exceeded=0.05,
+    throttled=0.05,
+)
+
+
+class HurriedClock(SystemClock):
+    """Wall time passes ten times as fast, so that leases end soon; budgets and waits are as they are."""
+
+    def __init__(self) -> None:
+        self._began = super().now()
+
+    def now(self) -> datetime:
+        return self._began + SPEED * (super().now() - self._began)
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A server whose faults a test sets, with a topic and its two subscriptions, and the clock of all."""
+
+    model: PubSubModel
+    clock: HurriedClock
+    settings: PubSubSettings
+    publisher: PublisherClient
+    subscriber: SubscriberClient
+
+    @property
+    def base(self) -> PubSubSubscription:
+        return subscription_of(self.subscriber, self.settings, clock=self.clock)
+
+    def patient(self, client: Any = None) -> PubSubSubscription:
+        """The base subscription, for tests that ask for exactly what there is: a busy machine answers late."""
+        settings = self.settings.model_copy(update={"pull_wait": timedelta(seconds=20)})
+        return subscription_of(client or self.subscriber, settings, clock=self.clock)
+
+    def backlog(self, path: str) -> SnapshotBacklog:
+        return SnapshotBacklog(self.subscriber, path, self.clock, self.settings.call_timeout)
+
+    def outstanding(self, path: str | None = None) -> set[str]:
+        """Ids of what the server holds as unacknowledged."""
+        return {message.message_id for message in self.model.unacknowledged(path or self.settings.base_path)}
+
+    def wait_for_leases(self) -> None:
+        self.clock.sleep(self.settings.ack_deadline.total_seconds() / SPEED + 0.1)
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    clock = HurriedClock()
+    model = PubSubModel(rng=random.Random(1))
+    with served(model, clock=clock) as address:
+        settings = unique_pubsub(address).model_copy(
+            update={"pull_wait": timedelta(seconds=0.15), "call_timeout": timedelta(seconds=2)}
+        )
+        publisher, subscriber = publisher_client(address), subscriber_client(address)
+        provision(subscriber, publisher, settings, CONTRACT, clock)
+        yield House(model, clock, settings, publisher, subscriber)
+        for client in (publisher, subscriber):
+            client.transport.close()
+
+
+def test_nothing_is_lost_while_everything_fails_now_and_then(house: House) -> None:
+    sent = set(send(house.publisher, house.settings, 2000))
+    house.model.faults = ROUGH
+    durable: set[str] = set()
+    unanswered = failed = copies = 0
+    for _ in range(300):
+        try:
+            batch = house.base.pull(200, MUCH, 5)
+        except PubSubUnreachable:
+            unanswered += 1
+            continue
+        ids = [message.message_id for message in batch.messages]
+        copies += len(set(ids) & durable)
+        durable.update(ids)
+        failed += house.base.acknowledge(batch).failed
+        assert sent <= durable | house.outstanding()
+        if durable == sent and not house.outstanding():
+            break
+    assert durable == sent
+    assert not house.outstanding()
+    assert unanswered > 0
+    assert copies > 0
+
+
+def test_a_server_that_goes_away_in_the_middle_of_a_batch_gives_it_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PULL_AT_MOST", 100)
+    sent = send(house.publisher, house.settings, 1000)
+    pulls = []
+
+    def pull(**request: Any) -> Any:
+        pulls.append(request)
+        if len(pulls) == 4:
+            house.model.faults = Faults(unavailable=1.0)
+        return house.subscriber.pull(**request)
+
+    with pytest.raises(PubSubUnreachable, match="the next tick tries again"):
+        house.patient(Altered(house.subscriber, pull=pull)).pull(1000, MUCH, 5)
+    assert len(pulls) == 4
+    house.model.faults = Faults()
+    assert house.outstanding() == set(sent)
+    house.wait_for_leases()
+    batch = house.patient().pull(1000, MUCH, 5)
+    assert sorted(message.message_id for message in batch.messages) == sorted(sent)
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "throttled", "answer_lost"])
+def test_a_pull_that_is_not_answered_is_an_error_and_not_an_empty_batch(house: House, fault: str) -> None:
+    send(house.publisher, house.settings, 5)
+    house.model.faults = Faults(**{fault: 1.0})
+    with pytest.raises(PubSubUnreachable, match="a fault"):
+        house.base.pull(10, MUCH, 5)
+    assert len(house.outstanding()) == 5
+
+
+def test_a_pull_whose_deadline_passes_is_an_empty_batch(house: House) -> None:
+    send(house.publisher, house.settings, 5)
+    house.model.faults = Faults(deadline_exceeded=1.0)
+    assert len(house.base.pull(10, MUCH, 5)) == 0
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "throttled", "deadline_exceeded"])
+def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the_messages_come_again(
+    house: House, fault: str
+) -> None:
+    sent = send(house.publisher, house.settings, 5)
+    batch = house.patient().pull(5, MUCH, 5)
+    house.model.faults = Faults(**{fault: 1.0})
+    outcome = house.base.acknowledge(batch)
+    assert (outcome.count, outcome.failed) == (0, 5)
+    house.model.faults = Faults()
+    house.wait_for_leases()
+    again = house.patient().pull(5, MUCH, 5)
+    assert [message.message_id for message in again.messages] == sent
+    assert house.base.acknowledge(again).count == 5
+    assert not house.outstanding()
+
+
+def test_an_acknowledgement_is_repeated_until_it_is_answered(house: House) -> None:
+    send(house.publisher, house.settings, 5)
+    batch = house.patient().pull(5, MUCH, 5)
+    house.model.faults = Faults(unavailable=0.4, acknowledgement_answer_lost=0.4)
+    assert house.base.acknowledge(batch).count == 5
+    assert not house.outstanding()
+
+
+def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = send(house.publisher, house.settings, 5)
+    hasty = house.settings.model_copy(update={"ack_deadline": timedelta(milliseconds=600)})
+    batch = house.patient().pull(5, MUCH, 5)
+    house.model.faults = Faults(throttled=1.0)
+    with subscription_of(house.subscriber, hasty, clock=house.clock).leased(batch):
+        house.wait_for_leases()
+    assert "were not extended" in caplog.text
+    house.model.faults = Faults()
+    again = house.patient().pull(5, MUCH, 5)
+    assert [message.message_id for message in again.messages] == sent
+    assert house.base.acknowledge(batch).count == 5
+    assert not house.outstanding()
+
+
+def test_a_reading_that_is_not_answered_is_an_error_and_its_snapshot_is_swept_later(house: House) -> None:
+    backlog = house.backlog(house.settings.base_path)
+    house.model.faults = Faults(answer_lost=1.0)
+    with pytest.raises(PubSubUnreachable, match="take a snapshot"):
+        backlog.read()
+    house.model.faults = Faults()
+    assert backlog.sweep() == 1
+    assert backlog.sweep() == 0
+
+
+def test_a_snapshot_that_is_refused_is_a_reading_that_is_unavailable(house: House) -> None:
+    house.model.faults = Faults(reading_unavailable=1.0)
+    with pytest.raises(SnapshotRefused, match="a fault"):
+        house.backlog(house.settings.base_path).read()
+
+
+def test_a_message_too_old_for_a_snapshot_makes_the_reading_unavailable() -> None:
+    class Late(SystemClock):
+        ahead = timedelta(0)
+
+        def now(self) -> datetime:
+            return super().now() + self.ahead
+
+    clock = Late()
+    with served(clock=clock) as address:
+        settings = unique_pubsub(address)
+        publisher, subscriber = publisher_client(address), subscriber_client(address)
+        provision(subscriber, publisher, settings, CONTRACT, clock)
+        send(publisher, settings, 1)
+        backlog = SnapshotBacklog(subscriber, settings.base_path, clock, settings.call_timeout)
+        clock.ahead = timedelta(days=6, hours=22)
+        assert backlog.read().names_a_message
+        clock.ahead = timedelta(days=6, hours=23, minutes=1)
+        with pytest.raises(SnapshotRefused, match="within an hour"):
+            backlog.read()
+        for client in (publisher, subscriber):
+            client.transport.close()
+
+
+def test_provisioning_gets_through_when_some_answers_do_not() -> None:
+    for seed in range(10):
+        model = PubSubModel(rng=random.Random(seed), faults=Faults(unavailable=0.2, answer_lost=0.2, throttled=0.1))
+        with served(model) as address:
+            settings = unique_pubsub(address)
+            publisher, subscriber = publisher_client(address), subscriber_client(address)
+            provision(subscriber, publisher, settings, CONTRACT, SystemClock())
+            model.faults = Faults()
+            made = [told.name for told in model.list_subscriptions(settings.topic_path)]
+            assert made == [settings.tracking_path, settings.base_path]  # tracking first
+            for client in (publisher, subscriber):
+                client.transport.close()
+
+
+class Ticks:
+    """Both ticks over a lake in a folder, and what they did."""
+
+    def __init__(self, house: House, folder: Path) -> None:
+        self.house, settings = house, house.settings
+        self.lake = Lake(LakeSettings(uri=f"file:{folder}"), CONTRACT.fields, house.clock)
+        self.log, self.reader = self.lake.tracking_log(), HeartbeatReader(CONTRACT)
+        self.tracking = subscription_of(house.subscriber, settings, settings.tracking_path, house.clock)
+        self.marks: list[datetime] = []
+        self.sent: dict[str, int] = {}  # the event time in milliseconds, by message id
+
+    def publish(self, count: int, rng: random.Random) -> None:
+        """Heartbeats whose event times are out of order by less than the band."""
+        now = self.house.clock.now()
+        times = [to_us(now - rng.random() * BAND / 2) // 1000 for _ in range(count)]
+        messages = [
+            {"data": b'{"load": 1}', "attributes": {"stream_id": f"s{number % 7}", "event_time": str(ms)}}
+            for number, ms in enumerate(times)
+        ]
+        answer = self.house.publisher.publish(topic=self.house.settings.topic_path, messages=messages)
+        self.sent.update(zip(answer.message_ids, times, strict=True))
+
+    def track(self) -> Tracked:
+        settings = self.house.settings
+        tracked = track(
+            self.tracking,
+            tracking_backlog=self.house.backlog(settings.tracking_path),
+            base_backlog=self.house.backlog(settings.base_path),
+            log=self.log,
+            reader=self.reader,
+            policy=Policy(band=BAND, near_real_time=timedelta(seconds=20)),
+            budget=BUDGET,
+            clock=self.house.clock,
+        )
+        if tracked.decision.watermark is not None:
+            self.marks.append(tracked.decision.watermark)
+        return tracked
+
+    def land(self) -> Landed:
+        return land(
+            self.house.base,
+            heartbeats=self.lake.heartbeats(),
+            quarantine=self.lake.quarantine(),
+            log=self.log,
+            reader=self.reader,
+            budget=BUDGET,
+            clock=self.house.clock,
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = self.lake.heartbeats()._table.current()
+        return [] if table is None else table.to_pyarrow_table().sort_by("landed_at").to_pylist()
+
+
+def test_both_ticks_go_on_under_all_faults_and_nothing_is_lost_nor_late(house: House, tmp_path: Path) -> None:
+    rng, ticks = random.Random(1), Ticks(house, tmp_path)
+    house.model.faults = ROUGH
+    errors = 0
+    for _ in range(25):
+        house.model.faults = Faults()  # the source's publisher would repeat itself
+        ticks.publish(20, rng)
+        house.model.faults = ROUGH
+        for tick in (ticks.track, ticks.land):
+            try:
+                tick()
+            except PubSubUnreachable:
+                errors += 1
+        landed = {row["message_id"] for row in ticks.rows()}
+        assert ticks.sent.keys() <= landed | house.outstanding()
+    house.model.faults = Faults()
+    recovered = house.clock.now()
+    for _ in range(40):
+        ticks.publish(5, rng)
+        ticks.track()
+        ticks.land()
+        if ticks.marks and ticks.marks[-1] > recovered and not house.outstanding():
+            break
+    assert errors > 0
+    assert ticks.marks == sorted(ticks.marks)
+    assert ticks.marks[-1] > recovered
+    first = {row["message_id"]: row for row in reversed(ticks.rows())}  # of each, its first landing
+    assert first.keys() == ticks.sent.keys()
+    assert {message_id: to_us(row["event_time"]) // 1000 for message_id, row in first.items()} == ticks.sent
+    assert [row for row in first.values() if row["late"]] == []
+    assert len(ticks.rows()) > len(first)  # some came again
+    assert ticks.lake.tracking_log().catch_up() == ticks.log.catch_up()
+
+
+def test_a_tick_without_readings_keeps_its_messages_and_says_why_it_holds(house: House, tmp_path: Path) -> None:
+    rng, ticks = random.Random(1), Ticks(house, tmp_path)
+    ticks.publish(50, rng)
+    ticks.track()
+    ticks.publish(50, rng)
+    house.model.faults = Faults(reading_unavailable=1.0)
+    tracked = ticks.track()
+    assert tracked.messages == 50
+    assert not house.outstanding(house.settings.tracking_path)
+    assert len([problem for problem in tracked.problems if "refuses a snapshot" in problem]) == 2
+
+
+def test_a_tick_that_cannot_reach_the_server_acknowledges_nothing(house: House, tmp_path: Path) -> None:
+    ticks = Ticks(house, tmp_path)
+    ticks.publish(50, random.Random(1))
+    house.model.faults = Faults(unavailable=1.0)
+    for tick in (ticks.track, ticks.land):
+        with pytest.raises(PubSubUnreachable):
+            tick()
+    assert len(house.outstanding()) == len(house.outstanding(house.settings.tracking_path)) == 50
+    assert ticks.rows() == []
+
+
+def test_acknowledgements_that_are_lost_land_copies_and_lose_nothing(house: House, tmp_path: Path) -> None:
+    ticks = Ticks(house, tmp_path)
+    ticks.publish(50, random.Random(1))
+    house.model.faults = Faults(acknowledgement_lost=1.0)
+    ticks.land()
+    house.model.faults = Faults()
+    house.wait_for_leases()
+    ticks.land()
+    assert not house.outstanding()
+    ids = [row["message_id"] for row in ticks.rows()]
+    assert (len(ids), set(ids)) == (100, ticks.sent.keys())
+
+
+def test_readings_from_before_never_bring_the_watermark_back_nor_past_what_is_to_come(
+    house: House, tmp_path: Path
+) -> None:
+    rng, ticks = random.Random(2), Ticks(house, tmp_path)
+    house.model.faults = Faults(stale_reading=0.7)
+    for _ in range(15):
+        ticks.publish(10, rng)
+        ticks.track()
+        ticks.land()
+    house.model.faults = Faults()
+    recovered = house.clock.now()
+    for _ in range(20):
+        ticks.publish(10, rng)
+        ticks.track()
+        ticks.land()
+        if ticks.marks and ticks.marks[-1] > recovered:
+            break
+    assert ticks.marks == sorted(ticks.marks)
+    assert ticks.marks[-1] > recovered
+    assert not any(row["late"] for row in ticks.rows())

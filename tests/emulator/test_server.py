@@ -1,0 +1,275 @@
+"""The server and its command: where they listen, how they begin and end, and the answers' bytes."""
+
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as api
+from google.pubsub_v1.types import PullRequest, PullResponse
+
+from pipeline.cli.local import FAULT_NAMES, faults_of, pubsub
+from pipeline.clock import SystemClock
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel, Transient
+from pipeline.emulator.outstanding import Delivered
+from pipeline.emulator.server import CALLS_AT_ONCE, served
+from pipeline.emulator.shared import Shared
+from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
+from pipeline.emulator.wire import length, pull_response
+from pipeline.errors import InvalidSettings, ServiceFailed
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from tests.emulator.builders import START, plain
+from tests.official_emulator import HOST, free_port
+
+TOPIC = "projects/project/topics/topic"
+BASE = "projects/project/subscriptions/base"
+COMMAND = [sys.executable, "-m", "pipeline.cli", "pubsub"]
+
+
+@contextmanager
+def command(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The running command, and its ready line."""
+    process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("body", [0, 1, 127, 128, 300, 16_383, 16_384, 70_000, 3_000_000])
+def test_an_answer_reads_back_whole_whatever_its_messages_length(body: int) -> None:
+    delivered = [Delivered(f"s1.1.{number}", plain("x" * body, number=str(number)), 1) for number in range(3)]
+    read = PullResponse.pb().FromString(pull_response(delivered))
+    assert [one.ack_id for one in read.received_messages] == [one.ack_id for one in delivered]
+    assert [one.message for one in read.received_messages] == [one.message for one in delivered]
+
+
+def test_a_length_is_protobuf_s_varint() -> None:
+    assert (length(b"x" * 127), length(b"x" * 300), length(bytes(1 << 14))) == (b"\x7f", b"\xac\x02", b"\x80\x80\x01")
+
+
+def test_no_answer_at_all_is_an_empty_one() -> None:
+    assert not PullResponse.pb().FromString(pull_response([])).received_messages
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with served() as address:
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(ServiceFailed, match=f"{port}.*is the port taken"), served(port=port):
+            pass
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_host_of_ipv6_is_written_with_or_without_brackets(host: str) -> None:
+    with served(host=host) as address:
+        assert re.fullmatch(r"\[::1\]:\d+", address)
+        client = publisher_client(address)
+        assert client.create_topic(name=TOPIC).name == TOPIC
+        client.transport.close()
+
+
+def test_a_thousand_large_messages_come_in_several_answers() -> None:
+    with served() as address:
+        publisher, subscriber = publisher_client(address), subscriber_client(address)
+        publisher.create_topic(name=TOPIC)
+        subscriber.create_subscription(name=BASE, topic=TOPIC)
+        for _ in range(5):
+            publisher.publish(topic=TOPIC, messages=[{"data": b"x" * 900_000}] * 10)
+        sizes = []
+        while sum(sizes) < 50:
+            sizes.append(len(subscriber.pull(subscription=BASE, max_messages=1000, timeout=10).received_messages))
+        assert sizes == [12, 12, 12, 12, 2]
+        for client in (publisher, subscriber):
+            client.transport.close()
+
+
+def test_a_pull_that_waits_ends_with_its_subscription_and_with_its_caller() -> None:
+    with served() as address, ThreadPoolExecutor() as pool:
+        publisher, subscriber = publisher_client(address), subscriber_client(address)
+        publisher.create_topic(name=TOPIC)
+        subscriber.create_subscription(name=BASE, topic=TOPIC)
+
+        def waiting() -> Any:
+            return subscriber.pull(subscription=BASE, max_messages=10, retry=None, timeout=60)
+
+        pull = pool.submit(waiting)
+        time.sleep(0.3)
+        subscriber.delete_subscription(subscription=BASE)
+        with pytest.raises(api.NotFound):
+            pull.result(timeout=5)
+
+        subscriber.create_subscription(name=BASE, topic=TOPIC)
+        pull = pool.submit(waiting)
+        time.sleep(0.3)
+        subscriber.transport.close()
+        with pytest.raises((api.Cancelled, ValueError)):
+            pull.result(timeout=5)
+        time.sleep(0.3)
+        another = subscriber_client(address)
+        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}])
+        received = another.pull(subscription=BASE, max_messages=10, retry=None, timeout=5).received_messages
+        assert len(received) == 1  # the pull whose caller is gone did not lease it
+        for client in (publisher, another):
+            client.transport.close()
+
+
+def test_a_server_ends_at_once_while_a_pull_waits() -> None:
+    with ThreadPoolExecutor() as pool:
+        with served() as address:
+            publisher, subscriber = publisher_client(address), subscriber_client(address)
+            publisher.create_topic(name=TOPIC)
+            subscriber.create_subscription(name=BASE, topic=TOPIC)
+            pull = pool.submit(subscriber.pull, subscription=BASE, max_messages=10, retry=None, timeout=60)
+            time.sleep(0.3)
+            start = time.monotonic()
+        assert time.monotonic() - start < 3
+        with pytest.raises(api.GoogleAPICallError):
+            pull.result(timeout=5)
+        for client in (publisher, subscriber):
+            client.transport.close()
+
+
+class Waiting:
+    """As much of a call's context as a pull asks for: its caller has a little time, and stays."""
+
+    def time_remaining(self) -> float:
+        return 0.05
+
+    def is_active(self) -> bool:
+        return True
+
+    def add_callback(self, _: Callable[[], None]) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "throttled", "answer_lost"])
+def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(fault: str) -> None:
+    def failed(*, return_immediately: bool) -> list[bool]:
+        """Which of thirty pulls of nothing."""
+        model = PubSubModel(rng=random.Random(5))
+        service = SubscriberService(Shared(model, SystemClock()))
+        model.create_topic(TOPIC)
+        model.create_subscription(BASE, TOPIC, ack_deadline=timedelta(seconds=10), at=START)
+        model.faults = Faults(**{fault: 0.3})
+        request = PullRequest.pb()(subscription=BASE, max_messages=1, return_immediately=return_immediately)
+        found = []
+        for _ in range(30):
+            try:
+                assert service.pull(request, Waiting()) == b""
+                found.append(False)
+            except Transient:
+                found.append(True)
+        return found
+
+    assert failed(return_immediately=False) == failed(return_immediately=True)
+
+
+def test_pulls_that_wait_leave_threads_for_everybody_else() -> None:
+    with served() as address, ThreadPoolExecutor(CALLS_AT_ONCE + 20) as pool:
+        publisher, subscriber = publisher_client(address), subscriber_client(address)
+        publisher.create_topic(name=TOPIC)
+        subscriber.create_subscription(name=BASE, topic=TOPIC)
+        request = {"subscription": BASE, "max_messages": 1}
+        pulls = [
+            pool.submit(subscriber.pull, request=request, retry=None, timeout=60) for _ in range(CALLS_AT_ONCE + 20)
+        ]
+        deadline = time.monotonic() + 30
+        while sum(pull.done() for pull in pulls) < CALLS_AT_ONCE + 20 - PULLS_WAIT_AT_MOST:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert not any(pull.result().received_messages for pull in pulls if pull.done())
+        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}], timeout=10)  # by one of the threads that are left
+        subscriber.delete_subscription(subscription=BASE, timeout=10)
+        with pytest.raises(api.NotFound):
+            [pull.result() for pull in pulls]
+        for client in (publisher, subscriber):
+            client.transport.close()
+
+
+def test_faults_reach_the_caller_as_the_service_s_codes() -> None:
+    model = PubSubModel(rng=random.Random(1))
+    with served(model) as address:
+        publisher = publisher_client(address)
+        publisher.create_topic(name=TOPIC)
+        expected: dict[str, type[Exception]] = {
+            "unavailable": api.ServiceUnavailable,
+            "answer_lost": api.ServiceUnavailable,
+            "deadline_exceeded": api.DeadlineExceeded,
+            "throttled": api.ResourceExhausted,
+        }
+        for fault, error in expected.items():
+            model.faults = Faults(**{fault: 1.0})
+            with pytest.raises(error, match="a fault"):
+                publisher.publish(topic=TOPIC, messages=[{"data": b"x"}], retry=None, timeout=10)
+        publisher.transport.close()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_says_when_it_is_ready_and_ends_at_once(sign: signal.Signals) -> None:
+    port = free_port()
+    with command(f"--host={HOST}", f"--port={port}") as (process, ready):
+        assert ready == f"tidemark pubsub: ready at {HOST}:{port}; nothing is kept when it stops\n"
+        client = publisher_client(f"{HOST}:{port}")
+        assert client.create_topic(name=TOPIC).name == TOPIC
+        client.transport.close()
+        start = time.monotonic()
+        process.send_signal(sign)
+        assert process.wait(10) == 0
+        assert time.monotonic() - start < 5
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_where_no_seed_is_given_the_command_says_which_one_it_took() -> None:
+    with command("--port=0", "--fault=throttled=0.5") as (_, ready):
+        assert re.search(r"seed \d+$", ready)
+
+
+def test_the_command_makes_faults_from_its_options() -> None:
+    with command("--port=0", "--seed=3", "--fault=unavailable=1", "--fault", "visible_after=2s") as (_, ready):
+        assert ready.endswith("; faults are drawn from seed 3\n")
+        client = publisher_client(ready.split()[4].rstrip(";"))
+        with pytest.raises(api.ServiceUnavailable, match="a fault"):
+            client.create_topic(name=TOPIC, retry=None, timeout=5)
+        client.transport.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "fault", "said"),
+    [
+        ("0.0.0.0", [], "loopback only"),  # noqa: S104 refused
+        ("pubsub.example", [], "loopback only"),
+        (HOST, ["unavailable"], "NAME=VALUE"),
+        (HOST, ["unheard_of=1"], "acknowledgement_lost"),
+        (HOST, ["unavailable=2"], "between 0 and 1"),
+        (HOST, ["unavailable="], "a chance between 0 and 1"),
+        (HOST, ["shuffled=yes"], "true or false"),
+        (HOST, ["visible_after=2"], "with its unit"),
+    ],
+)
+def test_other_hosts_and_faults_that_make_no_sense_are_refused(host: str, fault: list[str], said: str) -> None:
+    with pytest.raises(InvalidSettings, match=said):
+        pubsub(port=0, host=host, seed=None, fault=fault)
+
+
+def test_the_command_says_why_it_refuses() -> None:
+    ended = subprocess.run([*COMMAND, "--host=0.0.0.0"], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("tidemark: --host 0.0.0.0: ")
+
+
+def test_every_fault_can_be_written() -> None:
+    written = {"shuffled": "true", "whole_seconds": "true", "visible_after": "1s500ms"}
+    faults = faults_of([f"{name}={written.get(name, '0.5')}" for name in FAULT_NAMES])
+    assert (faults.shuffled, faults.visible_after, faults.throttled) == (True, timedelta(seconds=1.5), 0.5)

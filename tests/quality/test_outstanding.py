@@ -1,0 +1,176 @@
+"""What is tracked and has not landed: counted against real tables, without opening what cannot matter."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import LakeError
+from pipeline.lake.layout import Lake
+from pipeline.quality.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
+from pipeline.watermark.histogram import Histogram
+from tests.lake.builders import LATER, Beat, columns_of, lake_in
+from tests.watermark.builders import START_BUCKET, at, bounded, published
+
+Message = tuple[str, float, float]
+"""A message's id, publish time and event time, in seconds from the start."""
+
+
+def land(lake: Lake, messages: Iterable[Message]) -> None:
+    lake.heartbeats().append(
+        columns_of([Beat("a", event, message_id=name, publish_time=publish) for name, publish, event in messages])
+    )
+
+
+def reject(lake: Lake, messages: Sequence[tuple[str, float]]) -> None:
+    lake.quarantine().append(
+        {
+            "reason": ["NO_EVENT_TIME" for _ in messages],
+            "detail": ["" for _ in messages],
+            "message_id": [name for name, _ in messages],
+            "publish_time": [at(publish) for _, publish in messages],
+            "ordering_key": [None for _ in messages],
+            "attributes": [[] for _ in messages],
+            "payload": [b"" for _ in messages],
+            "landed_at": [at(LATER) for _ in messages],
+        }
+    )
+
+
+def left(lake: Lake, histogram: Histogram, since: float, before: float) -> Outstanding:
+    landed = landed_by_second(lake.heartbeats(), lake.quarantine(), at(since), at(before))
+    return outstanding(histogram, landed, at(since), at(before))
+
+
+THREE = [("m0", 10.1, 3.0), ("m1", 10.9, 4.5), ("m2", 12.0, 6.0)]
+TRACKED = published([(publish, event) for _, publish, event in THREE], rejected=[11.5])
+
+
+def test_on_a_lake_without_tables_all_that_was_tracked_is_outstanding(tmp_path: Path) -> None:
+    found = left(lake_in(tmp_path), TRACKED, 10, 20)
+    assert (found.tracked, found.landed, found.at_most) == (4, 0, 4)
+    assert found.oldest_event_time == at(3)
+    assert [(second.start, second.tracked) for second in found.seconds] == [(at(10), 2), (at(11), 1), (at(12), 1)]
+
+
+def test_what_has_landed_in_either_table_is_not_outstanding(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, THREE[:1])
+    reject(lake, [("m3", 11.5)])
+    found = left(lake, TRACKED, 10, 20)
+    assert (found.tracked, found.landed, found.at_most) == (4, 2, 2)
+    assert [(second.start, second.landed, second.outstanding) for second in found.seconds] == [
+        (at(10), 1, 1),
+        (at(12), 0, 1),
+    ]
+
+
+def test_a_message_that_landed_twice_counts_once_also_where_it_stands_in_both_tables(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, THREE[:1])
+    land(lake, THREE[:1])
+    reject(lake, [("m0", 10.1), ("m0", 10.1)])
+    assert left(lake, TRACKED, 10, 11).landed == 1
+
+
+def test_a_redelivery_that_tracking_counted_again_leaves_an_upper_bound(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, THREE)
+    reject(lake, [("m3", 11.5)])
+    assert left(lake, TRACKED, 10, 20).at_most == 0
+    assert left(lake, TRACKED + TRACKED, 10, 20).at_most == 4
+
+
+def test_only_the_seconds_asked_for_are_counted(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, [("m2", 12.0, 6.0), ("m4", 11.999999, 1.0), ("m5", 13.0, 1.0)])
+    found = left(lake, TRACKED, 12, 13)
+    assert (found.tracked, found.landed, found.at_most) == (1, 1, 0)
+    assert found.oldest_event_time is None
+
+
+def test_a_landing_that_tracking_has_not_seen_hides_nothing_of_another_second(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, [("x", 12.2, 1.0), ("y", 12.4, 1.0)])  # tracking has one message there, and has not read further
+    assert [second.start for second in left(lake, TRACKED, 10, 20).seconds] == [at(10), at(11)]
+
+
+def test_the_least_event_time_is_of_the_seconds_in_which_something_is_outstanding(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, THREE[:2])
+    assert left(lake, TRACKED, 10, 20).oldest_event_time == at(6)
+    assert left(lake, TRACKED, 11, 12).oldest_event_time is None  # a rejected message has none
+
+
+def test_files_that_hold_no_such_publish_time_are_not_opened(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    land(lake, [("old", 5.0, 4.0)])
+    before = set((tmp_path / "lake").rglob("*.parquet"))
+    assert len(before) == 1
+    land(lake, THREE)
+    for path in before:
+        path.unlink()
+    assert left(lake, TRACKED, 10, 20).landed == 3
+    with pytest.raises((LakeError, OSError)):
+        left(lake, TRACKED, 0, 20)
+
+
+def test_few_seconds_are_shown_one_by_one_and_many_are_grouped_no_more_than_needed(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    histogram = published((second, second - 1) for second in range(100))
+    found = left(lake, histogram, 0, 100)
+    assert len(found.in_lines(100)) == 100
+    lines = found.in_lines(20)
+    assert [line.end - line.start for line in lines] == [timedelta(seconds=5)] * 20
+    assert (lines[1].start, lines[1].tracked, lines[1].oldest_event_time) == (at(5), 5, at(4))
+    far = left(lake, published([(1, 0), (2, 1), (3_000_000, 5)]), 0, 3_000_001)
+    assert [line.outstanding for line in far.in_lines(2)] == [2, 1]
+
+
+@bounded
+@given(
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.booleans(), st.booleans()), max_size=40),
+    st.integers(1, 10),
+)
+def test_no_more_is_outstanding_than_is_said_and_nothing_is_said_without_a_second(
+    messages: list[tuple[int, int, bool, bool]], lines: int
+) -> None:
+    histogram = Histogram.empty()
+    landed: dict[int, int] = {}
+    for publish, event, is_redelivered, has_landed in messages:
+        for _ in range(1 + is_redelivered):
+            histogram += published([(publish / 4, event)])
+        if has_landed:
+            landed[START_BUCKET + publish // 4] = landed.get(START_BUCKET + publish // 4, 0) + 1
+    found = outstanding(histogram, landed, at(0), at(200))
+    truth = [(publish // 4, event) for publish, event, _, has_landed in messages if not has_landed]
+    assert len(truth) <= found.at_most <= len(truth) + sum(twice for _, _, twice, _ in messages)
+    shown = {second.start: second for second in found.seconds}
+    for publish, event in truth:
+        assert shown[at(publish)].oldest_event_time is not None
+        assert shown[at(publish)].oldest_event_time <= at(event)  # type: ignore[operator]
+    grouped = found.in_lines(lines)
+    assert len(grouped) <= lines
+    assert sum(line.outstanding for line in grouped) == found.at_most
+
+
+def test_no_more_than_an_hour_of_what_has_landed_is_in_memory(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    every_ten_minutes = [("m" + str(second), second + 0.5, second - 1.0) for second in range(0, 10_000, 600)]
+    land(lake, every_ten_minutes)
+    heartbeats, asked = lake.heartbeats(), []
+
+    class Watched:
+        def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
+            asked.append((start, end))
+            return heartbeats.published_between(start, end)
+
+    landed = landed_by_second(Watched(), lake.quarantine(), at(0), at(10_000))  # type: ignore[arg-type]
+    assert landed == {START_BUCKET + second: 1 for second in range(0, 10_000, 600)}
+    assert all(end - start <= AT_ONCE for start, end in asked)
+    assert (asked[0][0], asked[-1][1]) == (at(0), at(10_000))
+    assert [end for _, end in asked[:-1]] == [start for start, _ in asked[1:]]

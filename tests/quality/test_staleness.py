@@ -1,0 +1,443 @@
+"""Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.errors import ObjectMissing
+from pipeline.lake.tables import delta_log
+from pipeline.lake.tables.diffs import MANIFESTS
+from pipeline.quality import arrivals, comparison
+from pipeline.quality import staleness as staleness_module
+from pipeline.quality.checked import FOLDER, Checked, CheckedStore
+from pipeline.quality.missed import Missed
+from pipeline.quality.staleness import Staleness
+from tests.gcs.apart import fresh_lake, server_apart
+from tests.lake.builders import Beat, lake_of
+from tests.quality.staleness_history import (
+    LOOKBACK,
+    WINDOWING,
+    WINDOWS,
+    History,
+    UnderWay,
+    copy_of,
+    found_in,
+    new_history,
+)
+from tests.watermark.builders import bounded
+
+SYNC_IS_SLOW = "pipeline.lake.tables.table.os.sync"
+
+new_beats = st.tuples(st.sampled_from("abc"), st.integers(0, 39).map(lambda half: half * 15.0), st.booleans())
+landings = st.lists(st.one_of(new_beats, st.integers(0, 50)), min_size=1, max_size=4)
+ranges = st.tuples(st.integers(0, 9), st.integers(0, 2)).map(lambda pair: (pair[0], min(9, sum(pair))))
+steps = st.one_of(
+    st.tuples(st.just("land"), landings),
+    st.tuples(st.just("land"), landings),
+    st.tuples(st.just("compute"), ranges),
+    st.tuples(st.just("start"), ranges),
+    st.tuples(st.just("finish"), st.integers(0, 3)),
+    st.tuples(st.sampled_from(["compact", "check", "restart", "vacuum"]), st.none()),
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unsynced() -> Iterator[None]:
+    """Nothing here is about a machine that loses its power, and every landing would wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SYNC_IS_SLOW, lambda: None)
+        yield
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return new_history(tmp_path)
+
+
+def beats_of(history: History, landing: list[tuple[str, float, bool] | int]) -> list[Beat]:
+    """New heartbeats, some with a publisher's id; a number is a copy of one that has landed."""
+    beats: list[Beat] = []
+    for one in landing:
+        number = len(history.landed) + len(beats)
+        if isinstance(one, tuple):
+            stream, event, has_id = one
+            publisher_id = f"own{number}" if has_id else None
+            beats.append(Beat(stream, event, message_id=f"m{number:03d}", publisher_id=publisher_id))
+        elif history.landed:
+            beats.append(copy_of(history.landed[one % len(history.landed)][1], number))
+    return beats
+
+
+def land_or_compute(history: History, under_way: list[UnderWay], step: str, argument: object) -> None:
+    """A step that changes what the lake holds; `under_way` are the runs that have been started. Others do nothing."""
+    match step:
+        case "land":
+            history.land(beats_of(history, argument))  # type: ignore[arg-type]
+        case "compute":
+            history.compute(*argument)  # type: ignore[misc]
+        case "start":
+            under_way.append(history.start(*argument))  # type: ignore[misc]
+        case "finish" if under_way:
+            history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
+
+
+@hypothesis.settings(bounded, max_examples=60)
+@given(st.lists(steps, max_size=25))
+@example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
+def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tuple[str, object]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        history = new_history(Path(folder))
+        staleness, under_way = history.staleness(), list[UnderWay]()
+        for step, argument in [*steps, ("check", None)]:
+            match step:
+                case "compact":
+                    history.compact()
+                case "restart":
+                    staleness = Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked)
+                case "vacuum" if not under_way:  # once all is checked, what compaction replaced may go
+                    staleness.check()
+                    history.compact()
+                    history.vacuum()
+                case "check":
+                    assert found_in(staleness.check()) == history.truth()
+                case _:
+                    land_or_compute(history, under_way, step, argument)
+        anew = found_in(history.staleness().check())
+        truth = history.truth()
+        assert (anew.by_window, anew.by_stream) == (truth.by_window, truth.by_stream)
+        assert anew.stale.keys() >= truth.stale.keys()
+
+
+@pytest.fixture
+def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a check is as short as it can be."""
+    monkeypatch.setattr(delta_log, "COMMITS_AT_ONCE", 1)
+    monkeypatch.setattr(staleness_module, "MANIFESTS_AT_ONCE", 1)
+    monkeypatch.setattr(arrivals, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(comparison, "HOURS_AT_ONCE", 1)
+
+
+@pytest.mark.usefixtures("one_at_once")
+@hypothesis.settings(bounded, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck))
+@given(st.lists(st.one_of(steps, st.tuples(st.just("step"), st.none())), max_size=25), st.booleans())
+@example([("land", [("a", 0.0, True)]), ("compute", (0, 0)), ("land", [("a", 0.0, True)]), ("step", None)], True)
+def test_in_steps_between_which_others_land_and_compute_it_comes_to_the_same(
+    steps: list[tuple[str, object]], is_vacuumed: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        history = new_history(Path(folder))
+        staleness, under_way = history.staleness(), list[UnderWay]()
+        for step, argument in steps:
+            if step == "step":
+                staleness.step()
+            else:
+                land_or_compute(history, under_way, step, argument)
+        if is_vacuumed:
+            history.compact()
+            history.vacuum()
+        while staleness.step().left:
+            pass
+        found, truth = found_in(staleness.check()), history.truth()
+        assert (found.by_window, found.by_stream) == (truth.by_window, truth.by_stream)
+        assert found.stale.keys() >= truth.stale.keys()
+        assert is_vacuumed or found == truth
+
+
+@pytest.mark.usefixtures("one_at_once")
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: History, is_cut: bool) -> None:
+    for number in range(6):
+        history.land([Beat("a", number * 60.0, message_id=f"m{number}"), Beat("b", number * 3600.0, message_id="far")])
+        history.compute(number, number)
+    history.land([Beat("b", 45, message_id="late")])
+    if is_cut:
+        history.compact()
+        history.vacuum()
+    staleness, said = history.staleness(), list[Missed]()
+    while not said or said[-1].left:
+        said.append(staleness.step())
+    assert [missed.total for missed in said] == [0] * (len(said) - 1) + [1]
+    assert len(said) > 12
+    assert [missed.left for missed in said[:5]] == [6, 5, 4, 3, 2]
+    assert found_in(said[-1]).stale.keys() >= history.truth().stale.keys()
+    assert history.staleness().check() == said[-1]
+    assert staleness.step() is said[-1]
+
+
+def test_a_heartbeat_that_lands_after_its_window_was_computed_is_missed_by_it_and_by_whose_lookback_reaches_it(
+    history: History,
+) -> None:
+    history.land([Beat("a", 10), Beat("a", 130)])
+    history.compute(0, 4)
+    history.land([Beat("b", 70)])
+    missed = history.staleness().check()
+    assert (missed.total, dict(missed.by_stream)) == (1, {"b": 1})
+    assert dict(missed.by_window) == {WINDOWS[1].key: 1}
+    assert [(one.window, one.missed, one.missed_before) for one in missed.stale] == [
+        (WINDOWS[1], 1, 0),
+        (WINDOWS[2], 0, 1),  # from 120 - 90 on
+    ]
+    assert missed.stale[0].sentence.endswith(
+        "computed from version 0 of heartbeats, without 1 of its own and 0 in its lookback"
+    )
+
+
+def test_the_lookback_reaches_its_own_first_moment_and_no_further(history: History) -> None:
+    history.land([Beat("a", 500)])
+    history.compute(0, 4)
+    history.land([Beat("b", 30), Beat("c", 29)])
+    assert [(one.window, one.missed_before) for one in history.staleness().check().stale] == [
+        (WINDOWS[0], 0),
+        (WINDOWS[1], 2),
+        (WINDOWS[2], 1),  # reaches back to 30
+    ]
+
+
+def test_copies_of_what_was_read_are_not_missed_however_they_come(history: History) -> None:
+    history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
+    history.compute(0, 0)
+    history.land([Beat("a", 10, message_id="m1")])  # delivered again
+    history.land([Beat("a", 20, message_id="m3", publisher_id="own")])  # published again
+    history.compact()
+    missed = history.staleness().check()
+    assert (missed.total, list(missed.stale)) == (0, [])
+
+
+def test_a_heartbeat_that_is_missed_and_then_delivered_again_is_missed_once(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness = history.staleness()
+    for _ in range(3):
+        history.land([Beat("a", 20)])
+        assert staleness.check().total == 1
+
+
+def test_a_copy_of_what_a_window_has_read_is_not_missed_where_another_window_is_looked_at_from_before_it(
+    history: History,
+) -> None:
+    history.land([Beat("a", 500)])
+    history.compute(5, 5)
+    history.land([Beat("a", 310)])  # missed by the window before, so that the look begins here
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    history.land([Beat("a", 10)])  # a copy of what the newer window has read
+    assert dict(history.staleness().check().by_window) == {WINDOWS[5].key: 1}
+
+
+def test_a_window_whose_neighbour_alone_was_computed_again_stays_stale(history: History) -> None:
+    history.land([Beat("a", 500)])
+    history.compute(0, 1)
+    history.land([Beat("a", 50)])
+    staleness = history.staleness()
+    assert [one.window for one in staleness.check().stale] == WINDOWS[:2]
+    history.compute(0, 0)  # the run over the other one failed
+    missed = staleness.check()
+    assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (0, 1, WINDOWS[1:2])
+    history.compute(1, 1)
+    missed = staleness.check()
+    assert (missed.total, missed.mended, list(missed.stale)) == (0, 1, [])
+
+
+def test_a_run_that_had_listed_its_input_before_a_landing_misses_it_even_if_that_was_checked_before(
+    history: History,
+) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(5, 5)
+    staleness, under_way = history.staleness(), history.start(0, 0)
+    history.land([Beat("a", 20)])
+    assert staleness.check().total == 0  # its window is not computed
+    history.finish(under_way)
+    assert staleness.check().total == 1
+
+
+def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness = history.staleness()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a file was opened")
+
+    monkeypatch.setattr(arrivals.pq, "read_table", refuse)
+    for number in range(3):
+        history.land([Beat("a", 100 + number)])
+        assert staleness.check().total == 0
+    history.land([Beat("a", 20)])
+    with pytest.raises(AssertionError, match="a file was opened"):
+        staleness.check()
+
+
+def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same(history: History) -> None:
+    history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
+    history.compute(0, 1)
+    history.land([Beat("b", 70), Beat("a", 20, message_id="m3", publisher_id="own")])
+    history.compact()
+    history.vacuum()
+    with pytest.raises(ObjectMissing):
+        list(history.staleness()._after(Checked(("", "")), 2, 1))
+    missed = history.staleness().check()
+    assert found_in(missed) == history.truth()
+    assert missed.total == 1
+
+
+def test_after_the_log_is_gone_what_landed_in_a_lookback_that_was_never_computed_makes_stale_to_be_careful(
+    history: History,
+) -> None:
+    history.land([Beat("a", 0, message_id="m000")])
+    history.compute(1, 1)
+    history.land([Beat("a", 0, message_id="m001")])
+    history.compact()
+    history.vacuum()
+    (stale,) = history.staleness().check().stale
+    assert (stale.window, stale.computed_from) == (WINDOWS[1], None)
+    assert history.truth().stale.keys() == {WINDOWS[1].key}
+
+
+def test_after_the_log_is_gone_what_landed_where_a_manifest_is_gone_makes_stale_whose_lookback_reaches_it(
+    history: History,
+) -> None:
+    history.land([Beat("a", 0)])
+    history.compute(1, 1)
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)  # has read what the other has not
+    (history.folder / "lake" / MANIFESTS / "run2.json").unlink()
+    history.compact()
+    history.vacuum()
+    assert [one.window for one in history.staleness().check().stale] == WINDOWS[:2]
+
+
+def test_after_the_log_is_gone_what_landed_before_a_lookback_makes_nothing_stale(history: History) -> None:
+    history.land([Beat("a", 29), Beat("b", 29)])
+    history.compute(2, 3)  # from 30 on, and from 90
+    history.land([Beat("b", 28)])
+    history.compact()
+    history.vacuum()
+    staleness = history.staleness()
+    assert list(staleness.check().stale) == []
+    history.land([Beat("b", 30)])
+    history.compact()
+    history.vacuum()
+    assert [one.window for one in history.staleness().check().stale] == WINDOWS[2:3]
+
+
+def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    history.compute(1, 1)
+    (history.folder / "lake" / MANIFESTS / "run1.json").unlink()
+    staleness = history.staleness()
+    (stale,) = staleness.check().stale
+    assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
+    assert "nobody can say any more" in stale.sentence
+    assert [one.window for one in Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check().stale] == [
+        WINDOWS[0]
+    ]
+    history.compute(0, 0)
+    assert list(staleness.check().stale) == []
+
+
+def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_beginning(history: History) -> None:
+    history.land([Beat("a", 10)])
+    for number in range(4):
+        history.compute(number, number)
+    history.land([Beat("a", 20)])
+    staleness = history.staleness()
+    assert staleness.check().total == 1
+    shutil.rmtree(history.folder / "lake" / "heartbeat_diffs")
+    history.computed.clear()
+    assert Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check() == Missed()
+    history.compute(0, 0)
+    history.land([Beat("a", 30)])
+    assert found_in(Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
+
+
+def test_who_holds_both_tables_while_they_are_lost_and_begun_again_checks_the_new_ones(history: History) -> None:
+    staleness = history.staleness()
+    history.land([Beat("a", 10)])
+    history.compute(3, 3)
+    history.compute(4, 4)
+    for event in (500, 510, 520):  # which no computed window lacks
+        history.land([Beat("a", event)])
+    assert staleness.check().total == 0
+    for table in ("heartbeats", "heartbeat_diffs"):
+        shutil.rmtree(history.folder / "lake" / table)
+    history.landed.clear()
+    history.computed.clear()
+    history.land([Beat("b", 10)])
+    history.compute(0, 1)
+    history.land([Beat("b", 20)])
+    history.compute(1, 1)
+    history.land([Beat("b", 30)])
+    found, truth = found_in(staleness.check()), history.truth()
+    assert found == truth
+    assert truth.stale == {WINDOWS[0].key: (2, 0), WINDOWS[1].key: (0, 1)}
+
+
+@pytest.mark.gcs
+def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
+    with server_apart() as endpoint:
+        history = History(lake_of(fresh_lake(endpoint)), tmp_path)
+        history.land([Beat("a", 10, message_id="m1")])
+        history.compute(0, 1)
+        history.land([Beat("a", 10, message_id="m1"), Beat("b", 70)])
+        history.compact()
+        staleness, store = history.staleness(), CheckedStore(history.lake.objects())
+        assert found_in(staleness.check()) == history.truth()
+        assert staleness.checked is not None
+        store.keep(staleness.checked)
+        history.land([Beat("b", 75)])
+        restored = Staleness.of(history.lake, WINDOWING, LOOKBACK, CheckedStore(history.lake.objects()).newest())
+        assert restored.check().total == 2
+        assert found_in(restored.check()) == history.truth()
+
+
+def test_a_lake_without_tables_misses_nothing(history: History) -> None:
+    assert history.staleness().check() == Missed()
+    history.land([Beat("a", 10)])
+    assert history.staleness().check() == Missed()
+
+
+def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands(history: History) -> None:
+    history.compute(0, 0)
+    history.land([Beat("a", 10)])
+    assert history.staleness().check().total == 1
+
+
+def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_over(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness, store = history.staleness(), CheckedStore(history.lake.objects())
+    assert store.newest() is None
+    for event in (20, 30):
+        history.land([Beat("a", event)])
+        staleness.check()
+        assert staleness.checked is not None
+        store.keep(staleness.checked)
+    assert store.newest() == staleness.checked
+    (kept,) = (history.folder / "lake" / FOLDER).iterdir()  # the earlier one is gone
+    restored = Staleness.of(history.lake, WINDOWING, LOOKBACK, CheckedStore(history.lake.objects()).newest())
+    assert restored.check() == staleness.check()
+    kept.chmod(0o644)
+    kept.write_bytes(kept.read_bytes()[:40])
+    assert CheckedStore(history.lake.objects()).newest() is None
+
+
+def test_what_a_check_leaves_is_not_written_again_while_it_says_the_same(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    staleness, store = history.staleness(), CheckedStore(history.lake.objects())
+    for number in range(3):
+        history.land([Beat("a", 100 + number)])
+        staleness.check()
+        assert staleness.checked is not None
+        store.keep(staleness.checked)
+    (kept,) = (history.folder / "lake" / FOLDER).iterdir()
+    assert kept.name.startswith("000000000001-")

@@ -1,0 +1,228 @@
+"""What a run recorded, as ticks: a log on disk and in a bucket, its decisions derived again, and what landed when."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import ObjectMissing
+from pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from pipeline.lake.store.address import open_objects
+from pipeline.replay.log_ticks import READ_AHEAD, LakeLandings, recorded_ticks
+from pipeline.replay.replay import Tick, Verdict, decide_again, verify
+from pipeline.replay.trace import NEVER, Batch, ticks_of
+from pipeline.settings import LakeSettings
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Decided, Released, Standing
+from tests.lake.builders import Beat, columns_of, lake_in
+from tests.replay.traces import Held, both_down, sparse, steady
+from tests.watermark.builders import at, reading, seconds
+
+CHECKPOINT_EVERY = 10
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> LakeSettings:
+    if request.param == "disk":
+        return LakeSettings(uri=f"file:{tmp_path}/lake")
+    found: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    return found
+
+
+def log_on(settings: LakeSettings) -> TrackingLog:
+    return TrackingLog(open_objects(settings), checkpoint_every=CHECKPOINT_EVERY)
+
+
+def record(log: TrackingLog, messages: Batch, policy: Policy, tick: float = 10) -> list[Decided]:
+    """A run over a trace, as a tracker writes it down."""
+    decided: list[Decided] = []
+    for each in ticks_of(Held(messages), seconds(tick), policy.idle_timeout):
+        for entry in each.entries:
+            log.append(entry)
+        standing = log.decide(deciding(each, policy))
+        assert standing.decided is not None
+        decided.append(standing.decided)
+        log.compact_if_due()
+    return decided
+
+
+def deciding(tick: Tick, policy: Policy) -> Callable[[Standing], Decided]:
+    """What a tick decides."""
+    return lambda standing: standing.decide(tick.base, tick.tracking, policy, tick.at)
+
+
+def derived(log: TrackingLog) -> Verdict:
+    standing, ticks = recorded_ticks(log)
+    return verify(ticks, standing)
+
+
+def test_every_decision_and_compacted_entry_of_a_run_follows_from_the_log(settings: LakeSettings) -> None:
+    log = log_on(settings)
+    decided = record(log, both_down(1, per_second=1, down=5), Policy(rule="frontier"))
+    log.append(Released(before=at(30), at=at(3000), by="a test"))
+    log.decide(lambda standing: standing.decide(reading(3000, 20), reading(3000), Policy(), at(3000)))
+    verdict = derived(log_on(settings))
+    assert (verdict.decisions, verdict.unknowable, verdict.first_difference) == (len(decided) + 1, 0, None)
+    assert verdict.compacted > 3
+    assert len(log.numbers()) > 2 * READ_AHEAD  # more than is read ahead
+
+
+def test_a_decision_that_was_made_otherwise_is_found(tmp_path: Path) -> None:
+    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    record(log, steady(1, per_second=1, minutes=2), Policy())
+
+    def wrongly(standing: Standing) -> Decided:
+        right = standing.decide(reading(500), reading(500), Policy(), at(500))
+        assert right.decision.watermark is not None
+        moved = right.decision.watermark + timedelta(microseconds=1)
+        return replace(right, decision=replace(right.decision, watermark=moved))
+
+    log.decide(wrongly)
+    log.decide(lambda standing: standing.decide(reading(510), reading(510), Policy(), at(510)))
+    difference = derived(log).first_difference
+    assert difference is not None
+    assert isinstance(difference.recorded, Decided)
+    assert isinstance(difference.derived, Decided)
+    assert difference.recorded.decision.at == at(500)
+    assert difference.recorded.decision.watermark != difference.derived.decision.watermark
+
+
+def test_the_recorded_readings_under_the_recorded_policy_decide_the_same_again(tmp_path: Path) -> None:
+    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    decided = record(log, sparse(3, minutes=20), Policy())
+    standing, ticks = recorded_ticks(log)
+    assert list(decide_again(ticks, Policy(), standing)) == decided
+    standing, ticks = recorded_ticks(log)
+    wider = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(40)), standing)]
+    assert wider != [each.decision.watermark for each in decided]
+
+
+def test_since_a_time_they_begin_at_the_newest_compacted_entry_that_knows_nothing_from_then_on(tmp_path: Path) -> None:
+    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    decided = record(log, steady(1, per_second=1, minutes=5), Policy())
+    since = decided[20].decision.at
+    standing, ticks = recorded_ticks(log, since)
+    recorded = [tick.recorded for tick in ticks]
+    begin = len(decided) - len(recorded)
+    assert 0 < begin <= 20
+    assert recorded == decided[begin:]
+    assert standing.decided == decided[begin - 1]
+    standing, ticks = recorded_ticks(log, since)
+    assert verify(ticks, standing).first_difference is None
+    _, from_the_first = recorded_ticks(log, at(-1000))
+    assert [tick.recorded for tick in from_the_first] == decided
+
+
+def test_until_a_time_they_end_with_the_last_decision_made_by_then(tmp_path: Path) -> None:
+    log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    decided = record(log, steady(1, per_second=1, minutes=2), Policy())
+    _, ticks = recorded_ticks(log, until=decided[7].decision.at)
+    assert [tick.recorded for tick in ticks] == decided[:8]
+
+
+def test_a_log_whose_beginning_was_removed_begins_at_its_first_compacted_entry(tmp_path: Path) -> None:
+    settings = LakeSettings(uri=f"file:{tmp_path}/lake")
+    log = log_on(settings)
+    decided = record(log, steady(1, per_second=1, minutes=5), Policy())
+    for number in range(7):
+        open_objects(settings).delete(entry_name(number))
+    standing, ticks = recorded_ticks(log)
+    recorded = [tick.recorded for tick in ticks]
+    assert 0 < len(recorded) < len(decided)
+    assert recorded == decided[-len(recorded) :]
+    standing, ticks = recorded_ticks(log)
+    assert verify(ticks, standing).first_difference is None
+
+
+def test_an_empty_log_has_no_ticks_and_a_missing_entry_is_named(tmp_path: Path) -> None:
+    settings = LakeSettings(uri=f"file:{tmp_path}/lake")
+    log = log_on(settings)
+    assert list(recorded_ticks(log)[1]) == []
+    record(log, steady(1, per_second=1, minutes=1), Policy())
+    open_objects(settings).delete(entry_name(4))
+    _, ticks = recorded_ticks(log)
+    with pytest.raises(ObjectMissing, match=entry_name(4)):
+        list(ticks)
+
+
+def test_what_was_decided_before_an_entry_was_called_lost_is_not_held_against_the_log(tmp_path: Path) -> None:
+    settings = LakeSettings(uri=f"file:{tmp_path}/lake")
+    log = log_on(settings)
+    decided = record(log, steady(1, per_second=1, minutes=1), Policy())
+    before = log.numbers()[-1]
+    assert derived(log).unknowable == 0
+    log.forget(4, "its object was damaged", decided[-1].decision.watermark)
+    again = log_on(settings)
+    assert again.numbers()[-1] == before
+    for second in (600, 700):
+        again.decide(deciding(Tick(at(second), (), reading(second), reading(second)), Policy()))
+    verdict = derived(again)
+    assert verdict.first_difference is None
+    assert verdict.unknowable > 0
+    assert verdict.decisions >= 2
+
+
+def landings(folder: Path, *appends: tuple[float, Sequence[Beat]]) -> list[Batch]:
+    """Beats landed, at a second each, as batches since `at(100)` until `at(300)`, and all of them."""
+    lake = lake_in(folder)
+    heartbeats = lake.heartbeats()
+    for landed, beats in appends:
+        heartbeats.append(columns_of(beats) | {"landed_at": [at(landed) for _ in beats]})
+    return [
+        batch
+        for trace in (LakeLandings(lake.heartbeats()), LakeLandings(lake.heartbeats(), at(100), at(300)))
+        for batch in [one_of(list(trace.batches(streams=True)))]
+    ]
+
+
+def one_of(batches: Sequence[Batch]) -> Batch:
+    """All batches in one, by landing."""
+    columns = [
+        np.concatenate([getattr(batch, name) for batch in batches])
+        for name in ("publish_us", "event_us", "tracked_us", "landed_us")
+    ]
+    order = np.lexsort((columns[0], columns[3]))
+    return Batch(*(column[order] for column in columns))
+
+
+def test_each_message_counts_by_its_first_landing_and_by_when_that_was(tmp_path: Path) -> None:
+    hour_later = 3700
+    first = [Beat("a", 10, "1"), Beat("b", 20, "2"), Beat("a", hour_later, "3")]
+    everything, some = landings(
+        tmp_path,
+        (250, [Beat("a", 10, "1"), Beat("c", 30, "4")]),  # a copy, whose first landing was committed later
+        (50, first),
+        (100, [Beat("d", hour_later + 1, "5")]),
+        (300, [Beat("b", 20, "2")]),
+        (300.000001, [Beat("b", 21, "6")]),
+    )
+    in_seconds = [(us - everything.landed_us[0]) / 1e6 + 50 for us in everything.landed_us]
+    assert in_seconds == [50, 50, 50, 100, 250, 300.000001]
+    assert set(everything.tracked_us.tolist()) == {NEVER}
+    assert [(us - everything.landed_us[0]) / 1e6 + 50 for us in some.landed_us] == [100, 250]
+
+
+def test_a_lake_where_nothing_has_landed_has_no_messages(tmp_path: Path) -> None:
+    assert list(LakeLandings(lake_in(tmp_path).heartbeats()).batches()) == []
+
+
+def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    lake.heartbeats().append(columns_of([Beat("a", 1, "1")]))
+    heartbeats = lake.heartbeats()
+    trace = LakeLandings(heartbeats)
+    heartbeats.append(columns_of([Beat("a", 2, "2")]))
+    heartbeats.version()
+    assert sum(map(len, trace.batches())) == 1
+    assert sum(map(len, LakeLandings(heartbeats).batches())) == 2
+
+
+def test_the_streams_of_what_landed_are_told(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    lake.heartbeats().append(columns_of([Beat("a", 1, "1"), Beat("b", 2, "2"), Beat("a", 3, "3")]))
+    (batch,) = LakeLandings(lake.heartbeats()).batches(streams=True)
+    assert batch.streams is not None
+    assert sorted(batch.streams.names[code] for code in batch.streams.codes) == ["a", "a", "b"]

@@ -1,0 +1,148 @@
+"""Disorder by message and by stream, against the definition on a plain list; and who is to blame for it."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.replay.trace import NO_EVENT_TIME
+from pipeline.tuning.disorder import Disorder, disorder_of
+from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
+from tests.watermark.builders import START_US, Times, bounded, ints
+
+BAND = timedelta(seconds=10)
+TENTH_US = 100_000
+
+tenths = st.integers(0, 120).map(lambda tenth: START_US + tenth * TENTH_US)
+
+
+def trace_of(messages: Sequence[Times], streams: Sequence[int] | None = None) -> MemoryTrace:
+    publish, event = ints(publish for publish, _ in messages), ints(event for _, event in messages)
+    stream = ints([0] * len(messages) if streams is None else streams)
+    return MemoryTrace(publish, event, publish, publish, stream, int(stream.max(initial=0)) + 1)
+
+
+def measured(trace: MemoryTrace, band: timedelta = BAND, worst: int = 10) -> Disorder:
+    disorder = disorder_of(trace, band, worst)
+    assert disorder is not None
+    return disorder
+
+
+@given(st.lists(st.tuples(tenths, tenths), min_size=1, max_size=40))
+@bounded
+def test_each_message_has_the_disorder_that_the_definition_gives_it(messages: list[Times]) -> None:
+    expected = sorted(
+        max([0, *(publish - other for other, newer in messages if newer > event)]) / SECOND_US
+        for publish, event in messages
+    )
+    disorder = measured(trace_of(messages)).disorder
+    found = [seconds for seconds, count in zip(disorder.seconds, disorder.counts, strict=True) for _ in range(count)]
+    assert found == pytest.approx(expected)
+
+
+def test_within_a_tenth_of_a_second_order_is_not_looked_at() -> None:
+    disorder = measured(trace_of([(START_US, START_US + 9), (START_US + 99_999, START_US)]))
+    assert disorder.disorder.seconds == (0.0,)
+
+
+def test_a_constant_lag_is_no_disorder() -> None:
+    lagging = [(START_US + n * SECOND_US + 3600 * SECOND_US, START_US + n * SECOND_US) for n in range(50)]
+    disorder = measured(trace_of(lagging))
+    assert disorder.disorder.seconds == (0.0,)
+    assert disorder.lag.seconds == (3600.0,)
+    assert disorder.slowest == ()
+    assert disorder.fastest == ()
+
+
+def test_slow_streams_are_named_and_punctual_ones_are_not() -> None:
+    disorder = measured(Source(slow=2, slow_by=30).trace())
+    assert {stream.stream for stream in disorder.slowest if stream.slow_beyond_band} == {"stream-0000", "stream-0001"}
+    worst = disorder.slowest[0]
+    assert worst.slow_beyond_band == worst.beyond_band == worst.messages
+    assert worst.offset_seconds == pytest.approx(30, abs=1)
+    assert 30 <= worst.slow_max_seconds <= 35
+    assert worst.fast_max_seconds == 0
+    assert disorder.fast_beyond_band == 0
+
+
+def test_a_clock_that_runs_fast_is_blamed_and_not_those_whom_it_puts_out_of_order() -> None:
+    disorder = measured(Source(fast=1, fast_by=30).trace())
+    assert disorder.beyond_band > 0.9 * disorder.messages
+    assert disorder.slow_beyond_band == 0
+    assert [stream.stream for stream in disorder.fastest if stream.fast_beyond_band] == ["stream-0049"]
+    culprit = disorder.fastest[0]
+    assert 0.95 * culprit.messages < culprit.fast_beyond_band == disorder.fast_beyond_band
+    assert culprit.offset_seconds == pytest.approx(-30, abs=1)
+    assert culprit.disorder_max_seconds < 10
+    victim = next(stream for stream in disorder.slowest if stream.stream != "stream-0049")
+    assert victim.beyond_band > 0.9 * victim.messages
+    assert victim.slow_max_seconds < 10
+
+
+def test_slow_and_fast_streams_are_told_apart() -> None:
+    disorder = measured(Source(slow=1, slow_by=40, fast=1, fast_by=25).trace())
+    assert [stream.stream for stream in disorder.slowest if stream.slow_beyond_band] == ["stream-0000"]
+    assert [stream.stream for stream in disorder.fastest if stream.fast_beyond_band] == ["stream-0049"]
+
+
+def test_a_history_that_is_published_in_order_is_in_order_however_old() -> None:
+    replayed = [(START_US + n * 1_000, START_US + (n - 90_000) * SECOND_US) for n in range(9_000)]
+    disorder = measured(trace_of(replayed, [n % 7 for n in range(9_000)]))
+    assert disorder.beyond_band == 0
+    # Within a tenth of a second, here a hundred messages, order is not looked at.
+    assert disorder.slowest == ()
+
+
+def test_no_message_is_to_blame_for_more_than_its_share_of_any_disorder() -> None:
+    disorder = measured(Source(late=0.01, late_by=60, fast=1, fast_by=20, rate=40).trace(), worst=50)
+    slowest = max(stream.slow_max_seconds for stream in disorder.slowest)
+    fastest = max(stream.fast_max_seconds for stream in disorder.fastest)
+    assert disorder.disorder.seconds[-1] <= slowest + fastest + 0.5
+
+
+def test_the_worst_are_as_many_as_were_asked_for_and_the_counts_add_up() -> None:
+    source = Source(late=0.05)
+    few, all_of_them = measured(source.trace(), worst=3), measured(source.trace(), worst=50)
+    assert len(few.slowest) == 3
+    assert few.slowest == all_of_them.slowest[:3]
+    assert sum(stream.slow_beyond_band for stream in all_of_them.slowest) == few.slow_beyond_band
+    assert sum(stream.messages for stream in all_of_them.slowest) == few.messages == source.seconds * source.rate
+
+
+def test_rejected_messages_and_unknown_streams_are_left_out() -> None:
+    trace = Source(slow=1).trace()
+    rejected = trace.stream == 0
+    event = np.where(rejected, NO_EVENT_TIME, trace.event_us)
+    trace = MemoryTrace(
+        trace.publish_us, event, trace.tracked_us, trace.landed_us, np.where(trace.stream == 1, -1, trace.stream), 50
+    )
+    disorder = measured(trace, worst=50)
+    assert disorder.rejected == int(rejected.sum())
+    assert disorder.messages == len(event) - disorder.rejected
+    assert disorder.slow_beyond_band == 0
+    assert disorder.streams == 48
+    assert {"stream-0000", "stream-0001"}.isdisjoint(stream.stream for stream in disorder.slowest)
+
+
+def test_a_trace_without_a_valid_message_has_no_disorder() -> None:
+    assert disorder_of(trace_of([(START_US, int(NO_EVENT_TIME))]), BAND) is None
+
+
+def test_a_history_published_in_one_go_blames_the_copies_in_it_and_nobody_else() -> None:
+    count = 6_000
+    happened = START_US - 600 * SECOND_US + np.arange(count) * (SECOND_US // 10)
+    published = START_US + np.arange(count) * 500  # ten minutes of events within three seconds
+    copies = np.arange(0, count, 300)
+    live = START_US + 10 * SECOND_US + np.arange(count // 2) * (SECOND_US // 30)
+    publish = np.concatenate([published, published[copies] + 60 * SECOND_US, live])
+    event = np.concatenate([happened, happened[copies], live - SECOND_US])
+    stream = np.concatenate(
+        [np.arange(count) % 40 + 1, np.zeros(len(copies), dtype=np.int64), np.arange(count // 2) % 40 + 1]
+    )
+    disorder = measured(MemoryTrace(publish, event, publish, publish, stream, 41))
+    assert disorder.slow_beyond_band == len(copies)
+    assert [stream.stream for stream in disorder.slowest if stream.slow_beyond_band] == ["stream-0000"]
+    assert disorder.fast_beyond_band == 0

@@ -1,0 +1,264 @@
+"""Many bands in one fold decide what each would have decided alone, and the band that is enough is found."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from pipeline.clock import from_us, to_us
+from pipeline.replay.replay import Tick, decide_again
+from pipeline.replay.trace import NO_EVENT_TIME, extent_of, late_in, late_per_tick, ticks_of, watermarks_us
+from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
+from pipeline.tuning.sweep import Material, Outcome, Tuning, Variant, outcomes_of, tune
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Lost, Released, Snapshot, Standing
+from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
+from tests.watermark.builders import START, START_US, at, published, reading, seconds
+
+TICK = timedelta(seconds=10)
+IDLE = timedelta(minutes=2)
+BAND, FRONTIER = Variant("band"), Variant("frontier")
+LATE = Source(seconds=900, rate=40, late=0.005, late_by=60)
+FAST = Source(seconds=900, rate=40, fast=1, fast_by=30, left=0)
+
+
+def policy_of(variant: Variant, band: timedelta) -> Policy:
+    return Policy(rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile)
+
+
+def material_of(trace: MemoryTrace) -> Material:
+    extent = extent_of(trace)
+    ticks = ticks_of(trace, TICK, IDLE, extent=extent)
+    return Material(ticks, trace, extent.first_publish_us, int(trace.publish_us.max()))
+
+
+POLICIES = [
+    policy_of(Variant(rule, quantile, frontier_quantile), seconds(band))
+    for band in (0, 3, 10, 61, 300)
+    for rule, quantile, frontier_quantile in (
+        ("band", 0.0, 0.0),
+        ("frontier", 0.0, 0.0),
+        ("band", 0.05, 0.0),
+        ("frontier", 0.0, 0.05),
+    )
+]
+
+
+def each_alone(ticks: Sequence[Tick], standing: Standing | None = None) -> list[list[object]]:
+    return [[decided.decision for decided in decide_again(ticks, policy, standing=standing)] for policy in POLICIES]
+
+
+def together(ticks: Sequence[Tick], standing: Standing | None = None) -> list[list[object]]:
+    rows = [[decided.decision for decided in row] for row in decide_for_each(ticks, POLICIES, standing)]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [LATE, FAST, Source(late=0.3, late_by=20, slow=5), Source(seconds=1200, rate=1, streams=3)],
+    ids=["late", "fast", "slow", "sparse"],
+)
+def test_each_decides_what_it_would_have_decided_alone(source: Source) -> None:
+    ticks = material_of(source.trace()).ticks
+    assert together(ticks) == each_alone(ticks)
+
+
+def test_a_silence_a_backlog_and_what_is_never_landed_change_nothing_about_that() -> None:
+    trace = LATE.trace()
+    there = (trace.publish_us < START_US + 300 * SECOND_US) | (trace.publish_us > START_US + 600 * SECOND_US)
+    outage = (trace.publish_us > START_US + 650 * SECOND_US) & (trace.publish_us < START_US + 750 * SECOND_US)
+    landed = np.where(outage, START_US + 800 * SECOND_US, trace.landed_us)
+    landed[5] = np.iinfo(np.int64).max
+    stumbling = MemoryTrace(
+        *(column[there] for column in (trace.publish_us, trace.event_us, trace.tracked_us, landed, trace.stream)),
+        trace.streams,
+    )
+    ticks = material_of(stumbling).ticks
+    assert together(ticks) == each_alone(ticks)
+
+
+def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
+    ticks = list(material_of(LATE.trace()).ticks)
+    ticks[30] = replace(ticks[30], entries=(*ticks[30].entries, Released(ticks[28].at, ticks[30].at, "somebody")))
+    ticks[50] = replace(ticks[50], entries=(*ticks[50].entries, Lost("an entry", ticks[48].at)))
+    found = together(ticks)
+    assert found == each_alone(ticks)
+    assert found != each_alone(material_of(LATE.trace()).ticks)
+
+
+def test_a_seek_and_what_it_delivers_again_change_nothing_about_that() -> None:
+    ticks = list(material_of(LATE.trace()).ticks)
+    again = ticks[35].entries
+    assert isinstance(again[0], Snapshot)
+    sought = at(300)
+    ticks[60] = replace(
+        ticks[60],
+        entries=(*ticks[60].entries, *again),
+        base=replace(ticks[60].base, oldest_unacked=sought, names_a_message=True) if ticks[60].base else None,
+        tracking=replace(ticks[60].tracking, oldest_unacked=sought, names_a_message=True)
+        if ticks[60].tracking
+        else None,
+    )
+    assert together(ticks) == each_alone(ticks)
+
+
+def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_another_policy() -> None:
+    ticks = material_of(LATE.trace()).ticks
+    standing = Standing()
+    for tick in ticks[:40]:
+        for entry in tick.entries:
+            standing = standing.after(standing.number + 1, entry)
+        standing = standing.after(
+            standing.number + 1, standing.decide(tick.base, tick.tracking, Policy(band=seconds(3)), tick.at)
+        )
+    whole, begun = each_alone(ticks), together(ticks[40:], standing)
+    for alone, later in zip(whole, begun, strict=True):
+        assert [decision.watermark for decision in later[-20:]] == [decision.watermark for decision in alone[-20:]]
+    widest = begun[POLICIES.index(policy_of(BAND, seconds(300)))]
+    assert widest[0].watermark is None
+
+
+def test_the_late_are_counted_as_a_replay_counts_them() -> None:
+    trace = LATE.trace()
+    material = material_of(trace)
+    tick_us = np.array([to_us(tick.at) for tick in material.ticks])
+    watermarks = np.array(
+        [
+            watermarks_us([decided.decision.watermark for decided in decide_again(material.ticks, policy)])
+            for policy in POLICIES
+        ]
+    )
+    expected = [int(late_per_tick(trace, tick_us, own).sum()) for own in watermarks]
+    found = sum(late_of_each(batch, tick_us, watermarks) for batch in trace.batches())
+    assert list(found) == expected
+    assert len(set(expected)) > 4
+    assert expected[-1] == 0 < expected[0]
+
+
+def test_what_lands_at_a_tick_after_the_last_or_never_or_without_an_event_time_is_not_late() -> None:
+    tick_us = np.array([START_US, START_US + 10 * SECOND_US, START_US + 20 * SECOND_US])
+    watermarks = np.array([[START_US - 5 * SECOND_US, START_US, START_US + 5 * SECOND_US]])
+    never = np.iinfo(np.int64).max
+    event = np.array([START_US - 1, START_US - 1, START_US - 1, START_US - 1, START_US - 1, NO_EVENT_TIME, START_US])
+    landed = START_US + np.array([10, 11, 20, 21, 5, 15, 15]) * SECOND_US
+    landed = np.where(landed == START_US + 5 * SECOND_US, never, landed)
+    (batch,) = MemoryTrace(event, event, event, landed, np.zeros(7, dtype=np.int64), 1).batches()
+    assert list(late_of_each(batch, tick_us, watermarks)) == [late_in(batch, tick_us, watermarks[0]).sum()] == [2]
+    assert landed_in(batch, tick_us) == 4
+
+
+@pytest.mark.parametrize("variant", [BAND, FRONTIER], ids=str)
+def test_the_share_and_the_lag_of_a_band_are_those_of_its_replay(variant: Variant) -> None:
+    trace = LATE.trace()
+    material = material_of(trace)
+    bands = [seconds(band) for band in (0, 2, 10, 45, 70)]
+    tick_us = np.array([to_us(tick.at) for tick in material.ticks])
+    for outcome in outcomes_of(material, [(variant, band) for band in bands], policy_of):
+        decisions = [d.decision for d in decide_again(material.ticks, policy_of(variant, outcome.band))]
+        late = late_per_tick(trace, tick_us, watermarks_us([decision.watermark for decision in decisions]))
+        lags = sorted(
+            decision.lag.total_seconds()
+            for decision in decisions
+            if decision.lag is not None and decision.at <= from_us(material.until_us)
+        )
+        assert outcome.late == late.sum()
+        assert outcome.landed == len(trace.publish_us)
+        assert outcome.lag_p50 == lags[-(-len(lags) // 2) - 1]
+        assert outcome.lag_p99 == lags[-(-len(lags) * 99 // 100) - 1]
+
+
+def tuned(source: Source, *variants: Variant, targets: Sequence[float] = (0.01, 0.001, 0.0)) -> Tuning:
+    return tune(material_of(source.trace()), variants or (BAND, FRONTIER), policy_of, targets=targets)
+
+
+def test_one_message_in_two_hundred_a_minute_late_needs_a_minute_and_the_jitter() -> None:
+    tuning = tuned(LATE)
+    for variant in (BAND, FRONTIER):
+        generous, nearly, none = (tuning.recommended(variant, target).outcome for target in (0.01, 0.001, 0.0))
+        assert generous is not None
+        assert nearly is not None
+        assert none is not None
+        assert generous.band <= seconds(4)
+        assert generous.band <= nearly.band <= none.band
+        assert seconds(50) < none.band <= seconds(65)
+        assert nearly.late_share <= 0.001
+        assert none.late == 0
+
+
+def test_the_band_that_is_enough_is_found_to_the_second_and_none_above_it_is_worse() -> None:
+    tuning = tuned(LATE)
+    for recommendation in tuning.recommendations:
+        enough = recommendation.outcome
+        assert enough is not None
+        outcomes = tuning.of(recommendation.variant)
+        assert all(each.late_share <= recommendation.target for each in outcomes if each.band >= enough.band)
+        below = [each for each in outcomes if each.band < enough.band]
+        if below:
+            assert enough.band - below[-1].band <= seconds(1)
+            assert below[-1].late_share > recommendation.target
+
+
+def test_where_no_band_is_enough_there_is_none() -> None:
+    tuning = tune(material_of(LATE.trace()), [BAND], policy_of, bands=[seconds(5), seconds(20)], targets=[0.0])
+    (recommendation,) = tuning.recommendations
+    assert recommendation.outcome is None
+    assert recommendation.largest == seconds(20)
+    assert [outcome.band for outcome in tuning.outcomes] == [seconds(5), seconds(20)]
+
+
+def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() -> None:
+    def outcome(band: int, late: int) -> Outcome:
+        return Outcome(BAND, seconds(band), 100, late, 1.0, 1.0)
+
+    from pipeline.tuning.sweep import _enough
+
+    outcomes = {seconds(band): outcome(band, late) for band, late in ((1, 9), (2, 0), (3, 1), (4, 0), (5, 0))}
+    enough = _enough(outcomes, 0.0)
+    assert enough is not None
+    assert enough.band == seconds(4)
+
+
+def test_the_frontier_is_fresher_and_pays_with_late_messages_for_a_clock_that_runs_fast() -> None:
+    punctual = tuned(Source(seconds=900, rate=40))
+    ten = seconds(10)
+    assert punctual.at(FRONTIER, ten).late == punctual.at(BAND, ten).late == 0
+    assert punctual.at(FRONTIER, ten).lag_p50 < punctual.at(BAND, ten).lag_p50
+
+    careful = Variant("frontier", frontier_quantile=0.2)
+    fast = tuned(FAST, BAND, FRONTIER, careful)
+    assert fast.at(BAND, ten).late == 0
+    assert fast.at(FRONTIER, ten).late_share > 0.5
+    assert fast.at(careful, ten).late_share < fast.at(FRONTIER, ten).late_share / 5
+
+
+def test_a_stream_that_is_slow_delays_the_band_and_a_quantile_passes_over_it() -> None:
+    passing = Variant("band", quantile=0.1)
+    tuning = tuned(Source(seconds=900, rate=40, slow=1, slow_by=50), BAND, passing)
+    ten = seconds(10)
+    assert tuning.at(passing, ten).lag_p50 < tuning.at(BAND, ten).lag_p50
+    assert tuning.at(passing, ten).late_share > 0
+
+
+def test_nothing_landed_is_no_late_share() -> None:
+    trace = replace(LATE.trace(), landed_us=np.full(LATE.seconds * LATE.rate, np.iinfo(np.int64).max))
+    outcome = outcomes_of(material_of(trace), [(BAND, seconds(10))], policy_of)[0]
+    assert (outcome.landed, outcome.late, outcome.late_share) == (0, 0, 0.0)
+
+
+def test_without_a_watermark_there_is_no_lag() -> None:
+    ticks = [Tick(at(n), (), reading(n), reading(n)) for n in (0, 10)]
+    ticks[0] = replace(ticks[0], entries=(*material_of(LATE.trace()).ticks[0].entries[:1], Snapshot(published([]))))
+    (outcome,) = outcomes_of(
+        Material(ticks, LATE.trace(), START_US, to_us(START) + 10 * SECOND_US), [(BAND, seconds(10))], policy_of
+    )
+    assert outcome.lag_p50 is None
+    assert outcome.lag_p99 is None
+
+
+def test_a_variant_is_named_by_what_sets_it_apart() -> None:
+    assert BAND.name == "band"
+    assert Variant("frontier", 0.01, 0.005).name == "frontier, quantile 0.01, frontier_quantile 0.005"
+    with pytest.raises(KeyError):
+        Tuning((BAND,), (), (), 0).at(BAND, seconds(1))

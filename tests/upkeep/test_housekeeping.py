@@ -1,0 +1,439 @@
+"""Housekeeping of a lake: fewer files and the same rows, and earlier versions for as long as they are asked for."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from pipeline.clock import ManualClock
+from pipeline.errors import WindowExpired
+from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
+from pipeline.lake.log.archive import LogArchive
+from pipeline.lake.log.tracking_log import entry_name
+from pipeline.lake.tables.diffs import DiffRun
+from pipeline.quality.report import read_report
+from pipeline.settings import Settings
+from pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
+from pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
+from pipeline.upkeep.housekeeping import Chore, Housekeeper
+from pipeline.upkeep.leftovers import leftovers
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Beginning, Decided, Snapshot
+from tests.gcs.apart import fresh_lake, server_apart
+from tests.lake.builders import Beat, columns_of, lake_of
+from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
+from tests.watermark.builders import START, at, published
+
+DAY, HOUR, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(0)
+MANY_DAYS = 30 * DAY
+LONG_AGO = 40 * DAY.total_seconds()
+
+
+class House:
+    """A lake with five computed windows, many small files, and a watermark at 600 s; `clock` is far beyond."""
+
+    def __init__(self, folder: Path, now: float = LONG_AGO) -> None:
+        self.history: History = new_history(folder)
+        self.lake: Lake = self.history.lake
+        self.folder = folder / "lake"
+        self.clock = ManualClock(at(now))
+        log = self.lake.tracking_log()
+        log.begin(Beginning(at(0)))
+        self.decide(600)
+        for second in range(0, 300, 20):
+            self.history.land([Beat("a", second + 5), Beat("b", second + 3)])
+        self.history.compute(0, 4)
+
+    def compute_silence(self, first: float, last: float) -> None:
+        """A run over windows in which nothing has landed."""
+        keys = [window.key for window in WINDOWING.between(at(first), at(last))]
+        run = DiffRun("silence-1", keys, 14, at(last), at(last))
+        fence = self.lake.diffs().fence(keys)
+        self.lake.diffs().leave_manifest(run)
+        self.lake.diffs().replace(run, fence)
+
+    def settings(self, **keep: object) -> Settings:
+        return Settings(
+            windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=START),
+            lake=LakeSettings(uri=f"file:{self.folder}", checkpoint_every=4),
+            housekeeping=HousekeepingSettings.model_validate(keep),
+        )
+
+    def decide(self, watermark: float) -> None:
+        decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
+        log = self.lake.tracking_log()
+        log.append(Decided(decision, None, None, Policy()))
+
+    def tidy(self, *, dry_run: bool = False, **keep: object) -> list[Chore]:
+        return list(Housekeeper(self.settings(**keep), self.clock, dry_run=dry_run).chores())
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = self.lake.heartbeats().pinned()
+        assert table is not None
+        return sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: str(row["message_id"]))
+
+    def diffs(self) -> list[str]:
+        table = self.lake.table(HEARTBEAT_DIFFS).current()
+        assert table is not None
+        return sorted(table.file_uris())
+
+    def files(self, name: str) -> list[str]:
+        table = self.lake.table(name).current()
+        return [] if table is None else table.file_uris()
+
+    def everything(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+
+def of(chores: Sequence[Chore], name: str, about: str) -> list[Chore]:
+    return [chore for chore in chores if (chore.name, chore.about) == (name, about)]
+
+
+def every_hour(_: str) -> bool:
+    return True
+
+
+def make_older(folder: Path, by: timedelta) -> None:
+    """As if everything in it had been written so long before."""
+    then = time.time() - by.total_seconds()
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+# Compaction
+
+
+def test_small_files_become_one_in_the_order_of_event_time_and_the_rows_are_the_same(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    rows, files = house.rows(), house.files(HEARTBEATS)
+    assert len(files) == 15
+    house.decide(2 * HOUR.total_seconds())
+    (done,) = of(house.tidy(), "compaction", HEARTBEATS)
+    (file,) = house.files(HEARTBEATS)
+    assert (done.figures["files"], done.figures["files_after"]) == (15, 1)
+    times = pq.read_table(file, columns=["event_time"])["event_time"].to_pylist()
+    assert times == sorted(times)
+    assert house.rows() == rows
+
+
+@pytest.mark.gcs
+def test_a_bucket_is_kept_as_a_folder_is() -> None:
+    with server_apart() as endpoint:  # the library sets a table's properties without letting another thread run
+        keep_in(fresh_lake(endpoint))
+
+
+def keep_in(bucket: LakeSettings) -> None:
+    lake = lake_of(bucket)
+    for second in range(MANY):
+        lake.heartbeats().append(columns_of([Beat("a", second), Beat("b", second)]))
+    table = lake.table(HEARTBEATS)
+    (did,) = compact(table, every_hour, "event_time")
+    assert (did.files, did.files_after) == (MANY, 1)
+    assert trim(table, NOTHING).files == MANY
+    current = lake.table(HEARTBEATS).current()
+    assert current is not None
+    assert current.to_pyarrow_table().num_rows == 2 * MANY
+    assert drop_partitions(table, "2026-11-22T00Z").rows == 2 * MANY
+    settings = Settings(lake=bucket)
+    chores = list(Housekeeper(settings, ManualClock(at(LONG_AGO))).chores())
+    assert [chore.failed for chore in chores if chore.failed] == []
+    kept = lake.kept_windows(WINDOWING)
+    kept.raise_to(WINDOWS[1])
+    kept.raise_to(WINDOWS[3])
+    assert kept.since() == WINDOWS[3].start
+
+
+def test_a_compaction_makes_no_window_stale_and_what_lands_afterwards_is_still_missed(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.decide(2 * HOUR.total_seconds())
+    house.tidy()
+    assert len(house.files(HEARTBEATS)) == 1
+    assert not house.history.staleness().check().stale
+    house.history.land([Beat("c", 130)])
+    found = house.history.staleness().check()
+    assert found.total == 1
+    assert [stale.window for stale in found.stale] == WINDOWS[2:4]
+
+
+def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    table = house.lake.table(HEARTBEATS)
+    assert not list(compact(table, lambda _: False, "event_time"))
+    assert len(list(compact(table, every_hour, "event_time"))) == 1
+    house.history.land([Beat("c", second) for second in range(3)])
+    assert not list(compact(table, every_hour, "event_time"))
+    hour = Housekeeper(house.settings(), house.clock)._is_hour_over()
+    assert not hour("2026-11-21T05Z"), "the watermark is ten minutes into it"
+    house.decide(2 * HOUR.total_seconds())
+    hour = Housekeeper(house.settings(), house.clock)._is_hour_over()
+    assert [hour(f"2026-11-21T0{number}Z") for number in (5, 6, 7)] == [True, True, False]
+
+
+def test_what_lands_while_a_partition_is_written_anew_is_there_afterwards(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    others = 40
+
+    def land(number: int) -> None:
+        Lake(house.settings().lake, {}, house.clock).heartbeats().append(columns_of([Beat(f"s{number}", number)]))
+
+    with ThreadPoolExecutor(3) as pool:
+        landing = [pool.submit(land, number) for number in range(others)]
+        rewritten = 0
+        while not all(each.done() for each in landing):
+            rewritten += len(list(compact(house.lake.table(HEARTBEATS), every_hour, "event_time")))
+        for each in landing:
+            each.result()
+    assert rewritten >= 1
+    assert Counter(row["stream_id"] for row in house.rows()) == {
+        "a": 15,
+        "b": 15,
+        **dict.fromkeys((f"s{number}" for number in range(others)), 1),
+    }
+
+
+# Earlier versions
+
+
+def test_a_reader_of_an_earlier_version_reads_on_until_that_is_no_longer_kept(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    reader = house.lake.heartbeats().pinned()
+    assert reader is not None
+    rows = reader.to_pyarrow_table().num_rows
+    assert list(compact(house.lake.table(HEARTBEATS), every_hour, "event_time"))
+    trim(house.lake.table(HEARTBEATS), DAY)
+    assert reader.to_pyarrow_table().num_rows == rows
+    removed = trim(house.lake.table(HEARTBEATS), NOTHING)
+    assert removed.files == 15
+    with pytest.raises(FileNotFoundError):
+        reader.to_pyarrow_table()
+    assert len(house.rows()) == rows
+
+
+def test_a_run_that_has_not_committed_keeps_its_files_and_commits_them(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.clock = ManualClock(datetime.now(tz=START.tzinfo))
+    house.history.compute(1, 1)  # so that there is something to be removed
+    under_way = house.history.start(2, 2)
+    folder = house.folder / f"heartbeat_diffs/runs/{under_way.run.name}/window={WINDOWS[2].key}"
+    folder.mkdir(parents=True)
+    (folder / "part-written.parquet").write_bytes(b"a file of a run under way")
+    assert trim(house.lake.table(HEARTBEAT_DIFFS), NOTHING).files == 1
+    house.tidy()
+    assert (folder / "part-written.parquet").exists()
+    (folder / "part-written.parquet").unlink()
+    house.history.finish(under_way)
+    assert house.lake.diffs().versions([WINDOWS[2].key]) == {WINDOWS[2].key: under_way.run.heartbeats_version}
+
+
+def test_old_commits_go_once_a_checkpoint_says_the_same(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    rows = house.rows()
+    log = house.folder / "heartbeats/_delta_log"
+    make_older(log, MANY_DAYS)
+    removed = trim(house.lake.table(HEARTBEATS), 7 * DAY)
+    assert removed.commits >= 14
+    assert list(log.glob("*.checkpoint.parquet"))
+    assert Lake(house.settings().lake, {}, house.clock).heartbeats().extent().rows == len(rows) == len(house.rows())
+    assert not house.history.staleness().check().stale, "told by the tables' contents now"
+
+
+# Retention
+
+
+def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.history.compute(5, 9)
+    house.decide(DAY.total_seconds() + 190)
+    house.history.land([Beat("a", DAY.total_seconds() + 10)])
+    first_to_come = WINDOWS[9].end
+    before = set(house.diffs())
+    chores = house.tidy(windows="1d")
+    assert [chore.failed for chore in chores if chore.failed] == []
+    waits = of(chores, "retention", "windows")
+    assert not waits[0].is_idle
+    kept = house.lake.kept_windows(WINDOWING)
+    assert kept.since() == at(180)
+    assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
+    assert set(house.diffs()) < before
+    assert min(window.start for window in read_report(house.lake, WINDOWING).waiting) == first_to_come
+    with pytest.raises(WindowExpired, match="no longer kept"):
+        kept.refuse_expired(WINDOWS[2:4])
+    kept.refuse_expired(WINDOWS[3:])
+
+
+def test_heartbeats_are_dropped_by_the_hour_and_windows_that_need_them_are_not_computed_again(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.compute_silence(300, 6000)
+    house.decide((DAY + 45 * timedelta(minutes=1)).total_seconds())
+    chores = house.tidy(heartbeats="1d")
+    (done,) = [chore for chore in of(chores, "retention", "windows") if not chore.is_idle]
+    assert done.figures["rows"] == 30
+    assert house.lake.heartbeats().extent().rows == 0
+    assert {window.key for window in WINDOWS} < house.lake.diffs().computed(), "what was computed stays"
+    kept = house.lake.kept_windows(WINDOWING).since()
+    assert kept is not None
+    assert kept - LOOKBACK >= START + 40 * timedelta(minutes=1) > kept - LOOKBACK - LENGTH
+    assert not house.history.staleness().check().stale
+
+
+def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.decide((DAY + 2 * HOUR).total_seconds())
+    rows = house.rows()
+    chores = house.tidy(heartbeats="1d", windows="1d")
+    (waits,) = of(chores, "retention", "windows")
+    assert waits.is_idle
+    assert "are not computed yet" in waits.says
+    assert house.rows() == rows
+    assert house.lake.kept_windows(WINDOWING).since() is None
+
+
+def test_what_waits_through_an_outage_does_not_grow_old(tmp_path: Path) -> None:
+    house = House(tmp_path, now=LONG_AGO * 10)
+    house.history.compute(5, 9)
+    house.tidy(heartbeats="1d", windows="1d")
+    assert len(house.rows()) == 30
+    assert len(house.lake.diffs().computed()) == len(WINDOWS)
+
+
+def test_the_first_kept_window_never_goes_back(tmp_path: Path) -> None:
+    kept = House(tmp_path).lake.kept_windows(WINDOWING)
+    for window in (WINDOWS[4], WINDOWS[2], WINDOWS[4], WINDOWS[6]):
+        kept.raise_to(window)
+    assert kept.since() == WINDOWS[6].start
+    assert kept.begin(at(0)) == WINDOWS[6].start
+    assert kept.begin(at(500)) == at(500)
+    assert kept.begin(None) is None
+
+
+def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
+    house = House(tmp_path, now=3 * DAY.total_seconds())
+    beats = [Beat("x", 1)]
+    columns = columns_of(beats)
+    for landed in (0, DAY.total_seconds(), 2 * DAY.total_seconds()):
+        house.lake.quarantine().append(
+            {
+                **{name: columns[name] for name in columns if name not in ("stream_id", "event_time", "late")},
+                "reason": ["NO_STREAM_ID"],
+                "detail": [""],
+                "landed_at": [at(landed)],
+            }
+        )
+    (done,) = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
+    assert done.figures["rows"] == 2
+    assert house.lake.quarantine().reasons() == {"NO_STREAM_ID": 1}
+    assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01").rows == 0
+
+
+# The tracking log
+
+
+def test_the_log_is_packed_and_its_archives_dropped_by_age(tmp_path: Path) -> None:
+    house = House(tmp_path, now=2 * HOUR.total_seconds())
+    log = house.lake.tracking_log()
+    for second in range(600, 1200, 10):
+        log.append(Snapshot(published([(second, second)])))
+        house.decide(second)
+        log.compact_if_due()
+    house.lake.tracking_log()._checkpoint_every = 4
+    numbers = log.numbers()
+    (packed,) = of(house.tidy(), "packing", "tracking log")
+    assert packed.is_idle, "no compacted entry is there: every 200 entries only"
+    for _ in range(3):
+        log._checkpoint_every = 4
+        log.compact_if_due()
+        house.decide(1200)
+    (packed,) = of(house.tidy(), "packing", "tracking log")
+    assert packed.figures["entries"] >= len(numbers)
+    assert log.catch_up().number == max(log.numbers())
+    house.clock.advance(MANY_DAYS)
+    (dropped,) = of(house.tidy(), "retention", "tracking log")
+    assert dropped.figures["archives"] == 1
+    assert not LogArchive(log._objects).stretches()
+    assert house.lake.tracking_log().catch_up() == log.catch_up()
+
+
+# What nobody asked for
+
+
+def test_orphans_and_leftovers_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    orphan = house.folder / f"heartbeat_diffs/runs/dead-1/window={WINDOWS[0].key}/part-0.parquet"
+    drain = house.folder / "landings/drain-abc/000000000-0001.json"
+    stream = house.folder / "landings/stream-abc/000000000-0001.json"
+    begun = house.folder / "tracking/log/.tmp-1234"
+    commit = house.folder / "heartbeats/_delta_log/_commit_1234.json.tmp"
+    for path in (orphan, drain, stream, begun, commit):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left behind")
+    now = datetime.now(tz=START.tzinfo)
+    house.clock = ManualClock(now + DAY - HOUR)
+    house.tidy()
+    assert all(path.exists() for path in (orphan, drain, stream, begun, commit))
+    house.clock = ManualClock(now + DAY + HOUR)
+    names = {found.name for found in leftovers(house.settings().lake, house.clock.now(), DAY)}
+    assert len(names) == 3
+    chores = house.tidy()
+    assert not any(path.exists() for path in (orphan, drain, begun, commit))
+    assert stream.exists(), "its messages are acknowledged, and it may go on with them in a year"
+    assert of(chores, "orphans", "tables")[0].figures["files"] == 1
+    assert of(chores, "leftovers", "lake")[0].figures["files"] == 3
+
+
+# As a whole
+
+
+def test_a_dry_run_says_what_a_run_does_and_changes_nothing_and_a_second_run_is_idle(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.decide(2 * HOUR.total_seconds())
+    house.history.compute(5, 9)
+    before = house.everything()
+    would = house.tidy(dry_run=True)
+    assert house.everything() == before
+    did = house.tidy()
+    assert [(one.name, one.about, one.is_idle) for one in would] == [(one.name, one.about, one.is_idle) for one in did]
+    assert [one.about for one in did if not one.is_idle] == [HEARTBEATS]
+    assert all(one.is_idle for one in house.tidy())
+
+
+def test_a_chore_that_fails_is_told_and_keeps_none_of_the_others_from_being_done(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.decide(2 * HOUR.total_seconds())
+    (house.folder / entry_name(1)).write_bytes(b"damaged")
+    chores = house.tidy()
+    failed = [chore for chore in chores if chore.failed]
+    assert [(chore.name, chore.about) for chore in failed] == [("packing", "tracking log")]
+    assert entry_name(1) in failed[0].sentence
+    assert not of(chores, "compaction", HEARTBEATS)[0].is_idle
+
+
+def test_an_empty_lake_has_nothing_to_be_done(tmp_path: Path) -> None:
+    settings = Settings(lake=LakeSettings(uri=f"file:{tmp_path}/lake"))
+    chores = list(Housekeeper(settings, ManualClock(at(0))).chores())
+    assert len(chores) == 13
+    assert all(chore.is_idle and chore.failed is None for chore in chores)
+
+
+def test_what_is_kept_for_less_than_a_run_takes_is_refused() -> None:
+    for wrong in ({"versions": "1h"}, {"orphans": "2h"}, {"heartbeats": "1h"}, {"orphans": "9d"}):
+        with pytest.raises(ValidationError):
+            HousekeepingSettings.model_validate(wrong)
+
+
+def test_as_many_small_files_as_are_written_anew_are_what_is_said(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.tidy()
+    files = len(house.files(HEARTBEATS))
+    for number in range(MANY - files):
+        house.history.land([Beat("late", number)])
+    assert not house.files(STREAM_STATUS)
+    assert len(list(compact(house.lake.table(HEARTBEATS), every_hour, "event_time", dry_run=True))) == 1

@@ -1,0 +1,460 @@
+"""A lake that is looked at before a repair: what is wrong is named, what is right is not, and nothing is changed."""
+
+import os
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.clock import ManualClock
+from pipeline.errors import CorruptObject
+from pipeline.lake.log.tracking_log import entry_name
+from pipeline.lake.log.witness import ENTRIES_BETWEEN, KEPT, LogWitness
+from pipeline.lake.tables.diffs import DiffRun
+from pipeline.settings import LakeSettings, Settings, WindowSettings
+from pipeline.upkeep.integrity import Broken, Fault
+from pipeline.upkeep.repair import Survey, Surveyor
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Beginning, Decided, Lost, Snapshot
+from tests.lake.builders import Beat
+from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
+from tests.watermark.builders import START, at, effective, published
+
+CLOSED = 5
+"""Windows that have heartbeats and are computed; the watermark is at 600 s, by which five more are closed."""
+DAY = timedelta(days=1)
+
+
+class House:
+    """A lake with five windows that are computed by two runs, and whole."""
+
+    def __init__(self, folder: Path, watermark: float = 600) -> None:
+        self.history: History = new_history(folder)
+        self.lake, self.folder = self.history.lake, folder / "lake"
+        self.settings = Settings(
+            windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, first=START),
+            lake=LakeSettings(uri=f"file:{self.folder}"),
+        )
+        self.clock = ManualClock(at(3600))
+        log = self.lake.tracking_log()
+        log.begin(Beginning(START))
+        self.decide(watermark)
+        for minute in range(CLOSED):
+            self.history.land([Beat("a", 60 * minute + 10), Beat("b", 60 * minute + 40)])
+        self.history.compute(0, 1)
+        self.history.compute(2, 4)
+
+    def decide(self, watermark: float) -> None:
+        decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
+        self.lake.tracking_log().append(Decided(decision, None, None, Policy()))
+
+    def look(self, first: int = 0, last: int = CLOSED - 1, *, read_values: bool = True) -> Survey:
+        surveyor = Surveyor(self.settings, self.clock)
+        return surveyor.look(WINDOWS[first].start, WINDOWS[last].end, read_values=read_values)
+
+    def files(self, window: int) -> list[Path]:
+        """The data files of a window, as the table lists them."""
+        paths = self.lake.diffs().fence([WINDOWS[window].key]).files[WINDOWS[window].key]
+        return sorted(self.folder / "heartbeat_diffs" / path for path in paths)
+
+    def landed_files(self) -> list[Path]:
+        table = self.lake.heartbeats().pinned()
+        assert table is not None
+        return [Path(uri) for uri in table.file_uris()]
+
+    def run_of(self, window: int) -> str:
+        (run,) = self.lake.diffs().runs([WINDOWS[window].key]).values()
+        return run
+
+    def manifest(self, window: int) -> Path:
+        return self.folder / "diff_runs" / f"{self.run_of(window)}.json"
+
+    def everything(self) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def broken(survey: Survey) -> dict[int, Fault]:
+    """The broken windows by their number."""
+    return {WINDOWS.index(one.window): one.fault for one in survey.integrity.broken}
+
+
+def only(survey: Survey) -> Broken:
+    (one,) = survey.integrity.broken
+    return one
+
+
+def test_a_lake_that_is_whole_is_called_sound_and_looking_changes_nothing(house: House) -> None:
+    before = house.everything()
+    survey = house.look()
+    assert survey.is_sound
+    assert not survey.needs_a_hand
+    assert (survey.integrity.windows, survey.integrity.files) == (CLOSED, CLOSED)
+    assert house.everything() == before
+
+
+# Damaged windows
+
+
+def test_a_window_whose_file_is_gone_is_damaged_and_the_file_is_named(house: House) -> None:
+    (file,) = house.files(1)
+    file.unlink()
+    found = only(house.look(read_values=False))
+    assert (found.window, found.fault, found.blocked_by) == (WINDOWS[1], Fault.DAMAGED, [])
+    assert found.reasons == [f"{file}: it is gone"]
+
+
+def test_a_file_that_was_cut_short_is_told_by_its_size(house: House) -> None:
+    (file,) = house.files(3)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-7])
+    assert only(house.look(read_values=False)).reasons == [
+        f"{file}: it has {len(whole) - 7} bytes, and the table says {len(whole)}"
+    ]
+
+
+def test_a_file_of_another_number_of_rows_is_told_even_if_its_size_is_right(house: House) -> None:
+    (file,) = house.files(3)
+    size = file.stat().st_size
+    rows = pq.ParquetFile(file).read()
+    pq.write_table(rows.slice(0, 1), file)
+    with file.open("rb") as short:
+        content = short.read()
+    padding = size - len(content)
+    file.write_bytes(content[:4] + bytes(padding) + content[4:])  # the offsets are wrong by then, the footer is not
+    (reason,) = only(house.look(read_values=False)).reasons
+    assert reason == f"{file}: it has 1 rows, and the table says 2"
+
+
+def test_a_footer_that_is_no_parquet_is_told_without_reading_values(house: House) -> None:
+    (file,) = house.files(3)
+    content = bytearray(file.read_bytes())
+    content[-8:] = bytes(8)
+    file.write_bytes(content)
+    (reason,) = only(house.look(read_values=False)).reasons
+    assert reason.startswith(f"{file}: it cannot be read: ")
+
+
+def test_a_page_that_does_not_decode_is_told_where_values_are_read(house: House) -> None:
+    (file,) = house.files(3)
+    content = bytearray(file.read_bytes())
+    column = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    start = column.dictionary_page_offset or column.data_page_offset
+    content[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
+    file.write_bytes(content)
+    assert house.look(read_values=False).is_sound
+    (reason,) = only(house.look()).reasons
+    assert reason.startswith(f"{file}: it cannot be read: ")
+
+
+def test_all_windows_of_a_run_whose_manifest_is_gone_or_unreadable_are_damaged(house: House) -> None:
+    house.manifest(0).unlink()
+    manifest = house.manifest(2)
+    manifest.chmod(0o644)
+    manifest.write_bytes(b"{}")
+    survey = house.look()
+    assert broken(survey) == dict.fromkeys(range(5), Fault.DAMAGED)
+    said = [one.reasons[0] for one in survey.integrity.broken]
+    assert f"the manifest of its run {house.run_of(0)} is gone: nobody can say what it was computed from" in said[0]
+    assert f"the manifest of its run {house.run_of(2)} cannot be read" in said[2]
+
+
+def test_windows_outside_of_the_range_are_not_looked_at(house: House) -> None:
+    for file in (*house.files(0), *house.files(4)):
+        file.unlink()
+    assert house.look(1, 3).is_sound
+    assert broken(house.look(0, 1)) == {0: Fault.DAMAGED}
+
+
+# Missing and stale windows
+
+
+def test_a_closed_window_that_is_not_computed_is_missing_and_an_open_one_is_not(house: House) -> None:
+    house.history.land([Beat("a", 310), Beat("a", 610)])
+    survey = Surveyor(house.settings, house.clock).look(START, at(660), read_values=True)
+    assert survey.integrity.windows == 11
+    assert broken(survey) == dict.fromkeys(range(5, 10), Fault.MISSING)
+    assert survey.integrity.repairable == [WINDOWS[5:]]
+
+
+def test_what_landed_since_makes_its_window_stale_and_those_whose_lookback_reaches_it(house: House) -> None:
+    house.history.land([Beat("late", 70)])
+    survey = house.look()
+    assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE}
+    assert survey.integrity.broken[0].reasons == [
+        "computed from version 4 of heartbeats, without 1 of its own and 0 in its lookback"
+    ]
+
+
+def test_separate_windows_are_separate_stretches_and_neighbours_are_one(house: House) -> None:
+    for window in (0, 2, 3):
+        house.files(window)[0].unlink()
+    assert house.look().integrity.repairable == [[WINDOWS[0]], [WINDOWS[2], WINDOWS[3]]]
+
+
+def test_computing_again_mends_a_window_whose_files_are_gone(house: House) -> None:
+    for window in (1, 4):
+        house.files(window)[0].unlink()
+    for stretch in house.look().integrity.repairable:
+        house.history.compute(WINDOWS.index(stretch[0]), WINDOWS.index(stretch[-1]))
+    assert house.look().is_sound
+    table = house.lake.diffs().table.current()
+    assert table is not None
+    assert table.to_pyarrow_table().num_rows == 2 * CLOSED
+
+
+def test_a_table_that_is_lost_altogether_is_one_backfill_away(house: House) -> None:
+    shutil.rmtree(house.folder / "heartbeat_diffs")
+    survey = house.look()
+    assert broken(survey) == dict.fromkeys(range(5), Fault.MISSING)
+    assert survey.integrity.repairable == [WINDOWS[:CLOSED]]
+    house.history.compute(0, CLOSED - 1)
+    assert broken(house.look()) == {}
+
+
+def test_who_held_a_table_open_while_it_was_lost_sees_what_was_computed_anew(house: House) -> None:
+    diffs = house.lake.diffs()
+    house.history.compute(0, 4)
+    assert len(diffs.computed()) == CLOSED
+    shutil.rmtree(house.folder / "heartbeat_diffs")
+    house.history.compute(0, 0)
+    assert diffs.computed() == {WINDOWS[0].key}
+
+
+def test_a_table_whose_own_log_is_damaged_says_that_it_can_be_made_again(house: House) -> None:
+    (house.folder / "heartbeat_diffs" / "_delta_log" / f"{1:020d}.json").write_text("{no json")
+    with pytest.raises(CorruptObject, match=r"every window can be computed again, so move .*heartbeat_diffs away"):
+        house.look()
+
+
+# Damaged input
+
+
+def test_a_damaged_file_of_heartbeats_is_named_with_the_windows_that_need_it(house: House) -> None:
+    landed = {path: pq.ParquetFile(path).read(["event_time"])["event_time"][0].as_py() for path in house.landed_files()}
+    (file,) = [path for path, event in landed.items() if event == at(70)]
+    file.unlink()
+    survey = house.look()
+    (damaged,) = survey.integrity.inputs
+    assert (damaged.path, damaged.why) == (str(file), "it is gone")
+    assert damaged.windows == WINDOWS[1:4]  # its own, and those whose lookback of 90 s reaches 70 s to 100 s
+    assert broken(survey) == {}  # what is computed stands
+    assert survey.needs_a_hand
+
+
+def test_a_window_that_needs_a_damaged_file_is_not_computed_and_says_why(house: House) -> None:
+    house.files(1)[0].unlink()
+    house.files(4)[0].unlink()
+    (file,) = [path for path in house.landed_files() if pq.ParquetFile(path).read()["event_time"][0].as_py() == at(70)]
+    file.write_bytes(file.read_bytes()[:-1])
+    survey = house.look()
+    assert [one.window for one in survey.integrity.blocked] == [WINDOWS[1]]
+    assert survey.integrity.blocked[0].blocked_by == [f"{file} is damaged"]
+    assert survey.integrity.repairable == [[WINDOWS[4]]]
+
+
+# Orphans
+
+
+def orphans(survey: Survey) -> list[str]:
+    return sorted(one.location for of_folder in survey.orphans.values() for one in of_folder)
+
+
+def leave(path: Path, age: timedelta, now: datetime) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"PAR1")
+    stamp = (now - age).timestamp()
+    os.utime(path, (stamp, stamp))
+    return str(path)
+
+
+def test_files_that_no_version_lists_are_orphans_in_every_table(house: House) -> None:
+    now = house.clock.now()
+    planted = [
+        leave(house.folder / "heartbeat_diffs/runs/dead/window=2026-11-21T05-20Z/part-0.parquet", DAY, now),
+        leave(house.folder / "heartbeat_diffs/runs/dead/_temporary/0/part-0.parquet", DAY, now),
+        leave(house.folder / "heartbeats/event_hour=2026-11-21T05Z/part-x.parquet", DAY, now),
+        leave(house.folder / "heartbeats/stray.parquet", DAY, now),
+    ]
+    survey = house.look()
+    assert orphans(survey) == sorted(planted)
+    assert not survey.is_sound
+    assert not survey.needs_a_hand
+    assert broken(survey) == {}
+
+
+def test_what_an_older_version_lists_is_no_orphan_nor_are_spark_s_marks_beside_it(house: House) -> None:
+    house.history.compute(0, 1)  # the first run's files are listed by older versions alone
+    run = house.folder / "heartbeat_diffs" / "runs" / house.run_of(0)
+    (data,) = house.files(0)
+    leave(run / "_SUCCESS", DAY, house.clock.now())
+    leave(data.with_name(f".{data.name}.crc"), DAY, house.clock.now())
+    house.lake.heartbeats().pinned().optimize.compact()  # type: ignore[union-attr]
+    assert house.look().is_sound
+    house.history.compute(0, 1)
+    assert house.look().is_sound
+    data.unlink()  # as a vacuum does, which leaves what is beside it
+    assert house.look().is_sound
+
+
+def test_a_manifest_of_a_run_that_never_committed_is_an_orphan(house: House) -> None:
+    house.lake.diffs().leave_manifest(DiffRun("dead", [WINDOWS[0].key], 4, at(300), at(300)))
+    (orphan,) = orphans(house.look())
+    assert orphan.endswith("/diff_runs/dead.json")
+
+
+def test_orphans_are_removed_when_they_are_older_than_the_grace_time_and_nothing_else_is(house: House) -> None:
+    now = house.clock.now()
+    kept = house.everything()
+    old = leave(house.folder / "heartbeat_diffs/runs/dead/window=2026-11-21T05-20Z/part-0.parquet", 2 * DAY, now)
+    young = leave(house.folder / "heartbeat_diffs/runs/under-way/window=2026-11-21T05-20Z/part-0.parquet", DAY / 2, now)
+    surveyor, survey = Surveyor(house.settings, house.clock), house.look()
+    removed = surveyor.remove_orphans(survey.orphans, DAY)
+    assert [one.location for one in removed] == [old]
+    assert house.everything().keys() == {*kept, young}
+    assert surveyor.remove_orphans(survey.orphans, DAY) == removed  # again, as after a crash: nothing more happens
+    assert house.everything().keys() == {*kept, young}
+
+
+# The tracking log
+
+
+def test_a_missing_and_a_damaged_entry_are_named(house: House) -> None:
+    for watermark in (610, 620, 630):
+        house.decide(watermark)
+    (house.folder / entry_name(2)).unlink()
+    damaged = house.folder / entry_name(3)
+    damaged.chmod(0o644)
+    content = bytearray(damaged.read_bytes())
+    content[200] ^= 1
+    damaged.write_bytes(content)
+    survey = house.look()
+    assert [number for number, _ in survey.log.damaged] == [2, 3]
+    assert "is missing" in survey.log.damaged[0][1]
+    assert "not those that were written" in survey.log.damaged[1][1]
+    assert survey.needs_a_hand
+
+
+def test_what_was_forgotten_is_told_and_is_not_wrong(house: House) -> None:
+    house.decide(610)
+    house.lake.tracking_log().forget(1, "a disk broke", at(610))
+    survey = house.look()
+    assert list(survey.log.forgotten) == [(1, "a disk broke")]
+    assert survey.log.is_whole
+
+
+def noted(house: House, entries: int) -> LogWitness:
+    """A log of some more entries, with a witness that is told after each."""
+    log, witness = house.lake.tracking_log(), house.lake.log_witness()
+    for number in range(entries):
+        standing = log.append(Snapshot(published([(1000 + number, 1000 + number)])))
+        witness.note(standing)
+    return witness
+
+
+def cut(house: House, after: int) -> None:
+    """Lose every entry after this one."""
+    for number in house.lake.tracking_log().numbers():
+        if number > after:
+            (house.folder / entry_name(number)).unlink()
+
+
+def test_notes_are_taken_now_and_then_and_two_are_kept(house: House) -> None:
+    noted(house, 5 * ENTRIES_BETWEEN)
+    notes = sorted(path.name for path in (house.folder / "log_witness").iterdir())
+    assert len(notes) == KEPT
+    newest = house.lake.log_witness().newest()
+    assert newest is not None
+    last = house.lake.tracking_log().numbers()[-1]
+    assert last - ENTRIES_BETWEEN < newest.number <= last
+    assert newest.watermark == at(600)
+
+
+def test_a_log_that_ends_before_its_newest_note_has_lost_its_end(house: House) -> None:
+    noted(house, 4 * ENTRIES_BETWEEN)
+    newest = house.lake.log_witness().newest()
+    assert newest is not None
+    cut(house, newest.number - 1)
+    (said,) = house.look().log.lost
+    assert said.startswith(
+        f"the tracking log ends with entry {newest.number - 1}, and it had entry {newest.number}, when the watermark "
+        "was at 2026-11-21T05:30:00Z: its end is lost"
+    )
+    assert f"tidemark forget {newest.number}" in said
+
+
+@pytest.mark.parametrize("left", [-1, 7])
+def test_a_tracker_that_starts_on_a_log_without_its_end_refuses_until_an_operator_accepts_it(
+    house: House, left: int
+) -> None:
+    noted(house, 2 * ENTRIES_BETWEEN)
+    cut(house, left)
+    log, witness = house.lake.tracking_log(), house.lake.log_witness()
+    with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark forget {left + 1}"):
+        witness.refuse_lost_end(log.catch_up())
+    log.forget(left + 1, "an operator called it lost", at(600))
+    witness.accept_end(left + 1)
+    witness.refuse_lost_end(log.catch_up())
+    assert isinstance(log.entry(left + 1), Lost)
+    assert log.catch_up().watermark == at(600)
+    house.lake.log_witness().refuse_lost_end(log.catch_up())
+
+
+def test_a_damaged_note_still_tells_its_number(house: House) -> None:
+    noted(house, 2 * ENTRIES_BETWEEN)
+    before = house.lake.log_witness().newest()
+    assert before is not None
+    for note in (house.folder / "log_witness").iterdir():
+        note.chmod(0o644)
+        note.write_bytes(b"")
+    after = house.lake.log_witness().newest()
+    assert after is not None
+    assert (after.number, after.watermark) == (before.number, None)
+
+
+def test_a_watermark_that_a_run_relied_on_and_the_log_does_not_have_tells_a_lost_end(tmp_path: Path) -> None:
+    house = House(tmp_path, watermark=590)
+    house.decide(600)  # on which the runs relied, by their manifests
+    assert house.look().log.is_whole
+    cut(house, 1)
+    (said,) = house.look().log.lost
+    assert "the watermark is at 2026-11-21T05:29:50Z, and a run relied on 2026-11-21T05:30:00Z" in said
+    assert "tidemark forget 2" in said
+
+
+def tracked(house: House, *messages: float) -> None:
+    """An entry of the log that counts these, each published a second after it happened."""
+    house.lake.tracking_log().append(Snapshot(published([(event + 1, event) for event in messages])))
+
+
+def passed(house: House, seconds_: float) -> None:
+    """A decision with all of tracking below this publish time acknowledged."""
+    decision = Decision(
+        at=at(seconds_),
+        watermark=at(600),
+        reason=Reason.UNCHANGED,
+        tracking=effective(seconds_),
+        complete_from=at(-3600),
+    )
+    house.lake.tracking_log().append(Decided(decision, None, None, Policy()))
+
+
+def test_what_landed_and_was_never_tracked_tells_of_entries_that_are_gone(house: House) -> None:
+    landed = [60 * minute + offset for minute in range(CLOSED) for offset in (10, 40)]
+    tracked(house, *landed[:6])
+    passed(house, 190)
+    assert house.look().untracked.messages == 0  # what tracking has not passed may still come
+    passed(house, 290)
+    untracked = house.look().untracked
+    assert (untracked.messages, untracked.first, untracked.last) == (4, at(191), at(281))
+    assert "somebody else acknowledges on the tracking subscription" in untracked.sentence
+    tracked(house, *landed[6:])
+    passed(house, 300)
+    assert house.look().untracked.messages == 0

@@ -1,0 +1,345 @@
+"""The explanation of a decision: every way in which a watermark can stand, explained from a small log by hand."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from pipeline.clock import iso
+from pipeline.watermark.decision import Reason
+from pipeline.watermark.explain.alternatives import TRIED
+from pipeline.watermark.explain.conditions import RULES, Outcome
+from pipeline.watermark.explain.explanation import Explanation, explain
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.state import Lost
+from tests.watermark.builders import at, published, reading, seconds
+from tests.watermark.explain import explained
+from tests.watermark.explain.explained import EVERY_SECOND, SITUATIONS
+from tests.watermark.fold import Log
+
+REASONS = {
+    "steady": Reason.ADVANCED,
+    "straggler": Reason.PINNED_BY_BACKLOG,
+    "tracking_behind": Reason.HELD_TRACKING_BEHIND,
+    "idle": Reason.IDLE_ADVANCED,
+    "idle_and_held": Reason.IDLE_HELD,
+    "incomplete": Reason.HELD_INCOMPLETE,
+    "incomplete_on_the_service": Reason.HELD_INCOMPLETE,
+    "hole": Reason.HELD_INCOMPLETE,
+    "no_data": Reason.HELD_NO_DATA,
+    "stale": Reason.HELD_STALE_READING,
+    "never_read": Reason.HELD_STALE_READING,
+    "sought": Reason.HELD_SEEK,
+    "released": Reason.RELEASED,
+    "pinned_after_a_release": Reason.PINNED_BY_BACKLOG,
+    "frontier": Reason.ADVANCED,
+    "frontier_after_a_seek": Reason.HELD_NO_DATA,
+    "frontier_within_the_backlog": Reason.PINNED_BY_BACKLOG,
+    "late_within_the_band": Reason.ADVANCED,
+    "sparse": Reason.ADVANCED,
+    "unchanged": Reason.UNCHANGED,
+    "idle_and_unchanged": Reason.UNCHANGED,
+    "on_the_service": Reason.PINNED_BY_BACKLOG,
+}
+every_situation = pytest.mark.parametrize("name", SITUATIONS)
+
+
+def outcomes(explanation: Explanation) -> dict[str, Outcome]:
+    return {condition.rule: condition.outcome for condition in explanation.conditions}
+
+
+def text_of(explanation: Explanation, rule: str) -> str:
+    (text,) = [condition.text for condition in explanation.conditions if condition.rule == rule]
+    return text
+
+
+def changes(explanation: Explanation) -> dict[str, float | None]:
+    """What each alternative would have made of the watermark, in seconds further."""
+    assert explanation.alternatives is not None
+    return {
+        f"{other.setting} = {other.value}": None if other.further is None else other.further.total_seconds()
+        for other in explanation.alternatives
+    }
+
+
+# ------------------------------------------------------------------------------------------- of every decision
+
+
+def test_there_is_a_situation_for_every_reason() -> None:
+    assert set(REASONS.values()) == set(Reason)
+
+
+@every_situation
+def test_each_situation_is_the_one_it_is_called(name: str) -> None:
+    assert SITUATIONS[name]().explain().decision.reason is REASONS[name]
+
+
+@every_situation
+def test_every_rule_is_told_once_in_order_and_nothing_is_looked_at_after_one_that_held(name: str) -> None:
+    explanation = SITUATIONS[name]().explain()
+    assert [condition.rule for condition in explanation.conditions] == list(RULES)
+    found = [condition.outcome for condition in explanation.conditions]
+    if Outcome.HELD in found:
+        after = found[found.index(Outcome.HELD) + 1 :]
+        assert set(after) <= {Outcome.NOT_REACHED}
+    moved = explanation.decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
+    assert (outcomes(explanation)["candidate"] is Outcome.DECIDED) == moved
+    assert (Outcome.HELD in found) == (not moved)
+
+
+@every_situation
+def test_it_is_in_sentences_and_says_what_would_move_the_watermark(name: str) -> None:
+    explanation = SITUATIONS[name]().explain()
+    assert explanation.moves
+    for sentence in explanation.sentences():
+        assert sentence.endswith(".")
+        assert sentence[0].isupper()
+        assert "  " not in sentence
+        assert "None" not in sentence
+        assert "unknown moment" not in sentence
+
+
+@every_situation
+def test_alternatives_differ_from_what_was_decided_and_say_what_they_cost(name: str) -> None:
+    log = SITUATIONS[name]()
+    explanation = log.explain()
+    assert explanation.alternatives is not None
+    decision = explanation.decision
+    for other in explanation.alternatives:
+        assert other.setting in TRIED
+        assert other.cost
+        assert (other.watermark, other.reason) != (decision.watermark, decision.reason)
+        if other.further is not None and decision.watermark is not None:
+            assert other.watermark == decision.watermark + other.further
+
+
+@every_situation
+def test_without_the_log_before_it_a_decision_is_explained_by_itself(name: str) -> None:
+    log = SITUATIONS[name]()
+    assert log.standing.decided is not None
+    alone, whole = explain(log.standing.decided, None), log.explain()
+    assert alone.alternatives is None
+    assert (alone.since_base, alone.since_pin) == (None, None)
+    assert outcomes(alone) == outcomes(whole)
+    assert alone.moves
+
+
+# ------------------------------------------------------------------------------------------- what it rests on
+
+
+def test_a_pin_is_named_with_its_second_and_what_holds_it() -> None:
+    straggler = explained.straggler().explain()
+    assert straggler.pin is not None
+    cell = f"published in the second from {iso(at(50))}, happened in the second from {iso(at(49))}, at most 1 message."
+    assert cell in straggler.pin
+    assert f"the least event time, {iso(at(49.25))}" in straggler.pin
+    assert "may still have to land" in straggler.pin
+    steady = explained.steady().explain()
+    assert steady.pin is not None
+    assert "It is the anchor" in steady.pin
+    unchanged = explained.unchanged().explain()
+    assert unchanged.pin is not None
+    assert "within the band" in unchanged.pin
+    frontier = explained.frontier().explain()
+    assert frontier.pin is not None
+    assert f"the frontier, {iso(at(88.25))}" in frontier.pin
+    assert explained.idle().explain().pin is None
+
+
+def test_it_counts_what_was_published_since_base_s_oldest_and_since_the_pin() -> None:
+    straggler = explained.straggler().explain()
+    assert (straggler.since_base, straggler.since_pin) == (50, 50)  # 50.25 to 99.25
+    steady = explained.steady().explain()
+    assert (steady.since_base, steady.since_pin) == (2, 12)
+    assert steady.ahead is not None
+    assert "at most 2 messages may still have to land" in steady.ahead
+    assert "since the pin's second at most 12 messages came in" in steady.ahead
+    assert "Base has landed all that tracking has read" in (explained.idle().explain().ahead or "")
+    straggling = straggler.moves[0]
+    assert "of what tracking has read, at most 1 message" in straggling
+
+
+def test_what_was_pruned_is_not_counted_as_nothing() -> None:
+    """The seek goes back below what is kept: how many messages it replays is not known any more."""
+    assert explained.sought().explain().since_base is None
+
+
+def test_a_held_rule_tells_the_numbers_that_held() -> None:
+    behind = text_of(explained.tracking_behind().explain(), "tracking")
+    assert "a backlog of 40s, more than 10s (near_real_time)" in behind
+    assert "5s ahead of base: less than the band of 10s" in behind
+    assert "7m before, which is more than 5m (max_reading_age)" in text_of(explained.stale().explain(), "readings")
+    assert text_of(explained.never_read().explain(), "readings") == "Base's backlog was never read."
+    sought = text_of(explained.sought().explain(), "seek")
+    assert sought.startswith("Base was sought back")
+    assert iso(at(95.25)) in sought
+    assert iso(at(20.25)) in sought
+    incomplete = text_of(explained.incomplete().explain(), "completeness")
+    assert iso(at(70)) in incomplete
+    assert "hole" not in incomplete
+    assert "never seen: a hole" in text_of(explained.hole().explain(), "completeness")
+
+
+def test_tracking_behind_base_is_said_to_be_behind() -> None:
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(80, base=79, tracking=70)
+    log.tick(130, base=85.25, tracking=75.25)
+    assert "10s behind base" in text_of(log.explain(), "tracking")
+
+
+def test_a_lost_entry_is_told_from_a_hole() -> None:
+    log = explained.steady()
+    log.write(Lost("for the test"))
+    log.tick(110, base=98.25)
+    assert text_of(log.explain(), "completeness").startswith("An entry of the tracking log was lost.")
+
+
+def test_a_release_in_force_is_told_and_one_that_base_has_passed_is_not() -> None:
+    assert "was let go by an operator" in text_of(explained.released().explain(), "completeness")
+    log = explained.released()
+    log.tick(130, base=95.25)
+    assert "let go" not in " ".join(log.explain().sentences())
+
+
+def test_slack_is_named_where_it_is_taken_off() -> None:
+    explanation = explained.on_the_service().explain()
+    assert "less 10s of slack" in text_of(explanation, "completeness")
+    assert explanation.pin is not None
+    assert "base_slack" in explanation.pin
+
+
+def test_quantiles_are_named_where_they_pass_something_over() -> None:
+    policy = Policy(quantile=0.01, frontier_quantile=0.02)
+    log = Log(policy)
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    assert "least event time (but for 0.01 of each publish second: quantile)" in (log.explain().pin or "")
+    log = Log(replace(policy, rule="frontier"))
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    assert "greatest event time (but for 0.02 of each publish second" in text_of(log.explain(), "data")
+
+
+# ---------------------------------------------------------------------------------- which setting would have
+
+
+def test_a_smaller_band_is_offered_with_what_it_gives() -> None:
+    found = changes(explained.steady().explain())
+    assert found == {"band = 5s": 5.0, "band = 1s": 9.0}
+
+
+def test_a_smaller_band_that_does_no_more_than_a_wider_one_is_not_listed() -> None:
+    log = Log()
+    log.publish(published([(0, 0), (50, 40), (70, 69)]))
+    log.tick(79)  # published at 50 is the anchor, until the band is at most 9 s
+    assert [name for name in changes(log.explain()) if name.startswith("band")] == ["band = 5s"]
+
+
+def test_a_straggler_is_let_pass_by_no_setting() -> None:
+    assert changes(explained.straggler().explain()) == {}
+
+
+def test_one_broken_clock_is_passed_over_by_a_quantile_large_enough() -> None:
+    log = Log()
+    log.publish(published((second, second - 1) for second in range(100) for _ in range(200)))
+    log.publish(published([(95.5, -4000)]))
+    log.tick(100)
+    found = changes(log.explain())
+    assert found["quantile = 0.01"] == 4088
+    assert "quantile = 0.001" not in found
+    assert found["rule = frontier"] is not None  # passes it too: what is published later may not be older
+
+
+def test_the_other_rule_is_offered_either_way() -> None:
+    late_stream = published((second + 0.5, second - 30) for second in range(0, 100, 5))
+    band = Log()
+    band.publish(EVERY_SECOND + late_stream)
+    band.tick(100)
+    assert changes(band.explain())["rule = frontier"] == 28.25
+    assert changes(explained.frontier().explain())["rule = band"] == -28.25
+
+
+def test_idle_is_offered_the_other_way() -> None:
+    assert changes(explained.idle().explain())["idle = hold"] == -180.75
+    held = explained.idle(Policy(idle="hold"))
+    assert changes(held.explain())["idle = advance"] == 180.75
+
+
+def test_a_wait_that_was_too_short_is_offered_just_long_enough() -> None:
+    assert changes(explained.tracking_behind().explain())["near_real_time = 40s"] == 11
+    stale = explained.stale()
+    (other,) = stale.explain().alternatives or []
+    assert (other.setting, other.value, other.reason) == ("max_reading_age", "7m", Reason.ADVANCED)
+    assert changes(explained.sought().explain())["seek_tolerance = 1m15s"] == 6
+
+
+def test_a_shorter_timeout_makes_a_silence_of_a_pause() -> None:
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(140)  # silent for 40.75 s
+    assert changes(log.explain())["idle_timeout = 40s"] == 30.75  # 10 s of band and 1 s of lag behind now
+    assert "idle_timeout" not in " ".join(changes(explained.steady().explain()))  # a pause within the band
+
+
+def test_less_lag_in_silence_is_offered_with_what_it_gives() -> None:
+    log = Log()
+    log.publish(published((second, second - 60) for second in range(100)))
+    log.tick(290)
+    found = changes(log.explain())
+    assert found["max_idle_lag = 30s"] == 30
+    assert found["max_idle_lag = 0s"] == 60
+
+
+def test_a_fast_clock_that_is_passed_over_could_be_heeded() -> None:
+    log = Log(Policy(rule="frontier", frontier_quantile=0.5))
+    log.publish(published((second, second - 1) for second in range(100) for _ in range(3)) + published([(50, 60)]))
+    log.tick(62)
+    assert changes(log.explain())["frontier_quantile = 0"] == 10
+
+
+def test_a_smaller_band_takes_the_slack_with_it_that_follows_it() -> None:
+    """On the service base_slack is the band unless it is set."""
+    log = Log(Policy(base_slack=seconds(10)))
+    log.publish(EVERY_SECOND)
+    log.tick(100, base=60.25)
+    assert changes(log.explain())["band = 5s"] == 5
+    log = Log(Policy(base_slack=seconds(9)))
+    log.publish(EVERY_SECOND)
+    log.tick(100, base=60.25)
+    assert "band = 5s" not in changes(log.explain())
+
+
+def test_slacks_are_offered_without() -> None:
+    assert changes(explained.on_the_service().explain()) == {
+        "band = 5s": 5.0,
+        "band = 1s": 9.0,
+        "base_slack = 0s": 10.0,
+    }
+    log = Log(Policy(reading_slack=seconds(1)))
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    assert changes(log.explain())["reading_slack = 0s"] == 1
+
+
+def test_a_first_watermark_is_offered_as_one() -> None:
+    alternatives = explained.no_data().explain().alternatives
+    assert alternatives is not None
+    assert [(other.value, other.further) for other in alternatives] == [("5s", None), ("1s", None)]
+
+
+def test_an_alternative_is_what_the_estimator_gives_with_that_setting() -> None:
+    log = explained.steady()
+    alternatives = {other.value: other for other in log.explain().alternatives or []}
+    other = Log(replace(log.policy, band=timedelta(seconds=5)))
+    other.standing = log.before
+    assert other.tick(100, base=98.25, tracking=99.25).watermark == alternatives["5s"].watermark
+
+
+def test_a_bound_that_names_no_message_is_told_as_one() -> None:
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.read(100, reading(100, 60, names=False), reading(100))
+    assert f"Base has acknowledged everything that was published before {iso(at(60))}" in text_of(
+        log.explain(), "readings"
+    )

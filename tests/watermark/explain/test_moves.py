@@ -1,0 +1,244 @@
+"""What an explanation says would move the watermark is done, on many random logs and on some by hand, and it moves."""
+
+import re
+from copy import copy
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+
+from pipeline.clock import iso
+from pipeline.settings_sections import WatermarkSettings
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.explain.explanation import Explanation
+from pipeline.watermark.policy import Policy
+from tests.watermark.builders import at, published, seconds
+from tests.watermark.explain import explained
+from tests.watermark.explain.explained import EVERY_SECOND, SITUATIONS
+from tests.watermark.fold import Log
+
+TIME = r"(\d{4}-[\dT:.-]+Z)"
+LANDED, LATER, NEWER = (
+    re.compile(text + TIME)
+    for text in ("everything that was published before ", "a message that was published at ", "an event time after ")
+)
+
+
+SEEDS = range(16)
+
+
+@dataclass
+class World:
+    """A log, the moment, and the publish times that base has not landed."""
+
+    log: Log
+    now: float
+    outstanding: list[float]
+
+    def tick(self) -> Decision:
+        """All is tracked at once; base is read as it is."""
+        return self.log.tick(self.now, base=min(self.outstanding, default=None))
+
+    def explain(self) -> Explanation:
+        return self.log.explain()
+
+
+def a_policy(random: Random) -> Policy:
+    return Policy(
+        rule=random.choice(["band", "frontier"]),
+        band=seconds(random.choice([1, 3.5, 10])),
+        idle=random.choice(["advance", "hold"]),
+        quantile=random.choice([0, 0, 0.3]),
+        reading_slack=seconds(random.choice([0, 1])),
+        base_slack=seconds(random.choice([0, 3, 10])),
+    )
+
+
+def play(seed: int) -> list[World]:
+    """A world after each of some ticks; bursts, pauses, late messages, and a base that is behind by any amount."""
+    random = Random(seed)
+    log, now, outstanding = Log(a_policy(random)), 0.0, list[float]()
+    lag, noise = random.choice([0, 30]), random.choice([0, 5, 40])
+    worlds = []
+    for _ in range(10):
+        since, now = now, now + random.choice([1, 10, 10, 60, 200])
+        times = [random.uniform(since, now) for _ in range(random.choice([0, 1, 5, 30]))]
+        log.publish(published((time, time - lag - random.uniform(0, noise)) for time in times))
+        stays = random.choice([0, 0, 0, 0.9, 1])
+        outstanding = [time for time in [*outstanding, *times] if random.random() < stays]
+        world = World(log, now, outstanding)
+        world.tick()
+        worlds.append(World(copy(log), now, outstanding))
+    return worlds
+
+
+def told(pattern: re.Pattern[str], said: str) -> float | None:
+    found = pattern.search(said)
+    return None if found is None else (datetime.fromisoformat(found.group(1)) - at(0)).total_seconds()
+
+
+def make_happen(world: World, said: str) -> Decision:
+    """Base lands, and tracking reads on, just as far as is said."""
+    policy, now, outstanding = world.log.policy, world.now + 0.001, world.outstanding
+    landed, later, newer = (told(pattern, said) for pattern in (LANDED, LATER, NEWER))
+    if landed is not None:
+        outstanding, now = [time for time in outstanding if time >= landed], max(now, landed)
+    reach = (policy.band + policy.reading_slack).total_seconds() + 0.001
+    if later is not None:
+        now = max(now, later + reach)
+        world.log.publish(published([(later, now)]))
+    if newer is not None:
+        world.log.publish(published([(world.now, newer + 0.001)]))
+        now = max(now, world.now + reach)
+    return World(world.log, now, outstanding).tick()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_said_to_move_the_watermark_moves_it(seed: int) -> None:
+    for world in play(seed):
+        explanation = world.explain()
+        said, watermark = explanation.moves[0], explanation.decision.watermark
+        if not said.startswith(("It moves when base", "It moves when tracking")):
+            continue
+        assert watermark is not None
+        decision = make_happen(World(copy(world.log), world.now, world.outstanding), said)
+        moved = decision.watermark is not None and decision.watermark > watermark
+        is_silent = decision.recent_lag is not None  # meanwhile; then the clock decides
+        assert moved or is_silent, f"{said} And then: {decision.sentence()}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_setting_that_is_named_is_one_that_can_be_written_and_does_what_is_said(seed: int) -> None:
+    for world in play(seed)[::3]:
+        decided, before = world.log.standing.decided, world.log.before
+        assert decided is not None
+        for other in world.explain().alternatives or []:
+            settings = WatermarkSettings.model_validate({other.setting: other.value})
+            value = getattr(settings, other.setting)
+            policy = replace(decided.policy, **{other.setting: value})
+            if other.setting == "band" and decided.policy.base_slack == decided.policy.band > timedelta(0):
+                continue  # the slack follows the band: it has a test of its own
+            decision = before.decide(decided.base, decided.tracking, policy, decided.decision.at).decision
+            assert (decision.watermark, decision.reason) == (other.watermark, other.reason)
+
+
+def test_the_random_logs_meet_every_kind_of_sentence() -> None:
+    said = [world.explain() for seed in SEEDS for world in play(seed)]
+    for pattern in (LANDED, LATER, NEWER):
+        assert any(told(pattern, each.moves[0]) is not None for each in said)
+    assert {each.decision.reason for each in said} >= {Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.UNCHANGED}
+
+
+# --------------------------------------------------------------------------------- of each kind, by hand
+
+
+def test_the_release_that_is_proposed_moves_the_watermark() -> None:
+    """For each watermark that base holds, take the command at its word."""
+    proposing = ("straggler", "incomplete", "incomplete_on_the_service", "hole", "on_the_service")
+    for name, build in SITUATIONS.items():
+        log = build()
+        said = " ".join(log.explain().moves)
+        assert ("--before" in said) == (name in proposing), name
+        if name not in proposing:
+            continue
+        proposed = datetime.fromisoformat(said.split("--before ")[1].split("`")[0])
+        watermark, decided = log.standing.watermark, log.standing.decided
+        assert decided is not None
+        assert decided.base is not None
+        assert decided.base.oldest_unacked < proposed, "`tidemark release` refuses what base has passed"
+        log.release((proposed - at(0)).total_seconds())
+        decision = log.read(101, decided.base, decided.tracking)
+        assert decision.reason is Reason.RELEASED, name
+        assert decision.watermark is not None
+        assert watermark is None or decision.watermark > watermark
+
+
+def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another_release() -> None:
+    for build in (explained.released, explained.pinned_after_a_release):
+        said = build().explain().moves
+        assert "--before" not in " ".join(said)
+        assert "Until base has landed what was let go" in said[1]
+        assert "further `tidemark release`" in said[1]
+
+
+def test_slack_is_part_of_what_base_must_land() -> None:
+    """Base was read at 75.25; tracking begins at 70, and 10 s of slack are taken off."""
+    log = explained.incomplete_on_the_service()
+    explanation = log.explain()
+    assert "as much as 10s (base_slack) before" in " ".join(explanation.sentences())
+    assert f"before {iso(at(80))}, 10s of slack (base_slack) included" in explanation.moves[0]
+    assert log.tick(101, base=79.9).reason is Reason.HELD_INCOMPLETE
+    assert log.tick(102, base=80).reason is Reason.ADVANCED
+
+
+def test_what_is_within_the_band_must_leave_it_too() -> None:
+    """Landing alone does not move it, nor would a release: so it is not proposed."""
+    log = explained.late_within_the_band()
+    said = log.explain().moves[0]
+    assert f"landed everything that was published before {iso(at(96))}" in said
+    assert f"10s (the band) after a message that was published at {iso(at(96))} or later" in said
+    assert log.tick(101).reason is Reason.UNCHANGED
+    assert log.tick(106.5).reason is Reason.ADVANCED
+
+
+def test_what_tracking_has_seen_beyond_its_reading_is_waited_for_as_well() -> None:
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.tick(100)
+    log.publish(published([(101, 60), (103, 50)]))
+    log.tick(105, tracking=102)
+    assert f"published at {iso(at(104))} or later" in log.explain().moves[0]
+
+
+def test_an_anchor_holds_until_there_is_a_newer_one() -> None:
+    log = explained.sparse()
+    assert "and when tracking has read to 10s (the band) after a message that was published" in log.explain().moves[0]
+    assert log.tick(71).reason is Reason.UNCHANGED
+    log.publish(published([(72, 71)]))
+    assert log.tick(82.5).reason is Reason.ADVANCED
+
+
+def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_be_read() -> None:
+    log = explained.frontier_within_the_backlog()
+    assert log.explain().moves[0] == (
+        f"It moves when base has landed everything that was published before {iso(at(71))} (of what tracking has read, "
+        "at most 1 message), and when tracking has read to 10s (the band) after a message with an event time after "
+        f"{iso(at(69))}."
+    )
+    assert log.tick(89).reason is Reason.UNCHANGED
+    assert log.tick(90.5).reason is Reason.ADVANCED
+
+
+def test_what_a_quantile_passes_over_need_not_land() -> None:
+    log = Log(Policy(rule="frontier", quantile=0.5))
+    log.publish(EVERY_SECOND + published([(98.5, -100)]))
+    log.tick(98)
+    log.tick(98, base=98.2)
+    assert log.explain().moves[0].startswith("It moves when tracking has read")
+
+
+def test_a_frontier_is_of_use_again_where_it_is_said_to_be() -> None:
+    log = explained.frontier_after_a_seek()
+    (said,) = log.explain().moves
+    until = datetime.fromisoformat(said.split("read beyond ")[1].split("Z")[0] + "Z")
+    reached = (until - at(0)).total_seconds()
+    assert log.tick(116, tracking=reached - 1).reason is Reason.HELD_NO_DATA
+    assert log.tick(117, tracking=reached + 0.001).reason is not Reason.HELD_NO_DATA
+
+
+def test_the_second_that_must_leave_the_band_is_the_one_that_pins() -> None:
+    log = explained.unchanged()
+    (said,) = log.explain().moves
+    assert iso(at(102)) in said
+    log.publish(published([(102, 101)]))
+    assert log.tick(111.9).reason is Reason.UNCHANGED
+    assert log.tick(112.1).reason is Reason.ADVANCED
+
+
+def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:
+    log = explained.idle_and_unchanged()
+    (said,) = log.explain().moves
+    assert iso(at(309)) in said  # published 99, happens 299; the band is 10 s
+    assert log.tick(309).reason is Reason.UNCHANGED
+    assert log.tick(309.5).reason is Reason.IDLE_ADVANCED
