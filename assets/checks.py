@@ -10,7 +10,7 @@ from pipeline.clock import SystemClock, iso
 from pipeline.quality.audit import Audit, audit
 from pipeline.quality.late import Late
 from pipeline.quality.missed import Missed
-from pipeline.quality.report import LOST_WITHIN, late_since
+from pipeline.quality.status import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.settings_sections import NEVER
 from resources.lake import LakeResource

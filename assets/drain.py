@@ -18,7 +18,7 @@ from pipeline.settings import DrainSettings, Settings
 from pipeline.spark.drain import Drain, Ended, Round
 from pipeline.spark.drain_reader import Side
 from pipeline.watermark.histogram import bucket_of
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 from resources.spark import SparkResource
@@ -101,8 +101,8 @@ def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDef
     )
     def drain(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         now = clock.now()
-        standing = lake.tracking_log("drain").catch_up()
-        reason = why_drain(standing, now, chosen, max_reading_age=settings.watermark.max_reading_age)
+        state = lake.tracking_log("drain").catch_up()
+        reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("no backlog is beyond what ticks can land"))
         pause = _pause_of(context.instance, now, chosen)
@@ -114,9 +114,9 @@ def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDef
     return drain
 
 
-def why_drain(standing: Standing, now: datetime, chosen: DrainSettings, *, max_reading_age: timedelta) -> str | None:
+def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, max_reading_age: timedelta) -> str | None:
     """Why the backlog is beyond what ticks can land, in a sentence; None where it is not, or nothing new is known."""
-    decision = standing.decision
+    decision = state.decision
     if decision is None:
         return None
     for side, reading in ((Side.BASE, decision.base), (Side.TRACKING, decision.tracking)):
@@ -126,7 +126,7 @@ def why_drain(standing: Standing, now: datetime, chosen: DrainSettings, *, max_r
             age = format_duration(timedelta(seconds=int(reading.newest.age.total_seconds())))
             return f"{side} holds a message that is {age} old"
     if decision.base is not None and now - decision.base.newest.observed_at <= max_reading_age:
-        histogram = standing.histogram
+        histogram = state.histogram
         since = histogram.since(to_us(decision.base.oldest_unacked), bucket_of(now))
         size = histogram.messages_at(since)
         if size >= chosen.start_size:

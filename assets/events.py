@@ -20,8 +20,8 @@ def tracking_events(tracked: Tracked) -> list[dg.AssetMaterialization]:
         metadata = {
             "messages": tracked.messages,
             "snapshots": tracked.snapshots,
-            "cells": len(tracked.standing.histogram),
-            "log_entry": tracked.standing.number,
+            "cells": len(tracked.state.histogram),
+            "log_entry": tracked.state.number,
             "acknowledged": tracked.acknowledged.count,
             "acknowledgements_failed": tracked.acknowledged.failed,
         }
@@ -36,9 +36,9 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "reason": str(decision.reason),
         "decision": decision.sentence(),
         "messages_in_band": decision.messages_in_band,
-        "histogram_cells": len(tracked.standing.histogram),
-        "reading_violations": tracked.standing.reading_violations,
-        "log_entry": tracked.standing.number,
+        "histogram_cells": len(tracked.state.histogram),
+        "reading_violations": tracked.state.reading_violations,
+        "log_entry": tracked.state.number,
         **_moments(
             watermark=decision.watermark,
             base_oldest_unacked=_oldest(decision.base),

@@ -55,9 +55,9 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
         )
-        witness.note(tracked.standing)
+        witness.note(tracked.state)
         now = clock.now()
-        events, cursor = tracking_events(tracked), decision_cursor(tracked.decision, tracked.standing.number)
+        events, cursor = tracking_events(tracked), decision_cursor(tracked.decision, tracked.state.number)
         pause = pause_of(context.instance, job_name, now)
         if pause is None:
             request = next_request(

@@ -11,7 +11,7 @@ from assets.requests import attempts_of, pause_of, stale_request
 from pipeline.clock import EPOCH, SystemClock
 from pipeline.quality.audit import audit
 from pipeline.quality.missed import Missed
-from pipeline.quality.report import LOST_WITHIN, late_since
+from pipeline.quality.status import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.windows import Window
 from resources.lake import LakeResource

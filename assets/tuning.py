@@ -10,10 +10,10 @@ from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune, TidemarkError
 from pipeline.settings import Settings
+from pipeline.tuning.inputs import report_on_lake
 from pipeline.tuning.page import page_of
 from pipeline.tuning.report import TuningReport, facts_of, sentences
 from pipeline.tuning.reports import TuningReports
-from pipeline.tuning.source import report_on_lake
 from pipeline.tuning.stream_disorder import StreamDisorder
 from resources.lake import LakeResource
 

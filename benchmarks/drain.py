@@ -17,10 +17,10 @@ from rich.console import Console
 
 from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain, ticks_of
 from pipeline.clock import Clock, SystemClock, iso
-from pipeline.demo.comparison import Comparison, compare
-from pipeline.demo.source import Source
+from pipeline.demo.publishing import Source
 from pipeline.demo.synthetic import Published
 from pipeline.demo.synthetic_beats import SyntheticSource
+from pipeline.demo.verification import Comparison, compare
 from pipeline.demo.workspace import USUAL_PORTS, free_port
 from pipeline.durations import format_duration, parse_duration
 from pipeline.errors import ServiceFailed

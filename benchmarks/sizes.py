@@ -9,11 +9,11 @@ import numpy as np
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.lake.log.codec import encode
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.histogram import Histogram, Ints
-from pipeline.watermark.state import Compacted, Standing
+from pipeline.watermark.state import Compacted, WatermarkState
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 FLAT = 1.25
@@ -49,11 +49,11 @@ def _compacted_bytes(rate: float, span: timedelta, seed: int) -> int:
     random = np.random.default_rng(seed)
     histogram = Histogram.empty()
     for piece in range(max(1, round(span / PIECE))):
-        begin = to_us(START) + piece * us(PIECE)
-        event_us: Ints = random.integers(begin, begin + us(PIECE), round(rate * PIECE.total_seconds()))
-        publish_us: Ints = event_us + random.integers(0, us(REGULAR.jitter), len(event_us))
+        begin = to_us(START) + piece * duration_us(PIECE)
+        event_us: Ints = random.integers(begin, begin + duration_us(PIECE), round(rate * PIECE.total_seconds()))
+        publish_us: Ints = event_us + random.integers(0, duration_us(REGULAR.jitter), len(event_us))
         histogram += Histogram.of(publish_us, event_us)
-    return len(encode(Compacted(Standing(histogram=histogram)), "bench"))
+    return len(encode(Compacted(WatermarkState(histogram=histogram)), "bench"))
 
 
 def measure_tick_write_bytes(machine: Machine, rounds: int, _scale: float) -> list[Measure]:

@@ -15,11 +15,11 @@ import dagster as dg
 import psutil
 
 from pipeline.clock import Clock
-from pipeline.demo.source import Source
+from pipeline.demo.publishing import Source
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.layout import Lake
-from pipeline.quality.report import LakeReport, read_report
+from pipeline.quality.status import LakeReport, read_report
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.services.processes import Running
 from pipeline.settings import Settings
@@ -71,7 +71,7 @@ def reports(
             report = read_report(lake, settings.windowing, log)
             if clock.monotonic() - said >= SAY_EVERY_SECONDS:
                 said = clock.monotonic()
-                decision = report.standing.decision
+                decision = report.state.decision
                 why = "no decision" if decision is None else decision.sentence()[:70]
                 say(
                     f"sent {publishing.sent:,}, landed {report.landed_rows:,}, windows computed "

@@ -67,7 +67,7 @@ def from_us(microseconds: int) -> datetime:
     return EPOCH + timedelta(microseconds=int(microseconds))
 
 
-def us(duration: timedelta) -> int:
+def duration_us(duration: timedelta) -> int:
     """A duration in microseconds, exact."""
     return duration // MICROSECOND
 

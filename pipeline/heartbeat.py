@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from pipeline.clock import from_us, iso, to_us, us
+from pipeline.clock import duration_us, from_us, iso, to_us
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 RESERVED_FIELD_NAMES = frozenset(
@@ -117,7 +117,7 @@ class HeartbeatReader:
     def __init__(self, contract: MessageContract) -> None:
         self.contract = contract
         self._first_us = to_us(contract.first_event_time)
-        self._skew_us = us(contract.max_future_skew)
+        self._skew_us = duration_us(contract.max_future_skew)
 
     def read(
         self, attributes: Mapping[str, str], payload: Mapping[str, Any] | None, publish_time_us: int

@@ -52,19 +52,19 @@ def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_ri
     shutil.rmtree(house.settings.dagster.storage)
     with up(house) as running:
         until_running(house, running.process)
-        decided = first.standing.number + 3
+        decided = first.state.number + 3
         until(
             "it has decided again",
-            lambda: bool((r := house.report()) and r.standing.number >= decided and not r.waiting),
+            lambda: bool((r := house.report()) and r.state.number >= decided and not r.waiting),
             COMPUTED_WITHIN_SECONDS,
             running.process,
         )
     assert (running.process.returncode, running.left_over) == (0, [])
     second = house.report()
     assert second is not None
-    assert first.standing.watermark is not None
-    assert second.standing.watermark is not None
-    assert second.standing.watermark >= first.standing.watermark
+    assert first.state.watermark is not None
+    assert second.state.watermark is not None
+    assert second.state.watermark >= first.state.watermark
     assert {key: second.computed[key] for key in first.computed} == dict(first.computed)
     again = house.compared()
     assert (again.rows, again.differences, again.missed) == (summary.comparison.rows, 0, 0)

@@ -19,10 +19,10 @@ from pipeline.lake.layout import Lake
 from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.diffs import PARTITION
-from pipeline.quality.report import LakeReport, read_losses, read_report
+from pipeline.quality.status import LakeReport, read_losses, read_report
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.explain.explanation import explain as explain_decision
-from pipeline.watermark.state import Decided, Standing
+from pipeline.watermark.state import DecisionRecord, WatermarkState
 
 
 def moment(text: str, otherwise: str = "not a time") -> datetime:
@@ -70,18 +70,18 @@ def explain(
     log = _lake(settings).tracking_log()
     number, decided = _decision(log, at, settings.lake.uri)
     try:
-        standing: Standing | None = standing_before(log, number)
+        state: WatermarkState | None = standing_before(log, number)
         gap = None
     except CorruptObject as error:
-        standing, gap = None, str(error)
-    explanation = explain_decision(decided, standing)
+        state, gap = None, str(error)
+    explanation = explain_decision(decided, state)
     if as_json:
         print(json.dumps({**explanation_facts(explanation), "log_entry": number, "problem": gap}, default=plain))
     else:
         show_explanation(explanation, number, gap, wide_console())
 
 
-def _decision(log: TrackingLog, at: datetime | None, uri: str) -> tuple[int, Decided]:
+def _decision(log: TrackingLog, at: datetime | None, uri: str) -> tuple[int, DecisionRecord]:
     # Times are printed to the millisecond, so that one which is copied stands for all of its millisecond.
     found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
     if found is not None:
@@ -145,16 +145,16 @@ def _print_rows(rows: pa.Table, of: int) -> None:
 
 
 def _facts(report: LakeReport, now: datetime) -> dict[str, Any]:
-    decision, standing = report.standing.decision, report.standing
+    decision, state = report.state.decision, report.state
     computed = list(report.computed)
     facts: dict[str, Any] = {
-        "watermark": standing.watermark,
-        "behind_now": None if standing.watermark is None else _rounded(now - standing.watermark),
+        "watermark": state.watermark,
+        "behind_now": None if state.watermark is None else _rounded(now - state.watermark),
         "reason": None if decision is None else str(decision.reason),
         "decided": None if decision is None else decision.sentence(),
         "decided_at": None if decision is None else decision.at,
-        "log_entry": standing.number,
-        "histogram_cells": len(standing.histogram),
+        "log_entry": state.number,
+        "histogram_cells": len(state.histogram),
         "landed_rows": report.landed_rows,
         "landed_through": report.landed_through,
         "quarantined": dict(report.quarantined),

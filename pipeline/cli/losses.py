@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.quality.report import Losses
+from pipeline.quality.status import Losses
 
 
 def loss_facts(losses: Losses) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import BUCKET_US, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.state import Decided, Released, Standing
+from pipeline.watermark.state import DecisionRecord, Released, WatermarkState
 from pipeline.windows import Window, Windowing
 
 LINES = 20
@@ -83,9 +83,9 @@ class Preview:
     notes: tuple[str, ...]
 
 
-def look_ahead(standing: Standing, release: Released, lake: Lake, settings: Settings) -> Preview:
+def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
     """What a release would do. Raises LakeError, with the reason, where there is nothing to release."""
-    decided = standing.decided
+    decided = state.decided
     if decided is None:
         raise LakeError(
             f"no decision has been made in {settings.lake.uri} yet, so nothing is held; start the pipeline with "
@@ -102,16 +102,16 @@ def look_ahead(standing: Standing, release: Released, lake: Lake, settings: Sett
             f"nothing to release: base has acknowledged all that was published before {iso(base.oldest_unacked)}, "
             f"which is past {iso(release.before)}; `tidemark explain` says what holds the watermark"
         )
-    if standing.released_before is not None and standing.released_before >= release.before:
+    if state.released_before is not None and state.released_before >= release.before:
         raise LakeError(
-            f"nothing to release: what was published before {iso(standing.released_before)} has been let go already"
+            f"nothing to release: what was published before {iso(state.released_before)} has been let go already"
         )
     since, until = bucket_start(bucket_of(base.oldest_unacked)), bucket_start(_bucket_after(release.before))
     heartbeats = lake.heartbeats()
     landed = landed_by_second(heartbeats, lake.quarantine(), since, until)
-    without = decide_again(standing, decided, settings.policy)
-    released = decide_again(standing.after(standing.number + 1, release), decided, settings.policy)
-    found = outstanding(standing.histogram, landed, since, until)
+    without = decide_again(state, decided, settings.policy)
+    released = decide_again(state.after(state.number + 1, release), decided, settings.policy)
+    found = outstanding(state.histogram, landed, since, until)
     return Preview(
         release=release,
         base=base,
@@ -119,9 +119,9 @@ def look_ahead(standing: Standing, release: Released, lake: Lake, settings: Sett
         without=without,
         released=released,
         closing=closing(
-            without.watermark, released.watermark, heartbeats.extent().oldest_event_time, standing, settings.windowing
+            without.watermark, released.watermark, heartbeats.extent().oldest_event_time, state, settings.windowing
         ),
-        notes=tuple(notes(standing, decided.decision, found)),
+        notes=tuple(notes(state, decided.decision, found)),
     )
 
 
@@ -129,21 +129,21 @@ def _bucket_after(moment: datetime) -> int:
     return -(-to_us(moment) // BUCKET_US)
 
 
-def decide_again(standing: Standing, decided: Decided, policy: Policy) -> Decision:
+def decide_again(state: WatermarkState, decided: DecisionRecord, policy: Policy) -> Decision:
     """The decision that the newest readings give here, at the moment at which they were new."""
-    return standing.decide(decided.base, decided.tracking, policy, decided.decision.at).decision
+    return state.decide(decided.base, decided.tracking, policy, decided.decision.at).decision
 
 
 def closing(
     watermark: datetime | None,
     released: datetime | None,
     landed_since: datetime | None,
-    standing: Standing,
+    state: WatermarkState,
     windowing: Windowing,
 ) -> list[Window]:
     """The windows that close between two watermarks; where there was none, from the first message on, tracked or
     landed: tracking may be the younger."""
-    tracked_us = standing.histogram.oldest_event_us
+    tracked_us = state.histogram.oldest_event_us
     tracked_since = None if tracked_us is None else from_us(tracked_us)
     begin = min((moment for moment in (tracked_since, landed_since) if moment is not None), default=None)
     since = begin if watermark is None else watermark
@@ -152,10 +152,10 @@ def closing(
     return [window for window in windowing.closed_at(released, since) if not window.is_closed_at(watermark)]
 
 
-def notes(standing: Standing, decision: Decision, found: Outstanding) -> Iterator[str]:
+def notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
     """What the figures leave out."""
-    if standing.complete_from is not None and standing.complete_from > found.since:
-        known_from = iso(standing.complete_from)
+    if state.complete_from is not None and state.complete_from > found.since:
+        known_from = iso(state.complete_from)
         yield f"Tracking does not know all that was published before {known_from}: more may be outstanding."
     if decision.tracking is not None and decision.tracking.oldest_unacked < found.before:
         read_up_to = iso(decision.tracking.oldest_unacked)

@@ -17,7 +17,7 @@ from pipeline.replay.decisions_file import write_decisions
 from pipeline.replay.outcome import replayed
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import extent_of, ticks_of
-from pipeline.replay.traces import ParquetTrace
+from pipeline.replay.trace_file import ParquetTrace
 from pipeline.settings import load_settings
 from pipeline.watermark.policy import Policy
 

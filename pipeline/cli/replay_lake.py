@@ -33,7 +33,7 @@ from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.settings import Settings
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 
 
 def from_lake(
@@ -51,7 +51,7 @@ def from_lake(
             f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark up`, and replay "
             "after the first tick"
         )
-    standing, ticks = recorded_ticks(log, since)
+    state, ticks = recorded_ticks(log, since)
     first = next(ticks, None)
     if first is None:
         raise LakeError(
@@ -59,11 +59,11 @@ def from_lake(
             f"newest is of {iso(newest.decision.at)}, so give an earlier time, or none"
         )
     ticks = chain([first], ticks)
-    begins_with_the_log = standing.number < 0  # else what landed before was late or not by decisions not looked at
+    begins_with_the_log = state.number < 0  # else what landed before was late or not by decisions not looked at
     landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
     if given:
         policy = replace(newest.policy, **given)
-        was, would_be = _decided_again(ticks, policy, standing, landings)
+        was, would_be = _decided_again(ticks, policy, state, landings)
         if out is not None:
             write_decisions(out, would_be)
         _print_what_if(was, would_be, given, out, as_json=as_json)
@@ -71,7 +71,7 @@ def from_lake(
     recorded: list[Decision] = []
     with progress_bar() as progress:
         noted = _noted(progress.track(ticks, description="deriving"), recorded)
-        verdict = verify(noted, standing)
+        verdict = verify(noted, state)
         if out is not None:
             deque(noted, maxlen=0)  # what stands after a difference is written too
             write_decisions(out, replayed(recorded, landings))
@@ -81,13 +81,13 @@ def from_lake(
 
 
 def _decided_again(
-    ticks: Iterable[Tick], policy: Policy, standing: Standing, landings: LakeLandings
+    ticks: Iterable[Tick], policy: Policy, state: WatermarkState, landings: LakeLandings
 ) -> tuple[Replayed, Replayed]:
     """What was decided, and what would have been, each with what was late by it."""
     recorded: list[Decision] = []
     with progress_bar() as progress:
         noted = _noted(progress.track(ticks, description="deciding"), recorded)
-        decisions = [decided.decision for decided in decide_again(noted, policy, standing)]
+        decisions = [decided.decision for decided in decide_again(noted, policy, state)]
         return replayed(recorded, landings), replayed(decisions, landings)
 
 

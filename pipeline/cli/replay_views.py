@@ -15,9 +15,9 @@ from pipeline.durations import format_duration
 from pipeline.replay.outcome import Replayed
 from pipeline.replay.replay import Difference
 from pipeline.replay.trace import Batch
-from pipeline.replay.traces import ParquetTrace
+from pipeline.replay.trace_file import ParquetTrace
 from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.state import Decided
+from pipeline.watermark.state import DecisionRecord
 
 MEDIAN, MOST = 0.5, 0.99
 
@@ -95,7 +95,7 @@ def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
 
 def print_difference(console: Console, difference: Difference) -> None:
     """Both side by side; what differs is marked."""
-    what = "decision" if isinstance(difference.recorded, Decided) else "compacted entry"
+    what = "decision" if isinstance(difference.recorded, DecisionRecord) else "compacted entry"
     table = Table(box=None, header_style="bold", padding=(0, 2), title=f"the first {what} that differs")
     for title in ("", "", "recorded", "derived"):
         table.add_column(title, overflow="fold")

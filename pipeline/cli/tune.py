@@ -17,10 +17,10 @@ from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
 from pipeline.lake.layout import Lake
 from pipeline.settings import Settings, load_settings
+from pipeline.tuning.inputs import report_on_lake, report_on_trace
 from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import at_most, percent, words
 from pipeline.tuning.report import TuningReport, facts_of, sentences
-from pipeline.tuning.source import report_on_lake, report_on_trace
 from pipeline.tuning.stream_disorder import StreamDisorder
 from pipeline.tuning.sweep import BANDS, Outcome, Recommendation, Variant
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from rich.console import Console
 
 from pipeline.clock import Clock
-from pipeline.demo.comparison import Comparison, compare
-from pipeline.demo.source import Source
+from pipeline.demo.publishing import Source
 from pipeline.demo.summary import Summary, show, spread
 from pipeline.demo.synthetic import Published
 from pipeline.demo.synthetic_beats import SyntheticSource
+from pipeline.demo.verification import Comparison, compare
 from pipeline.demo.watch import Watch
 from pipeline.demo.workspace import DemoFolder
 from pipeline.durations import format_duration
 from pipeline.errors import ServiceFailed
-from pipeline.quality.report import LakeReport
+from pipeline.quality.status import LakeReport
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import provision_here, start_emulator, start_stack
 from pipeline.settings import Settings, load_settings

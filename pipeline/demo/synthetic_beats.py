@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.clock import from_us, iso, to_us, us
+from pipeline.clock import duration_us, from_us, iso, to_us
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import RejectionReason
 
@@ -34,8 +34,8 @@ NO_STATUS_SHARE = 0.002
 NUMBER, NULL, TEXT = 0, 1, 2
 STATUSES = ("ok", "warn", None)
 
-FAR_FUTURE_MS = us(timedelta(days=3650)) // 1000
-DAY_MS = us(timedelta(days=1)) // 1000
+FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
+DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
 """Rows that are worked out together, except for the last ones."""
 
@@ -139,8 +139,8 @@ class _Plan:
         self._source = source
         self._start_ms, self._end_ms = to_us(start) // 1000, to_us(end) // 1000
         self._length_ms = max(1, self._end_ms - self._start_ms)
-        self._period_ms = us(source.period) // 1000
-        self._event_jitter_ms = us(source.event_jitter) // 1000
+        self._period_ms = duration_us(source.period) // 1000
+        self._event_jitter_ms = duration_us(source.event_jitter) // 1000
         self.periods = -(-self._length_ms // self._period_ms)
         self.nominal = source.streams * self._length_ms / self._period_ms
         self.broken_total = max(LEAST_BROKEN, round(source.broken * self.nominal)) if source.broken else 0
@@ -153,7 +153,7 @@ class _Plan:
 
     def earliest_publish_us(self, period: int) -> int:
         """No message of this period or a later one is published before."""
-        return (self._start_ms + period * self._period_ms) * 1000 + us(self._source.lag)
+        return (self._start_ms + period * self._period_ms) * 1000 + duration_us(self._source.lag)
 
     def beats(self, period: int) -> Rows:
         """The period's heartbeats and their copies; each original before its copy."""
@@ -162,7 +162,7 @@ class _Plan:
         jitter = random.integers(-self._event_jitter_ms, self._event_jitter_ms + 1, count)
         rows["event_ms"] = self._start_ms + period * self._period_ms + self._phase_ms + jitter
         rows["publish_us"] = self._publish_us(rows["event_ms"], random)
-        rows["publish_us"] += (random.random(count) < source.stragglers) * us(source.straggler_delay)
+        rows["publish_us"] += (random.random(count) < source.stragglers) * duration_us(source.straggler_delay)
         rows["stream"] = np.arange(count)
         rows["sequence"] = period
         rows["rfc_3339"] = random.random(count) < RFC_3339_SHARE
@@ -173,7 +173,7 @@ class _Plan:
         kept = ~silent & (rows["event_ms"] < self._end_ms)
         copies = rows[kept & copied]
         copies["kind"] = DUPLICATE
-        copies["publish_us"] += late[kept & copied] * us(source.duplicate_delay)
+        copies["publish_us"] += late[kept & copied] * duration_us(source.duplicate_delay)
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
@@ -208,8 +208,8 @@ class _Plan:
         return max(0, -((self._length_ms - 2 * self.broken_total * passed) // (2 * self._length_ms)))
 
     def _publish_us(self, event_ms: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-        delay: NDArray[np.int64] = random.integers(0, us(self._source.jitter), len(event_ms), endpoint=True)
-        return event_ms * 1000 + us(self._source.lag) + delay
+        delay: NDArray[np.int64] = random.integers(0, duration_us(self._source.jitter), len(event_ms), endpoint=True)
+        return event_ms * 1000 + duration_us(self._source.lag) + delay
 
 
 def _measure(rows: Rows, random: np.random.Generator) -> None:

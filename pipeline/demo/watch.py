@@ -5,11 +5,11 @@ from contextlib import suppress
 from datetime import timedelta
 
 from pipeline.clock import Clock, iso
-from pipeline.demo.source import Source
+from pipeline.demo.publishing import Source
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.layout import Lake
-from pipeline.quality.report import LakeReport, read_report
+from pipeline.quality.status import LakeReport, read_report
 from pipeline.services.processes import Supervisor
 from pipeline.settings import Settings
 
@@ -70,7 +70,7 @@ class Watch:
         if self._clock.monotonic() - self._said < SAY_EVERY_SECONDS:
             return
         self._said = self._clock.monotonic()
-        decision = report.standing.decision
+        decision = report.state.decision
         where = "no decision yet"
         if decision is not None:
             watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pipeline.clock import to_us
-from pipeline.emulator.errors import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.outstanding import Outstanding
+from pipeline.emulator.refusals import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
 from pipeline.emulator.snapshots import Journal, Snapshot
+from pipeline.emulator.unacknowledged import Outstanding
 
 RETENTION = timedelta(days=7)
 """How long an unacknowledged message is kept, unless the subscription says otherwise."""

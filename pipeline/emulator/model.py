@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from pipeline.clock import from_us, iso, to_us, us
+from pipeline.clock import duration_us, from_us, iso, to_us
 from pipeline.emulator.catalogue import DELETED_TOPIC, RETENTION, Catalogue, State, Subscription
-from pipeline.emulator.errors import (
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.refusals import (
     AlreadyExists,
     DeadlineExceeded,
     Invalid,
@@ -23,9 +24,8 @@ from pipeline.emulator.errors import (
     Transient,
     Unavailable,
 )
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.outstanding import Delivered
 from pipeline.emulator.snapshots import Journal, Snapshot
+from pipeline.emulator.unacknowledged import Delivered
 
 __all__ = [
     "DELETED_TOPIC",
@@ -89,7 +89,7 @@ class PubSubModel(Catalogue):
             stamp = message.publish_time
             stamp.seconds = seconds
             stamp.nanos = nanos
-        delay_us = us(self.faults.visible_after)
+        delay_us = duration_us(self.faults.visible_after)
         for state in self._subscriptions.values():
             if state.told.topic != topic:
                 continue
@@ -154,7 +154,7 @@ class PubSubModel(Catalogue):
                 continue
             message = self._forget(state, number)
             if message is not None and faults.redelivered and chance() < faults.redelivered:
-                within_us = us(state.told.ack_deadline)
+                within_us = duration_us(state.told.ack_deadline)
                 state.outstanding.undo_later(number, message, now_us + self._rng.randint(0, within_us))
         state.outstanding.oldest()  # drops what is void, so that a subscription nobody reads does not grow
         self._after(self.faults.acknowledgement_answer_lost)

@@ -11,7 +11,9 @@ import grpc
 from google.pubsub_v1 import types
 
 from pipeline.clock import Clock, SystemClock
-from pipeline.emulator.errors import (
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.publisher import PublisherService
+from pipeline.emulator.refusals import (
     AlreadyExists,
     DeadlineExceeded,
     Invalid,
@@ -21,8 +23,6 @@ from pipeline.emulator.errors import (
     Throttled,
     Unavailable,
 )
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.publisher import PublisherService
 from pipeline.emulator.shared import Shared
 from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
 from pipeline.errors import ServiceFailed

@@ -9,8 +9,8 @@ from typing import Any
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from pipeline.clock import Clock
-from pipeline.emulator.errors import Invalid
 from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.refusals import Invalid
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pipeline.emulator.outstanding import Outstanding
+from pipeline.emulator.unacknowledged import Outstanding
 
 
 @dataclass(frozen=True, slots=True)

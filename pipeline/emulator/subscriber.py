@@ -9,9 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.pubsub_v1 import types
 
 from pipeline.clock import to_us
-from pipeline.emulator import checks
-from pipeline.emulator.errors import Invalid, Unavailable
+from pipeline.emulator import limits
 from pipeline.emulator.model import DELETED_TOPIC, Delivered, Snapshot, Subscription
+from pipeline.emulator.refusals import Invalid, Unavailable
 from pipeline.emulator.shared import Shared, merged, page, warn_of_ignored
 from pipeline.emulator.wire import pull_response
 
@@ -74,8 +74,8 @@ class SubscriberService:
     # Subscriptions
 
     def create_subscription(self, config: Any, _: Any) -> Any:
-        checks.resource("subscriptions", config.name)
-        checks.resource("topics", config.topic)
+        limits.resource("subscriptions", config.name)
+        limits.resource("topics", config.topic)
         told = _told(config)
         warn_of_ignored(config, IGNORED)
         with self._shared.changed:
@@ -91,12 +91,12 @@ class SubscriberService:
         return config
 
     def get_subscription(self, request: Any, _: Any) -> Any:
-        checks.resource("subscriptions", request.subscription)
+        limits.resource("subscriptions", request.subscription)
         with self._shared.changed:
             return _config(self._model.get_subscription(request.subscription))
 
     def update_subscription(self, request: Any, _: Any) -> Any:
-        name = checks.resource("subscriptions", request.subscription.name)
+        name = limits.resource("subscriptions", request.subscription.name)
         with self._shared.changed:
             old = _config(self._model.get_subscription(name))
             config = merged(old, request.subscription, request.update_mask, CHANGEABLE)
@@ -104,14 +104,14 @@ class SubscriberService:
         return config
 
     def list_subscriptions(self, request: Any, _: Any) -> Any:
-        prefix = checks.project(request.project)
+        prefix = limits.project(request.project)
         with self._shared.changed:
             found = [_config(told) for told in self._model.list_subscriptions() if told.name.startswith(prefix)]
         found, token = page(found, request)
         return ListSubscriptionsResponse(subscriptions=found, next_page_token=token)
 
     def delete_subscription(self, request: Any, _: Any) -> Any:
-        checks.resource("subscriptions", request.subscription)
+        limits.resource("subscriptions", request.subscription)
         with self._shared.changed:
             self._model.delete_subscription(request.subscription)
             self._shared.changed.notify_all()
@@ -121,7 +121,7 @@ class SubscriberService:
 
     def pull(self, request: Any, context: Any) -> bytes:
         """Wait until there is something or the caller's deadline is near."""
-        checks.resource("subscriptions", request.subscription)
+        limits.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it is at least 1")
         with self._shared.changed:
@@ -155,16 +155,16 @@ class SubscriberService:
         return delivered
 
     def acknowledge(self, request: Any, _: Any) -> Any:
-        checks.resource("subscriptions", request.subscription)
-        checks.ack_ids(request.ack_ids)
+        limits.resource("subscriptions", request.subscription)
+        limits.ack_ids(request.ack_ids)
         with self._shared.changed:
             self._model.acknowledge(request.subscription, request.ack_ids, self._shared.now())
         return Empty()
 
     def modify_ack_deadline(self, request: Any, _: Any) -> Any:
-        checks.resource("subscriptions", request.subscription)
-        checks.ack_ids(request.ack_ids)
-        seconds = checks.extension(request.ack_deadline_seconds)
+        limits.resource("subscriptions", request.subscription)
+        limits.ack_ids(request.ack_ids)
+        seconds = limits.extension(request.ack_deadline_seconds)
         with self._shared.changed:
             self._model.modify_ack_deadline(request.subscription, request.ack_ids, seconds, self._shared.now())
             self._shared.changed.notify_all()
@@ -173,8 +173,8 @@ class SubscriberService:
     # Snapshots
 
     def create_snapshot(self, request: Any, _: Any) -> Any:
-        checks.resource("snapshots", request.name)
-        checks.resource("subscriptions", request.subscription)
+        limits.resource("snapshots", request.name)
+        limits.resource("subscriptions", request.subscription)
         config = PlainSnapshot(name=request.name, labels=request.labels)
         with self._shared.changed:
             return _snapshot(
@@ -182,42 +182,42 @@ class SubscriberService:
             )
 
     def get_snapshot(self, request: Any, _: Any) -> Any:
-        checks.resource("snapshots", request.snapshot)
+        limits.resource("snapshots", request.snapshot)
         with self._shared.changed:
             return _snapshot(self._model.get_snapshot(request.snapshot, self._shared.now()))
 
     def list_snapshots(self, request: Any, _: Any) -> Any:
-        prefix = checks.project(request.project)
+        prefix = limits.project(request.project)
         with self._shared.changed:
             found = [one for one in self._model.list_snapshots(self._shared.now()) if one.name.startswith(prefix)]
         found, token = page(found, request)
         return ListSnapshotsResponse(snapshots=map(_snapshot, found), next_page_token=token)
 
     def update_snapshot(self, request: Any, _: Any) -> Any:
-        name = checks.resource("snapshots", request.snapshot.name)
+        name = limits.resource("snapshots", request.snapshot.name)
         with self._shared.changed:
             now = self._shared.now()
             old = self._model.get_snapshot(name, now)
             config = merged(_snapshot(old), request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
-            changed = Snapshot(name, old.topic, checks.moment("expire_time", config.expire_time), config)
+            changed = Snapshot(name, old.topic, limits.moment("expire_time", config.expire_time), config)
             self._model.update_snapshot(changed, now)
         return config
 
     def delete_snapshot(self, request: Any, _: Any) -> Any:
-        checks.resource("snapshots", request.snapshot)
+        limits.resource("snapshots", request.snapshot)
         with self._shared.changed:
             self._model.delete_snapshot(request.snapshot, self._shared.now())
         return Empty()
 
     def seek(self, request: Any, _: Any) -> Any:
-        checks.resource("subscriptions", request.subscription)
+        limits.resource("subscriptions", request.subscription)
         with self._shared.changed:
             now = self._shared.now()
             to: datetime | Snapshot
             if request.WhichOneof("target") == "snapshot":
-                to = self._model.get_snapshot(checks.resource("snapshots", request.snapshot), now)
+                to = self._model.get_snapshot(limits.resource("snapshots", request.snapshot), now)
             elif request.WhichOneof("target") == "time":
-                to = checks.moment("time", request.time)
+                to = limits.moment("time", request.time)
             else:
                 raise Invalid("a seek is to a time or to a snapshot")
             self._model.seek(request.subscription, to, now)
@@ -237,7 +237,7 @@ def _patience_seconds(context: Any) -> float:
 
 def _told(config: Any) -> Subscription:
     """What the model needs of a subscription's config, into which the defaults are written."""
-    deadline, retention = checks.ack_deadline(config.ack_deadline_seconds), checks.retention(config)
+    deadline, retention = limits.ack_deadline(config.ack_deadline_seconds), limits.retention(config)
     config.ack_deadline_seconds = int(deadline.total_seconds())
     config.message_retention_duration.FromTimedelta(retention)
     if not config.HasField("expiration_policy"):

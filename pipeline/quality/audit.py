@@ -18,7 +18,7 @@ from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.replay.log_ticks import recorded_ticks
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
-from pipeline.watermark.state import Decided, Snapshot
+from pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE = 60
 AT_ONCE = 10 * SECONDS_A_MINUTE
@@ -97,7 +97,7 @@ def audit(
     )
 
 
-def _passed(decided: Decided) -> int | None:
+def _passed(decided: DecisionRecord) -> int | None:
     """The publish second below which base has nothing outstanding, as the decision knew."""
     base = decided.decision.base
     return None if base is None else bucket_of(base.oldest_unacked - decided.policy.base_slack)
@@ -106,8 +106,8 @@ def _passed(decided: Decided) -> int | None:
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
     """All cells that tracking added since a moment, and those that were kept until then: none that base had not
     passed by then is lacking."""
-    standing, ticks = recorded_ticks(log, since)
-    histogram = standing.histogram
+    state, ticks = recorded_ticks(log, since)
+    histogram = state.histogram
     for tick in ticks:
         for entry in tick.entries:
             if isinstance(entry, Snapshot):

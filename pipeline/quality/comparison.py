@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.errors import CorruptObject
 from pipeline.lake.tables.diffs import PARTITION as WINDOW
 from pipeline.lake.tables.heartbeats import HOUR_FORMAT
@@ -48,7 +48,7 @@ def compared(
     """
     starts = np.array(sorted(computed.values()), dtype=np.int64)
     keys = {start: key for key, start in computed.items()}
-    length_us = us(reach.windowing.length)
+    length_us = duration_us(reach.windowing.length)
     wanted = np.unique(np.concatenate([starts - before_us for before_us in reach.starts(0)]))
     found, untold = [ARRIVED.empty_table()], set[str]()
     hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
@@ -56,7 +56,7 @@ def compared(
         if number and number % HOURS_AT_ONCE == 0:
             yield len(hours) - number
         begins_us = to_us(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC))
-        overlapping = wanted[(wanted > begins_us - length_us) & (wanted < begins_us + us(HOUR))]
+        overlapping = wanted[(wanted > begins_us - length_us) & (wanted < begins_us + duration_us(HOUR))]
         if not len(overlapping):
             continue
         landed = _landed(heartbeats, hour)
@@ -84,7 +84,7 @@ def _reached(event_us: Ints, reach: Reach) -> set[int]:
         start_us
         for own_us, last_us in zip(own.tolist(), last.tolist(), strict=True)
         for start_us in reach.starts(own_us)
-        if start_us - us(reach.lookback) <= last_us
+        if start_us - duration_us(reach.lookback) <= last_us
     }
 
 

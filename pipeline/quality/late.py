@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import from_us, us
+from pipeline.clock import duration_us, from_us
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.heartbeats import HOUR_FORMAT, PARTITION
 from pipeline.lake.tables.table import LakeTable, table_errors
@@ -99,7 +99,7 @@ class LateHeartbeats:
         each = identified(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
         each = each.join(identified(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
         event_us = each["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
-        starts = pc.value_counts(pa.array(event_us - event_us % us(self._windowing.length))).to_pylist()
+        starts = pc.value_counts(pa.array(event_us - event_us % duration_us(self._windowing.length))).to_pylist()
         return _Hour(
             files=files,
             by_window=Counter(

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.clock import from_us, to_us, us
+from pipeline.clock import duration_us, from_us, to_us
 from pipeline.lake.tables.delta_log import AddedFile
 from pipeline.watermark.histogram import Ints
 from pipeline.windows import Window, Windowing
@@ -82,13 +82,13 @@ class Reach:
 
     def own_starts(self, event_us: Ints) -> Ints:
         """The start of the window that each event time lies in."""
-        starts: Ints = event_us - event_us % us(self.windowing.length)
+        starts: Ints = event_us - event_us % duration_us(self.windowing.length)
         return starts
 
     def starts(self, own_us: int) -> Iterator[int]:
         """The starts of the windows that some event time of one window may matter to, that window first."""
-        length_us = us(self.windowing.length)
-        last_us = own_us + length_us - 1 + us(self.lookback)
+        length_us = duration_us(self.windowing.length)
+        last_us = own_us + length_us - 1 + duration_us(self.lookback)
         yield from range(own_us, last_us + 1, length_us)
 
     def key(self, start_us: int) -> str:
@@ -114,10 +114,12 @@ class Unread:
         """Whether a file may hold heartbeats that matter to a window and came after its version."""
         first, last = 0, len(self.starts_us)
         if file.oldest is not None:
-            first = int(np.searchsorted(self.starts_us, to_us(file.oldest) - us(self.reach.windowing.length), "right"))
+            first = int(
+                np.searchsorted(self.starts_us, to_us(file.oldest) - duration_us(self.reach.windowing.length), "right")
+            )
         if file.newest is not None:
             cut_us = 1000  # the library may have cut it to the millisecond
-            newest_us = to_us(file.newest) + cut_us + us(self.reach.lookback)
+            newest_us = to_us(file.newest) + cut_us + duration_us(self.reach.lookback)
             last = int(np.searchsorted(self.starts_us, newest_us, "right"))
         return first < last and int(self.versions[first:last].min()) < file.version
 
@@ -150,7 +152,7 @@ def judged(arrived: pa.Table, versions: Mapping[str, int], reach: Reach) -> tupl
             version = versions.get(reach.key(window_us))
             if version is None:
                 continue
-            lacks = (landed[rows] > version) & (event_us[rows] >= window_us - us(reach.lookback))
+            lacks = (landed[rows] > version) & (event_us[rows] >= window_us - duration_us(reach.lookback))
             count = int(np.count_nonzero(lacks))
             if not count:
                 continue

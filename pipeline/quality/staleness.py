@@ -19,7 +19,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.delta_log import READERS, DeltaLog
@@ -146,7 +146,7 @@ class Staleness:
         # For windows that stand as they stood, what came after the last check; for the others, after what they read.
         unread = versions if changed == computed.keys() else {**versions, "": before.heartbeats_version}
         base = min(unread.values(), default=heartbeats_version)
-        end_us = max(computed.values(), default=0) + us(self._reach.windowing.length)
+        end_us = max(computed.values(), default=0) + duration_us(self._reach.windowing.length)
         yield from self._heartbeats_log.read(base, heartbeats_version)
         files = [
             file

@@ -16,9 +16,9 @@ from pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
 from pipeline.lake.tables.table import MOMENT, table_errors
 from pipeline.replay.replay import Tick
 from pipeline.replay.trace import NEVER, Batch
-from pipeline.replay.traces import streams_of
+from pipeline.replay.trace_file import streams_of
 from pipeline.watermark.histogram import Ints
-from pipeline.watermark.state import Compacted, Decided, Entry, Standing
+from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 READERS = 8
 """Entries that are read at the same time: on a bucket, each is a request of its own."""
@@ -28,7 +28,7 @@ READ_AHEAD = 4 * READERS
 
 def recorded_ticks(
     log: TrackingLog, since: datetime | None = None, until: datetime | None = None
-) -> tuple[Standing, Iterator[Tick]]:
+) -> tuple[WatermarkState, Iterator[Tick]]:
     """One tick for each decision that the log holds, with the entries that stand before it, and where they begin.
 
     With `since` they begin at the newest compacted entry that was written before it, else at the log's first entry, or,
@@ -39,21 +39,21 @@ def recorded_ticks(
     """
     numbers = log.numbers()
     if not numbers:
-        return Standing(), iter(())
+        return WatermarkState(), iter(())
     first = numbers[0] if since is None else _compacted_before(log, numbers, since)
     entries = _entries(log, range(first, numbers[-1] + 1))
     if first == 0:
-        return Standing(), _ticks(entries, until)
+        return WatermarkState(), _ticks(entries, until)
     for number, entry in entries:
         if isinstance(entry, Compacted):
-            return Standing().after(number, entry), _ticks(entries, until)
-    return Standing(), iter(())
+            return WatermarkState().after(number, entry), _ticks(entries, until)
+    return WatermarkState(), iter(())
 
 
 def _ticks(entries: Iterator[tuple[int, Entry]], until: datetime | None) -> Iterator[Tick]:
     before: list[Entry] = []
     for _, entry in entries:
-        if not isinstance(entry, Decided):
+        if not isinstance(entry, DecisionRecord):
             before.append(entry)
             continue
         if until is not None and entry.decision.at > until:
@@ -66,7 +66,7 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
     """The number of the newest compacted entry that knows no decision from `since` on, else the first number."""
     for number, entry in _entries(log, reversed(numbers)):
         if isinstance(entry, Compacted):
-            decision = entry.standing.decision
+            decision = entry.state.decision
             if decision is not None and decision.at < since:
                 return number
     return numbers[0]

@@ -11,7 +11,7 @@ from datetime import datetime
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Compacted, Decided, Entry, Standing
+from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +25,34 @@ class Tick:
     entries: tuple[Entry, ...]
     base: Reading | None
     tracking: Reading | None
-    recorded: Decided | None = None
+    recorded: DecisionRecord | None = None
 
 
-def decide_again(ticks: Iterable[Tick], policy: Policy, standing: Standing | None = None) -> Iterator[Decided]:
+def decide_again(
+    ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None
+) -> Iterator[DecisionRecord]:
     """One decision a tick, by the sensors' own fold and estimator, each resting on those before it.
 
     Compacted entries are passed over: they hold what was decided then, and all that went into them stands before them.
-    Assumption: a `Beginning` is among the first tick's entries, or `standing` holds one.
+    Assumption: a `Beginning` is among the first tick's entries, or `state` holds one.
     """
-    standing = Standing() if standing is None else standing
+    state = WatermarkState() if state is None else state
     for tick in ticks:
         for entry in tick.entries:
             if not isinstance(entry, Compacted):
-                standing = standing.after(standing.number + 1, entry)
-        decided = standing.decide(tick.base, tick.tracking, policy, tick.at)
-        standing = standing.after(standing.number + 1, decided)
+                state = state.after(state.number + 1, entry)
+        decided = state.decide(tick.base, tick.tracking, policy, tick.at)
+        state = state.after(state.number + 1, decided)
         yield decided
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first that does not follow from what is recorded before it: a decision, or the standing of a compacted
+    """The first that does not follow from what is recorded before it: a decision, or the state of a compacted
     entry."""
 
-    recorded: Decided | Standing
-    derived: Decided | Standing
+    recorded: DecisionRecord | WatermarkState
+    derived: DecisionRecord | WatermarkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,44 +69,44 @@ class Verdict:
     first_difference: Difference | None
 
 
-def verify(ticks: Iterable[Tick], standing: Standing | None = None) -> Verdict:
+def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdict:
     """Derive each recorded decision again, from the recorded ones before it, with the policy that it was made with,
-    and each compacted standing from the entries that it holds.
+    and each compacted state from the entries that it holds.
 
     Equality is of every value, bit for bit.
     """
-    standing = Standing() if standing is None else standing
+    state = WatermarkState() if state is None else state
     decisions = compacted = unknowable = 0
     for tick in ticks:
         for entry in tick.entries:
             if isinstance(entry, Compacted):
-                if standing.is_missing_entries and not entry.standing.is_missing_entries:
+                if state.is_missing_entries and not entry.state.is_missing_entries:
                     unknowable += 1
-                elif _as_compacted(standing, entry.standing) == entry.standing:
+                elif _as_compacted(state, entry.state) == entry.state:
                     compacted += 1
                 else:
-                    derived = _as_compacted(standing, entry.standing)
-                    return Verdict(decisions, compacted, unknowable, Difference(entry.standing, derived))
-            standing = standing.after(standing.number + 1, entry)
+                    derived = _as_compacted(state, entry.state)
+                    return Verdict(decisions, compacted, unknowable, Difference(entry.state, derived))
+            state = state.after(state.number + 1, entry)
         recorded = tick.recorded
         if recorded is None:
             raise ValueError("a tick without its recorded decision cannot be verified")
-        if standing.is_missing_entries and not _knows_of_the_loss(recorded.decision):
+        if state.is_missing_entries and not _knows_of_the_loss(recorded.decision):
             unknowable += 1
         else:
-            again = standing.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
+            again = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
             if again != recorded:
                 return Verdict(decisions, compacted, unknowable, Difference(recorded, again))
             decisions += 1
-        standing = standing.after(standing.number + 1, recorded)
+        state = state.after(state.number + 1, recorded)
     return Verdict(decisions, compacted, unknowable, None)
 
 
-def _as_compacted(standing: Standing, recorded: Standing) -> Standing:
-    """A standing without what a compacted entry does not carry: its number in the log, and, in one that was written
+def _as_compacted(state: WatermarkState, recorded: WatermarkState) -> WatermarkState:
+    """A state without what a compacted entry does not carry: its number in the log, and, in one that was written
     before there were two rules, the frontier of what was pruned."""
-    passed = standing.passed if recorded.passed is not None else None
-    return replace(standing, number=recorded.number, checkpoint=recorded.checkpoint, passed=passed)
+    passed = state.passed if recorded.passed is not None else None
+    return replace(state, number=recorded.number, checkpoint=recorded.checkpoint, passed=passed)
 
 
 def _knows_of_the_loss(decision: Decision) -> bool:

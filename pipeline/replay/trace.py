@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import from_us, to_us, us
+from pipeline.clock import duration_us, from_us, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import TraceUnusable
 from pipeline.replay.replay import Tick
@@ -110,9 +110,9 @@ def extent_of(trace: Trace) -> Extent:
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
     """When a run would have decided: one interval after the first publish time, rounded down to the second, and every
     interval from there until one idle timeout and two intervals after the last thing that happens, included."""
-    interval = us(tick)
+    interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
-    end = last_us + us(idle_timeout) + 2 * interval
+    end = last_us + duration_us(idle_timeout) + 2 * interval
     count = (end - begin) // interval + 1
     if count > MOST_TICKS:
         raise TraceUnusable(

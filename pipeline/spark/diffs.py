@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.heartbeat import FieldKind, compared_columns
 from pipeline.windows import Windowing
 
@@ -112,7 +112,7 @@ def with_differences(
     before = {f"before_{name}": F.lag(name).over(_same_stream()) for name in ("event_time", *fields)}
     event_us = F.unix_micros("event_time")
     gap_us = event_us - F.unix_micros("before_event_time")
-    has_previous = gap_us <= F.lit(us(lookback))
+    has_previous = gap_us <= F.lit(duration_us(lookback))
 
     def previous(column: str) -> Column:
         return F.when(has_previous, F.col(f"before_{column}"))
@@ -126,10 +126,10 @@ def with_differences(
             outcome = F.when(has_previous, ~F.col(name).eqNullSafe(previous(name)))
         compared += [F.col(name).alias(value), previous(name).alias(earlier), outcome.alias(comparison)]
 
-    periods = F.floor(gap_us / F.lit(us(period)) + F.lit(0.5)).cast("bigint")
+    periods = F.floor(gap_us / F.lit(duration_us(period)) + F.lit(0.5)).cast("bigint")
     # By its number among the range's, since writing a date for each row takes as long as comparing it.
     keys = F.array(*[F.lit(window.key) for window in Windowing(length, start).between(start, end)])
-    number = F.floor((event_us - F.lit(to_us(start))) / F.lit(us(length))).cast("int")
+    number = F.floor((event_us - F.lit(to_us(start))) / F.lit(duration_us(length))).cast("int")
     with_previous = single.withColumns(before).select(
         "stream_id",
         "event_time",

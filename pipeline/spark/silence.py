@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.lake.tables.stream_status import Kind
 from pipeline.spark.diffs import moment
 
@@ -30,7 +30,7 @@ def stream_status(
     `diffs` has the columns of DIFFS_READ and is what `heartbeat_diffs` makes of the range; `heartbeats` holds at least
     `[start - lookback, start)`, copies do no harm. A row depends on `[its window's start - lookback, its end)` alone.
     """
-    length_us, lookback_us = us(length), us(lookback)
+    length_us, lookback_us = duration_us(length), duration_us(lookback)
     by_window = Window.partitionBy("stream_id").orderBy("start_us")
     groups = _beats_by_window(diffs, length_us).unionByName(_last_before(heartbeats, start, lookback, length_us))
     beside = groups.select(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field
 
 Attributes = dict[str, str]
@@ -72,7 +72,7 @@ def judge(
         is_heartbeat = (
             np.array([bool(stream_id) for stream_id in stream_ids], dtype=np.bool_)
             & (event_ms >= -(-to_us(contract.first_event_time) // 1000))
-            & (event_ms <= (published + us(contract.max_future_skew)) // 1000)
+            & (event_ms <= (published + duration_us(contract.max_future_skew)) // 1000)
         )
     event_us = np.where(is_heartbeat, event_ms, 0) * 1000
     rejections: dict[int, Rejection] = {}

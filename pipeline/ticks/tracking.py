@@ -19,7 +19,7 @@ from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Beginning, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Persisted:
 class Tracked:
     """What a tracking tick did. `problems` are sentences about what will be tried again by itself."""
 
-    standing: Standing
+    state: WatermarkState
     messages: int
     snapshots: int
     acknowledged: Acknowledged
@@ -51,7 +51,7 @@ class Tracked:
     @property
     def decision(self) -> Decision:
         """The tick's decision."""
-        decision = self.standing.decision
+        decision = self.state.decision
         if decision is None:
             raise ValueError("a tick always decides")
         return decision
@@ -78,9 +78,9 @@ def track(
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
-    log.decide(lambda standing: standing.decide(base, tracking, policy, clock.now()))
+    log.decide(lambda state: state.decide(base, tracking, policy, clock.now()))
     return Tracked(
-        standing=log.compact_if_due(),
+        state=log.compact_if_due(),
         messages=persisted.messages,
         snapshots=persisted.snapshots,
         acknowledged=persisted.acknowledged,

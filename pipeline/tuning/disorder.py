@@ -21,7 +21,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from pipeline.clock import us
+from pipeline.clock import duration_us
 from pipeline.replay.trace import NO_EVENT_TIME, Batch, Streams, Trace
 from pipeline.tuning.stream_disorder import STEP_US, Measured, StreamDisorder, StreamTable
 from pipeline.tuning.tally import GROUPS, Tally, quantile_of
@@ -85,14 +85,14 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
     order = _Order.of(trace)
     if order is None:
         return None
-    whole, streams = Tally(), StreamTable(us(band))
+    whole, streams = Tally(), StreamTable(duration_us(band))
     beyond = slow_beyond = fast_beyond = slow_most = fast_most = 0
     for batch in _valid(trace, streams=True):
         measured = order.measure(batch)
         whole.add(np.zeros(len(batch), dtype=np.int64), measured.disorder)
-        beyond += int(np.count_nonzero(measured.disorder * STEP_US > us(band)))
-        slow_beyond += int(np.count_nonzero(measured.blame * STEP_US > us(band)))
-        fast_beyond += int(np.count_nonzero(-measured.blame * STEP_US > us(band)))
+        beyond += int(np.count_nonzero(measured.disorder * STEP_US > duration_us(band)))
+        slow_beyond += int(np.count_nonzero(measured.blame * STEP_US > duration_us(band)))
+        fast_beyond += int(np.count_nonzero(-measured.blame * STEP_US > duration_us(band)))
         slow_most = max(slow_most, int(measured.blame.max()))
         fast_most = max(fast_most, int(-measured.blame.min()))
         streams.add(batch, measured)

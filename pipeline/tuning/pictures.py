@@ -54,12 +54,12 @@ def lag_by_band(report: TuningReport) -> Picture:
     lags = [up for line in lines for _, up, _ in line.points] or [0.0]
     y = stretched(min(0.0, *lags), max(lags), "watermark behind now", _clock)
     drawn = line_chart(_band_axis(report), y, lines, [_present(report)], "the watermark's lag against the band")
-    standing = []
+    state = []
     for variant in report.rules:
         lag = report.tuning.at(variant, report.band).lag_p50
-        standing.append(f"{'nowhere yet' if lag is None else stands(lag)} under the rule {variant.rule}")
+        state.append(f"{'nowhere yet' if lag is None else stands(lag)} under the rule {variant.rule}")
     return (
-        f"With the present band the watermark is {', '.join(standing)}",
+        f"With the present band the watermark is {', '.join(state)}",
         legend,
         drawn,
         "At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",

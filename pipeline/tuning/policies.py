@@ -13,7 +13,7 @@ from pipeline.replay.replay import Tick
 from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, first_tick_at
 from pipeline.watermark.histogram import Histogram, Ints
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Compacted, Decided, Snapshot, Standing
+from pipeline.watermark.state import Compacted, DecisionRecord, Snapshot, WatermarkState
 
 EMPTY = Histogram.empty()
 
@@ -22,16 +22,16 @@ CELLS = [column.name for column in fields(Histogram) if column.default is MISSIN
 
 
 def decide_for_each(
-    ticks: Iterable[Tick], policies: Sequence[Policy], standing: Standing | None = None
-) -> Iterator[list[Decided]]:
+    ticks: Iterable[Tick], policies: Sequence[Policy], state: WatermarkState | None = None
+) -> Iterator[list[DecisionRecord]]:
     """For each tick, what each policy decides: what `decide_again` gives for it alone.
 
-    `standing` is what ticks from the middle of a log begin with. Its decision is another policy's, so it is left out:
+    `state` is what ticks from the middle of a log begin with. Its decision is another policy's, so it is left out:
     a policy has no watermark until its own band is covered, and its readings begin anew.
     """
-    shared = EMPTY if standing is None else standing.histogram
-    begun = Standing() if standing is None else replace(standing, histogram=EMPTY, decided=None)
-    standings = [begun] * len(policies)
+    shared = EMPTY if state is None else state.histogram
+    begun = WatermarkState() if state is None else replace(state, histogram=EMPTY, decided=None)
+    states = [begun] * len(policies)
     for tick in ticks:
         before, delta = shared, EMPTY
         for entry in tick.entries:
@@ -41,15 +41,15 @@ def decide_for_each(
                 case Compacted():  # holds nothing that is not here already
                     pass
                 case _:
-                    standings = [each.after(each.number + 1, entry) for each in standings]
+                    states = [each.after(each.number + 1, entry) for each in states]
         shared = before + delta
         decisions = []
         for number, policy in enumerate(policies):
-            seeing = replace(standings[number], histogram=_seen(before, delta, shared, standings[number].pruned_before))
+            seeing = replace(states[number], histogram=_seen(before, delta, shared, states[number].pruned_before))
             decided = seeing.decide(tick.base, tick.tracking, policy, tick.at)
-            standings[number] = replace(seeing.after(seeing.number + 1, decided), histogram=EMPTY)
+            states[number] = replace(seeing.after(seeing.number + 1, decided), histogram=EMPTY)
             decisions.append(decided)
-        reached = [each.pruned_before for each in standings if each.pruned_before is not None]
+        reached = [each.pruned_before for each in states if each.pruned_before is not None]
         if len(reached) == len(policies) and reached:
             shared = shared.pruned(min(reached))
         yield decisions

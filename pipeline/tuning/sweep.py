@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.replay.replay import Tick
 from pipeline.replay.trace import NO_WATERMARK, Trace, watermarks_us
 from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 
 BANDS = tuple(timedelta(seconds=n) for n in (0, 1, 2, 3, 5, 7, 10, 14, 20, 30, 45, 60, 90, 120, 180, 300))
 TARGETS = (0.01, 0.001, 0.0001, 0.0)
@@ -113,7 +113,7 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is tuned on: the ticks of a run, the standing that they begin with (None: the beginning), and the messages.
+    """What is tuned on: the ticks of a run, the state that they begin with (None: the beginning), and the messages.
 
     Lags are taken at the ticks from `from_us` to `until_us`, while something was published: a trace's end is a
     silence that its source knows nothing of.
@@ -123,7 +123,7 @@ class Material:
     messages: Trace
     from_us: int
     until_us: int
-    standing: Standing | None = None
+    state: WatermarkState | None = None
 
 
 def tune(
@@ -166,7 +166,7 @@ def outcomes_of(
     watermarks = np.array(
         [
             watermarks_us([each.decision.watermark for each in decided])
-            for decided in decide_for_each(material.ticks, policies, material.standing)
+            for decided in decide_for_each(material.ticks, policies, material.state)
         ]
     ).T
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
@@ -186,7 +186,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
     counted = counted & (watermark_us != NO_WATERMARK)
     if not counted.any():
         return None, None
-    lag = (tick_us - watermark_us)[counted] / us(SECOND)
+    lag = (tick_us - watermark_us)[counted] / duration_us(SECOND)
     median, most = np.quantile(lag, [0.5, 0.99], method="inverted_cdf")
     return float(median), float(most)
 

@@ -26,7 +26,7 @@ from pipeline.lake.tables.windowed import WindowedTable
 from pipeline.quality.audit import AT_ONCE, with_seconds
 from pipeline.replay.log_ticks import READ_AHEAD, READERS, recorded_ticks
 from pipeline.watermark.histogram import bucket_of, bucket_start
-from pipeline.watermark.state import Compacted, Decided, Entry, Lost, Snapshot
+from pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost, Snapshot
 from pipeline.windows import Windowing
 
 MANIFESTS_TRIED = 50
@@ -100,7 +100,7 @@ def check_log(
                 damaged.append((number, entry))
             case Lost():
                 forgotten.append((number, entry.what))
-            case Decided():
+            case DecisionRecord():
                 is_before = is_before or entry.decision.at <= since
             case Compacted() if is_before:
                 break
@@ -149,9 +149,9 @@ def untracked(log: TrackingLog, heartbeats: Heartbeats, start: datetime, end: da
     if newest is None or decision is None or decision.tracking is None or decision.complete_from is None:
         return Untracked()
     passed = bucket_of(decision.tracking.oldest_unacked - newest[1].policy.reading_slack)
-    standing, ticks = recorded_ticks(log, start)
-    known_from = max(bucket_of(start), bucket_of(decision.complete_from) + 1, standing.pruned_before or 0)
-    tracked = standing.histogram
+    state, ticks = recorded_ticks(log, start)
+    known_from = max(bucket_of(start), bucket_of(decision.complete_from) + 1, state.pruned_before or 0)
+    tracked = state.histogram
     for tick in ticks:
         for entry in tick.entries:
             if isinstance(entry, Snapshot):

@@ -203,14 +203,14 @@ class Surveyor:
         health = check_log(log, since, note, lambda done, of: tell("entries of the tracking log", done, of))
         if not health.is_whole:
             return health
-        standing = log.catch_up()
-        watermark = standing.watermark
+        state = log.catch_up()
+        watermark = state.watermark
         if relied is None or (watermark is not None and watermark >= relied):
             return health
         now = "there is no watermark" if watermark is None else f"the watermark is at {iso(watermark)}"
         loss = (
             f"by the tracking log {now}, and a run relied on {iso(relied)}: the log's end is lost. "
-            f"{what_to_do(standing.number)}"
+            f"{what_to_do(state.number)}"
         )
         return replace(health, lost=[loss])
 

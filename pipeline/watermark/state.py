@@ -1,7 +1,7 @@
 """Where the watermark stands: the fold of the tracking log's entries, pure, so that a restart ends where it was.
 
-standing = Standing()
-for number, entry in log: standing = standing.after(number, entry)
+state = WatermarkState()
+for number, entry in log: state = state.after(number, entry)
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,7 +30,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionRecord:
     """A decision with what went into it: the two readings of its tick (None: not to be had) and the policy."""
 
     decision: Decision
@@ -62,7 +62,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WatermarkState:
     """Everything that the next decision depends on, apart from the next readings.
 
     `number` is the last entry folded, `checkpoint` the last compacted one. `pruned_before` is the publish-time
@@ -74,7 +74,7 @@ class Standing:
     number: int = -1
     checkpoint: int = 0
     histogram: Histogram = field(default_factory=Histogram.empty)
-    decided: Decided | None = None
+    decided: DecisionRecord | None = None
     complete_from: datetime | None = None
     pruned_before: int | None = None
     reading_violations: int = 0
@@ -94,18 +94,18 @@ class Standing:
         decided = None if self.decision is None else self.decision.watermark
         return max((moment for moment in (decided, self.watermark_at_least) if moment is not None), default=None)
 
-    def after(self, number: int, entry: "Entry") -> "Standing":
+    def after(self, number: int, entry: "Entry") -> "WatermarkState":
         """The standing with one more entry. Entries are folded in the order of their numbers, each once."""
         match entry:
             case Compacted():
-                return replace(entry.standing, number=number, checkpoint=number)
+                return replace(entry.state, number=number, checkpoint=number)
             case Beginning():
                 return replace(self, number=number, complete_from=entry.complete_from)
             case Snapshot():
                 violations = self.reading_violations + self._violations(entry.histogram)
                 histogram = self.histogram + entry.histogram
                 return replace(self, number=number, histogram=histogram, reading_violations=violations)
-            case Decided():
+            case DecisionRecord():
                 return self._after_decision(number, entry)
             case Lost():
                 floors = (self.watermark_at_least, entry.watermark_at_least)
@@ -115,7 +115,7 @@ class Standing:
                 before = entry.before if self.released_before is None else max(entry.before, self.released_before)
                 return replace(self, number=number, released_before=before)
 
-    def decide(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> Decided:
+    def decide(self, base: Reading | None, tracking: Reading | None, policy: Policy, at: datetime) -> DecisionRecord:
         """The decision that follows from here with these readings. Assumption: a Beginning was folded."""
         if self.complete_from is None:
             raise ValueError("a decision before the log's beginning")
@@ -139,14 +139,14 @@ class Standing:
             passed=self.passed,
             released_before=self.released_before,
         )
-        return Decided(decision=decision, base=base, tracking=tracking, policy=policy)
+        return DecisionRecord(decision=decision, base=base, tracking=tracking, policy=policy)
 
     def _not_below_the_floor(self, previous: Decision | None, at: datetime) -> Decision | None:
         if previous is None and self.watermark is not None:
             return Decision(at=at, watermark=self.watermark, reason=Reason.HELD_INCOMPLETE)
         return None if previous is None else replace(previous, watermark=self.watermark)
 
-    def _after_decision(self, number: int, entry: Decided) -> "Standing":
+    def _after_decision(self, number: int, entry: DecisionRecord) -> "WatermarkState":
         decision = entry.decision
         histogram, pruned_before, passed = self.histogram, self.pruned_before, self.passed
         if decision.base is not None and decision.tracking is not None:
@@ -190,7 +190,7 @@ class Standing:
 class Compacted:
     """All entries before it in one, so that a restart reads no further back."""
 
-    standing: Standing
+    state: WatermarkState
 
 
-Entry = Beginning | Snapshot | Decided | Compacted | Lost | Released
+Entry = Beginning | Snapshot | DecisionRecord | Compacted | Lost | Released

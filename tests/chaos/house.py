@@ -15,11 +15,11 @@ import psutil
 from google.api_core import exceptions as api
 
 from pipeline.clock import SystemClock
-from pipeline.demo.comparison import Comparison, compare
+from pipeline.demo.verification import Comparison, compare
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
 from pipeline.pubsub.connection import publisher_client
-from pipeline.quality.report import LakeReport, read_report
+from pipeline.quality.status import LakeReport, read_report
 from pipeline.services.processes import STATE_FILE
 from pipeline.settings import Settings
 

@@ -16,12 +16,12 @@ from deltalake import DeltaTable
 
 from benchmarks.watched import reports, runs_of_drain, ticks_of
 from pipeline.clock import Clock, iso
-from pipeline.demo.source import Source
+from pipeline.demo.publishing import Source
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.demo.workspace import free_port
 from pipeline.errors import ServiceFailed
 from pipeline.lake.layout import Lake
-from pipeline.quality.report import LakeReport, read_losses
+from pipeline.quality.status import LakeReport, read_losses
 from pipeline.services.processes import Supervisor
 from pipeline.settings import load_settings
 from tests.chaos.disk import let_go, small_disk

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.watched import RunOfDrain, Ticks
-from pipeline.demo.comparison import Comparison
 from pipeline.demo.synthetic import Published
+from pipeline.demo.verification import Comparison
 from tests.chaos.faults import Incident
 from tests.chaos.plan import SERVICES, Plan
 

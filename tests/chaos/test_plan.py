@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.demo.comparison import Comparison
 from pipeline.demo.synthetic import Published
+from pipeline.demo.verification import Comparison
 from tests.chaos.faults import Incident
 from tests.chaos.house import House, is_alive
 from tests.chaos.plan import SPELL_GAP_SECONDS, Plan, Target, Trouble, plan_of, without

@@ -395,9 +395,9 @@ def test_a_lost_entry_is_forgotten_on_request_and_the_log_goes_on(empty: Place) 
     assert "entry 1 is noted as lost" in forgotten.out
     assert empty.tidemark("status").code == 0
     tick(empty)
-    standing = empty.lake().tracking_log().catch_up()
-    assert standing.complete_from is not None
-    assert standing.number == 3
+    state = empty.lake().tracking_log().catch_up()
+    assert state.complete_from is not None
+    assert state.number == 3
 
 
 def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) -> None:

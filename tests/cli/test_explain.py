@@ -35,7 +35,7 @@ class Log:
         self.log.append(Snapshot(published((beat + 0.25, beat - 0.75) for beat in beats)))
         self.published = int(second)
         base = reading(second, STRAGGLER if second > STRAGGLER else second - 1)
-        self.log.decide(lambda standing: standing.decide(base, reading(second), Policy(), at(second)))
+        self.log.decide(lambda state: state.decide(base, reading(second), Policy(), at(second)))
 
     @property
     def last(self) -> int:

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.cli.losses import loss_details, loss_facts
-from pipeline.quality.report import read_losses
+from pipeline.quality.status import read_losses
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided, Snapshot
+from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published
@@ -29,7 +29,7 @@ def history(tmp_path: Path) -> History:
     log.append(Snapshot(published([(11, 10), (71, 70), (76, 75), (80, 79)])))
     base = effective(600)
     decision = Decision(at=at(600), watermark=at(590), reason=Reason.ADVANCED, base=base, tracking=effective(600))
-    log.append(Decided(decision, base.newest, base.newest, Policy()))
+    log.append(DecisionRecord(decision, base.newest, base.newest, Policy()))
     return history
 
 

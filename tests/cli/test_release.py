@@ -160,8 +160,8 @@ def test_it_says_what_will_follow_and_the_next_tick_does_just_that(stuck: Operat
 def test_a_run_with_a_release_can_be_derived_again(stuck: Operator) -> None:
     stuck.facts("--before", time_of(200), "--yes")
     stuck.live(40)
-    standing, ticks = recorded_ticks(stuck.world.lake().tracking_log())
-    verdict = verify(ticks, standing)
+    state, ticks = recorded_ticks(stuck.world.lake().tracking_log())
+    verdict = verify(ticks, state)
     assert verdict.first_difference is None
     assert verdict.decisions >= 6
 

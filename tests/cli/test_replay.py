@@ -21,7 +21,7 @@ from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from pipeline.settings import LakeSettings
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Compacted, Decided
+from pipeline.watermark.state import Compacted, DecisionRecord
 from tests.lake.builders import Beat, columns_of
 from tests.replay.exact_rule import exact_late
 from tests.replay.test_log_ticks import record
@@ -234,7 +234,7 @@ def test_a_trace_that_cannot_be_used_and_a_file_that_cannot_be_written_are_repor
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> tuple[Lake, list[Decided], Batch]:
+def lake(tmp_path: Path) -> tuple[Lake, list[DecisionRecord], Batch]:
     """A lake in which a run over a trace with late messages was recorded and landed, some of it twice."""
     (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\ncheckpoint_every = 10\n')
     lake = Lake(LakeSettings(uri=f"file:{tmp_path}/lake", checkpoint_every=10), {}, ManualClock(at(0)))
@@ -259,7 +259,7 @@ def lake(tmp_path: Path) -> tuple[Lake, list[Decided], Batch]:
     return lake, decided, messages
 
 
-Recorded = tuple[Lake, list[Decided], Batch]
+Recorded = tuple[Lake, list[DecisionRecord], Batch]
 
 
 def test_the_decisions_of_a_lake_are_identical(lake: Recorded, tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ def test_identical_is_told_to_scripts_as_well_and_since_a_time_there_is_less_of_
 def test_the_first_decision_that_differs_is_shown_side_by_side_and_the_exit_code_says_so(lake: Recorded) -> None:
     there, decided, _ = lake
 
-    def wrongly(standing: Any) -> Decided:
+    def wrongly(state: Any) -> DecisionRecord:
         last = decided[-1]
-        right: Decided = standing.decide(last.base, last.tracking, last.policy, last.decision.at + seconds(10))
+        right: DecisionRecord = state.decide(last.base, last.tracking, last.policy, last.decision.at + seconds(10))
         return replace(right, decision=replace(right.decision, watermark=at(17.000001)))
 
     there.tracking_log().decide(wrongly)

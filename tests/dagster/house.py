@@ -14,7 +14,7 @@ from assets.definitions import build_definitions
 from pipeline.clock import SystemClock, iso
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
-from pipeline.quality.report import LakeReport, read_report
+from pipeline.quality.status import LakeReport, read_report
 from pipeline.settings import (
     LakeSettings,
     MessageSettings,

@@ -18,7 +18,7 @@ from pipeline.lake.layout import Lake
 from pipeline.settings import LakeSettings, PubSubSettings, Settings, SparkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided
+from pipeline.watermark.state import Beginning, DecisionRecord
 from tests.dagster.house import beats_between, settings_of
 from tests.official_emulator import free_port
 
@@ -45,7 +45,7 @@ class Materializing:
         log = self.lake.tracking_log()
         log.begin(Beginning(START))
         decision = Decision(at=WATERMARK, watermark=WATERMARK, reason=Reason.ADVANCED)
-        log.append(Decided(decision, None, None, Policy()))
+        log.append(DecisionRecord(decision, None, None, Policy()))
         self.land([("silent", START + timedelta(seconds=5)), *beats_between(START, START + 4 * MINUTE)])
 
     def land(self, beats: Sequence[tuple[str, datetime]]) -> None:

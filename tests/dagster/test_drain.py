@@ -18,7 +18,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.state import Decided, Snapshot, Standing
+from pipeline.watermark.state import DecisionRecord, Snapshot, WatermarkState
 from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
 from tests.watermark.builders import ints
 
@@ -74,22 +74,22 @@ def rows(ticking: Ticking) -> int:
 
 def standing_with(
     now: datetime, *, base: timedelta, tracking: timedelta = timedelta(0), ago: timedelta = SECOND
-) -> Standing:
+) -> WatermarkState:
     """A decision so long ago, on readings of messages that were so old."""
     at = now - ago
     readings = [Reading(at, at - age, names_a_message=True) for age in (base, tracking)]
     followed = [follow(None, reading, timedelta(0)) for reading in readings]
     decision = Decision(at=at, watermark=None, reason=Reason.ADVANCED, base=followed[0], tracking=followed[1])
-    return Standing(decided=Decided(decision, *readings, Policy()))
+    return WatermarkState(decided=DecisionRecord(decision, *readings, Policy()))
 
 
-def why(standing: Standing, now: datetime, **chosen: object) -> str | None:
-    return why_drain(standing, now, DrainSettings.model_validate(chosen), max_reading_age=5 * MINUTE)
+def why(state: WatermarkState, now: datetime, **chosen: object) -> str | None:
+    return why_drain(state, now, DrainSettings.model_validate(chosen), max_reading_age=5 * MINUTE)
 
 
 def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
     now = CLOCK.now()
-    assert why(Standing(), now) is None
+    assert why(WatermarkState(), now) is None
     assert why(standing_with(now, base=10 * MINUTE - SECOND), now, start_after="10m") is None
     due = why(standing_with(now, base=10 * MINUTE), now, start_after="10m")
     assert due == "base holds a message that is 10m old"
@@ -108,9 +108,9 @@ def test_a_run_is_due_when_so_many_messages_were_published_since_the_oldest_that
     held_us = to_us(now - MINUTE - SECOND)
     published = [held_us - 5_000_000, *range(held_us, held_us + 30_000_000, 1_000_000)]
     histogram = Histogram.of(ints(published), ints(published))
-    standing = standing_with(now, base=MINUTE).after(0, Snapshot(histogram))
-    assert why(standing, now, start_size=30) == "30 messages were published since the oldest that base holds"
-    assert why(standing, now, start_size=31) is None
+    state = standing_with(now, base=MINUTE).after(0, Snapshot(histogram))
+    assert why(state, now, start_size=30) == "30 messages were published since the oldest that base holds"
+    assert why(state, now, start_size=31) is None
 
 
 # The sensor

@@ -15,7 +15,7 @@ from pipeline.lake.tables import delta_log
 from pipeline.settings import CheckSettings, LakeSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided
+from pipeline.watermark.state import Beginning, DecisionRecord
 from tests.dagster.house import Ticking, forget_caches, keys
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
@@ -47,7 +47,7 @@ def history(tmp_path: Path) -> History:
         history.compute(number, number)
     log = history.lake.tracking_log()
     log.begin(Beginning(at(0)))
-    log.append(Decided(Decision(at=at(700), watermark=at(630), reason=Reason.ADVANCED), None, None, Policy()))
+    log.append(DecisionRecord(Decision(at=at(700), watermark=at(630), reason=Reason.ADVANCED), None, None, Policy()))
     return history
 
 

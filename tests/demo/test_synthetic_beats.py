@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us, us
+from pipeline.clock import duration_us, from_us, to_us
 from pipeline.demo.synthetic_beats import (
     DUPLICATE,
     FIRST_BROKEN,
@@ -100,7 +100,7 @@ def test_heartbeats_lie_within_the_range_and_a_stream_beats_once_a_period(
     assert len(np.unique(beats[["stream", "sequence"]])) == len(beats)
     for stream in np.unique(beats["stream"]):
         gaps = np.diff(np.sort(beats["event_ms"][beats["stream"] == stream])) * 1000
-        assert (abs(gaps - us(source.period)) <= 2 * us(source.event_jitter)).all()
+        assert (abs(gaps - duration_us(source.period)) <= 2 * duration_us(source.event_jitter)).all()
 
 
 @given(sources(), lengths)
@@ -109,17 +109,17 @@ def test_disorder_is_at_most_the_jitter_without_stragglers_and_late_copies(
 ) -> None:
     rows = all_of(replace(source, stragglers=0.0, duplicate_delay_share=0.0), length)
     valid = rows[rows["kind"] < FIRST_BROKEN]
-    delay = valid["publish_us"] - valid["event_ms"] * 1000 - us(source.lag)
-    assert ((delay >= 0) & (delay <= us(source.jitter))).all()
-    assert disorder_us(valid["event_ms"] * 1000, valid["publish_us"]) <= us(source.jitter)
+    delay = valid["publish_us"] - valid["event_ms"] * 1000 - duration_us(source.lag)
+    assert ((delay >= 0) & (delay <= duration_us(source.jitter))).all()
+    assert disorder_us(valid["event_ms"] * 1000, valid["publish_us"]) <= duration_us(source.jitter)
 
 
 @given(sources(), lengths)
 def test_stragglers_come_their_delay_later(source: SyntheticSource, length: timedelta) -> None:
     beats = of_kind(all_of(source, length), HEARTBEAT)
-    delay = beats["publish_us"] - beats["event_ms"] * 1000 - us(source.lag)
-    late = delay > us(source.jitter)
-    assert (delay[late] >= us(source.straggler_delay)).all()
+    delay = beats["publish_us"] - beats["event_ms"] * 1000 - duration_us(source.lag)
+    late = delay > duration_us(source.jitter)
+    assert (delay[late] >= duration_us(source.straggler_delay)).all()
     assert late.all() if source.stragglers == 1 else source.stragglers > 0 or not late.any()
 
 
@@ -133,7 +133,7 @@ def test_a_duplicate_is_the_same_message_again_at_once_or_its_delay_later(
     said = compose(source, copies)
     assert said == compose(source, np.array([originals[row["stream"], row["sequence"]] for row in copies], rows.dtype))
     later = {int(row["publish_us"] - originals[row["stream"], row["sequence"]]["publish_us"]) for row in copies}
-    assert later <= {0, us(source.duplicate_delay)}
+    assert later <= {0, duration_us(source.duplicate_delay)}
     if source.duplicates in (0, 1):
         assert len(copies) == source.duplicates * len(originals)
 
@@ -155,7 +155,7 @@ def test_broken_messages_are_spread_evenly() -> None:
     rows = all_of(LARGE)
     broken = rows[(rows["kind"] >= FIRST_BROKEN)]
     assert len(broken) == LEAST_BROKEN
-    tenth = to_us(START) + np.arange(5) * us(timedelta(minutes=4))
+    tenth = to_us(START) + np.arange(5) * duration_us(timedelta(minutes=4))
     assert np.bincount(np.searchsorted(tenth, broken["publish_us"]), minlength=6)[1:].min() >= 2
 
 
@@ -187,7 +187,7 @@ def test_shares_are_kept_over_many_heartbeats() -> None:
     beats = of_kind(rows, HEARTBEAT)
     assert len(beats) == pytest.approx(80_000 * 0.99, rel=0.005)
     assert len(of_kind(rows, DUPLICATE)) == pytest.approx(0.05 * len(beats), rel=0.1)
-    late = beats["publish_us"] - beats["event_ms"] * 1000 > us(LARGE.jitter)
+    late = beats["publish_us"] - beats["event_ms"] * 1000 > duration_us(LARGE.jitter)
     assert late.sum() == pytest.approx(0.02 * len(beats), rel=0.1)
     assert len(rows) == pytest.approx(
         expected_messages(replace(LARGE, silent=0.01, duplicates=0.05), START, START + timedelta(minutes=20)), rel=0.01

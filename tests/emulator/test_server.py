@@ -20,10 +20,10 @@ from pipeline.cli.local import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel, Transient
-from pipeline.emulator.outstanding import Delivered
 from pipeline.emulator.server import CALLS_AT_ONCE, served
 from pipeline.emulator.shared import Shared
 from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
+from pipeline.emulator.unacknowledged import Delivered
 from pipeline.emulator.wire import length, pull_response
 from pipeline.errors import InvalidSettings, ServiceFailed
 from pipeline.pubsub.connection import publisher_client, subscriber_client

@@ -33,7 +33,7 @@ def log_in(folder: Path, *, checkpoint_every: int = 1_000) -> tuple[TrackingLog,
 def decide(log: TrackingLog, second: float) -> None:
     """A tick that saw one more message, at a time."""
     log.append(Snapshot(published([(second - 1, second - 2)])))
-    log.decide(lambda standing: standing.decide(reading(second), reading(second), Policy(), at(second)))
+    log.decide(lambda state: state.decide(reading(second), reading(second), Policy(), at(second)))
     log.compact_if_due()
 
 
@@ -128,9 +128,9 @@ def test_what_stands_before_a_decision_gives_it_again(tmp_path: Path) -> None:
         found = decision_in_force(log, at(moment))
         assert found is not None
         number, decided = found
-        standing = standing_before(log, number)
-        assert standing.number == number - 1
-        assert standing.decide(decided.base, decided.tracking, decided.policy, decided.decision.at) == decided
+        state = standing_before(log, number)
+        assert state.number == number - 1
+        assert state.decide(decided.base, decided.tracking, decided.policy, decided.decision.at) == decided
 
 
 def test_what_stands_before_is_read_back_to_the_last_compacted_entry_and_no_further(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Cell, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.watermark.builders import at, bounded, histogram_of, message_lists, published, reading, rejected_lists
 
 NAME = "tracking/log/000000000007.parquet"
@@ -68,11 +68,11 @@ policies = st.builds(
     anchor=st.booleans(),
 )
 decided = st.builds(
-    Decided, decision=decisions, base=st.none() | readings, tracking=st.none() | readings, policy=policies
+    DecisionRecord, decision=decisions, base=st.none() | readings, tracking=st.none() | readings, policy=policies
 )
 histograms = st.builds(histogram_of, message_lists, rejected_lists)
-standings = st.builds(
-    Standing,
+states = st.builds(
+    WatermarkState,
     histogram=histograms,
     decided=st.none() | decided,
     complete_from=st.none() | moments,
@@ -99,14 +99,14 @@ def test_a_histogram_comes_back_bit_for_bit(histogram: Histogram) -> None:
 
 @bounded
 @given(decided)
-def test_a_decision_comes_back_bit_for_bit(entry: Decided) -> None:
+def test_a_decision_comes_back_bit_for_bit(entry: DecisionRecord) -> None:
     comes_back(entry)
 
 
 @bounded
-@given(standings)
-def test_a_checkpoint_comes_back_bit_for_bit(standing: Standing) -> None:
-    comes_back(Compacted(standing))
+@given(states)
+def test_a_checkpoint_comes_back_bit_for_bit(state: WatermarkState) -> None:
+    comes_back(Compacted(state))
 
 
 @bounded
@@ -117,8 +117,8 @@ def test_a_beginning_and_a_note_of_a_loss_come_back(moment: datetime, what: str,
 
 
 def test_a_checkpoint_leaves_out_its_number_which_its_name_says() -> None:
-    standing = Standing(number=41, checkpoint=20, complete_from=at(0))
-    assert decode(encode(Compacted(standing), ""), NAME) == Compacted(replace(standing, number=-1, checkpoint=0))
+    state = WatermarkState(number=41, checkpoint=20, complete_from=at(0))
+    assert decode(encode(Compacted(state), ""), NAME) == Compacted(replace(state, number=-1, checkpoint=0))
 
 
 def test_equal_entries_of_two_writers_differ() -> None:
@@ -157,7 +157,7 @@ def test_any_parquet_reader_can_look_at_a_decision_and_at_a_histogram() -> None:
 def an_entry_of_each_kind() -> list[Entry]:
     beginning = Beginning(at(0))
     snapshot = Snapshot(published([(50, 48), (60, 59), (60, 59.5)], rejected=[45]))
-    before = Standing().after(0, beginning).after(1, snapshot)
+    before = WatermarkState().after(0, beginning).after(1, snapshot)
     decision = before.decide(reading(61), reading(61), Policy(), at(61))
     after = before.after(2, decision)
     assert after.watermark == at(48)

@@ -20,7 +20,7 @@ from pipeline.replay.replay import verify
 from pipeline.settings import LakeSettings
 from pipeline.upkeep.log_check import check_log
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.watermark.builders import at, published, reading
 
 TICKS = 40
@@ -45,7 +45,7 @@ def log_on(objects: ObjectStore) -> TrackingLog:
     return TrackingLog(objects, checkpoint_every=8)
 
 
-def tell(log: TrackingLog, first: int, ticks: int) -> Standing:
+def tell(log: TrackingLog, first: int, ticks: int) -> WatermarkState:
     """A snapshot and a decision a tick, every 20 s from the 100th second on."""
     for tick in range(first, first + ticks):
         second = 100 + 20 * tick
@@ -55,8 +55,8 @@ def tell(log: TrackingLog, first: int, ticks: int) -> Standing:
     return log.catch_up()
 
 
-def deciding(second: float) -> Callable[[Standing], Decided]:
-    return lambda standing: standing.decide(reading(second), reading(second), Policy(), at(second))
+def deciding(second: float) -> Callable[[WatermarkState], DecisionRecord]:
+    return lambda state: state.decide(reading(second), reading(second), Policy(), at(second))
 
 
 def told(objects: ObjectStore, ticks: int = TICKS) -> TrackingLog:
@@ -163,8 +163,8 @@ def test_what_is_derived_from_the_log_is_the_same_when_most_of_it_is_archived(ob
     again = log_on(objects)
     assert decision_in_force(again, moment) == in_force
     assert standing_before(again, in_force[0]) == before
-    standing, ticks = recorded_ticks(again)
-    verdict = verify(ticks, standing)
+    state, ticks = recorded_ticks(again)
+    verdict = verify(ticks, state)
     assert verdict.first_difference is None
     assert verdict.decisions == TICKS
     assert check_log(again, at(0)).is_whole
@@ -256,13 +256,13 @@ def test_a_tracker_that_sleeps_between_looking_and_writing_takes_no_number_that_
     sleeper = log_on(Sleeps(objects, fails_at=0, after=False))
     before_it_wrote = entries_of(objects)
     appended = Snapshot(published([(END, END - 1), (END, END - 2)]))
-    standing = sleeper.append(appended)
+    state = sleeper.append(appended)
     assert slept == [entry_name(max(before_it_wrote) + 1)], "the number was free again when it wrote"
     found = entries_of(objects)
-    assert found[standing.number] == appended
-    assert standing.number == max(found)
-    assert [number for number, entry in found.items() if entry == appended] == [standing.number]
-    assert log_on(objects).catch_up() == standing == other.catch_up()
+    assert found[state.number] == appended
+    assert state.number == max(found)
+    assert [number for number, entry in found.items() if entry == appended] == [state.number]
+    assert log_on(objects).catch_up() == state == other.catch_up()
     assert min(log_on(objects).live_numbers()) > max(before_it_wrote)
 
 
@@ -280,8 +280,8 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
     assert dropped.dropped_entries == left[0].first
     log = log_on(objects)
     assert log.catch_up() == folded
-    standing, ticks = recorded_ticks(log)
-    verdict = verify(ticks, standing)
+    state, ticks = recorded_ticks(log)
+    verdict = verify(ticks, state)
     assert verdict.first_difference is None
     assert 0 < verdict.decisions < TICKS
     assert check_log(log, at(0)).is_whole

@@ -1,4 +1,4 @@
-"""The tracking log: numbered, create-only, folded by everybody to the same standing; losses are told and held."""
+"""The tracking log: numbered, create-only, folded by everybody to the same state; losses are told and held."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ from pipeline.lake.tables.diffs import DiffRun
 from pipeline.settings import LakeSettings
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
 
@@ -74,12 +74,12 @@ def snapshot(second: float) -> Snapshot:
     return Snapshot(published([(second, second - 1)]))
 
 
-def deciding(second: float) -> Callable[[Standing], Decided]:
+def deciding(second: float) -> Callable[[WatermarkState], DecisionRecord]:
     """A decision with both backlogs empty at that moment."""
-    return lambda standing: standing.decide(reading(second), reading(second), Policy(), at(second))
+    return lambda state: state.decide(reading(second), reading(second), Policy(), at(second))
 
 
-def told_so_far(log: TrackingLog, ticks: int, start: int = 100) -> Standing:
+def told_so_far(log: TrackingLog, ticks: int, start: int = 100) -> WatermarkState:
     """A log with a beginning, and a snapshot and a decision a tick, every 20 s."""
     log.begin(Beginning(at(0)))
     for tick in range(ticks):
@@ -89,20 +89,20 @@ def told_so_far(log: TrackingLog, ticks: int, start: int = 100) -> Standing:
     return log.catch_up()
 
 
-def folded(log: TrackingLog) -> list[tuple[Standing, int, Entry]]:
-    """Each entry with its number and the standing before it, from the very first on."""
-    found: list[tuple[Standing, int, Entry]] = []
-    standing = Standing()
+def folded(log: TrackingLog) -> list[tuple[WatermarkState, int, Entry]]:
+    """Each entry with its number and the state before it, from the very first on."""
+    found: list[tuple[WatermarkState, int, Entry]] = []
+    state = WatermarkState()
     for number in log.numbers():
         entry = log.entry(number)
-        found.append((standing, number, entry))
-        standing = standing.after(number, entry)
+        found.append((state, number, entry))
+        state = state.after(number, entry)
     return found
 
 
 def test_a_log_that_is_not_there_stands_nowhere(settings: LakeSettings) -> None:
     log = log_on(settings)
-    assert log.catch_up() == Standing()
+    assert log.catch_up() == WatermarkState()
     assert (log.numbers(), log.newest_decision()) == ([], None)
 
 
@@ -157,14 +157,16 @@ def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) 
     assert [number for _, number, _ in history] == list(range(len(history)))
     assert sum(isinstance(entry, Beginning) for entry in entries) == 1
     assert sum(isinstance(entry, Snapshot) for entry in entries) == WRITERS * ROUNDS
-    standings = [log.catch_up() for log in (*logs, log_on(settings))]
-    assert all(standing == standings[0] for standing in standings)
+    states = [log.catch_up() for log in (*logs, log_on(settings))]
+    assert all(state == states[0] for state in states)
     for before, number, entry in history:
-        if isinstance(entry, Decided):  # it is the decision on every entry before it, whoever wrote them
+        if isinstance(entry, DecisionRecord):  # it is the decision on every entry before it, whoever wrote them
             assert before.decide(entry.base, entry.tracking, entry.policy, entry.decision.at) == entry, number
         if isinstance(entry, Compacted):
             assert before.after(number, entry).histogram == before.histogram, number
-    marks = [entry.decision.watermark for entry in entries if isinstance(entry, Decided) and entry.decision.watermark]
+    marks = [
+        entry.decision.watermark for entry in entries if isinstance(entry, DecisionRecord) and entry.decision.watermark
+    ]
     assert marks == sorted(marks)
     assert marks
 
@@ -173,24 +175,24 @@ def test_who_loses_a_number_folds_what_took_it_and_decides_again(tmp_path: Path)
     store = Watched(DiskObjects(tmp_path))
     log, other = (TrackingLog(objects, checkpoint_every=100) for objects in (store, DiskObjects(tmp_path)))
     told_so_far(log, ticks=2)
-    seen: list[Standing] = []
+    seen: list[WatermarkState] = []
 
-    def decide(standing: Standing) -> Decided:
-        seen.append(standing)
-        return standing.decide(reading(141), reading(141), Policy(), at(141))
+    def decide(state: WatermarkState) -> DecisionRecord:
+        seen.append(state)
+        return state.decide(reading(141), reading(141), Policy(), at(141))
 
     def take_the_number(name: str) -> None:
         store.before = nothing
         other.append(Snapshot(published([(140, 60)])))
 
     store.before = take_the_number
-    standing = log.decide(decide)
+    state = log.decide(decide)
     assert [one.number for one in seen] == [4, 5]
     assert seen[1].histogram.messages == seen[0].histogram.messages + 1
-    assert standing == other.catch_up()
+    assert state == other.catch_up()
     # What the other wrote happened long before, and is in this decision's evidence.
-    assert standing.decision is not None
-    assert standing.decision.candidate == at(60)
+    assert state.decision is not None
+    assert state.decision.candidate == at(60)
 
 
 def test_a_number_lost_to_another_beginning_is_not_begun_twice(tmp_path: Path) -> None:
@@ -252,7 +254,7 @@ def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> N
     objects = DiskObjects(tmp_path)
     log = TrackingLog(objects, checkpoint_every=4)
     decided = told_so_far(log, ticks=2).decided
-    assert isinstance(log.entry(log.numbers()[-1]), Decided | Compacted)
+    assert isinstance(log.entry(log.numbers()[-1]), DecisionRecord | Compacted)
     assert TrackingLog(objects, checkpoint_every=4).newest_decision() == decided
     log.append(Compacted(log.catch_up()))
     assert log.newest_decision() == decided
@@ -321,10 +323,10 @@ def test_after_forgetting_the_watermark_holds_until_base_has_passed_the_loss(set
     log = log_on(settings)
     before = told_so_far(log, ticks=3).watermark
     log.forget(3, "damaged")
-    standing = log_on(settings).catch_up()
+    state = log_on(settings).catch_up()
     assert log.entry(3) == Lost("damaged")
-    assert standing == log.catch_up()
-    assert (standing.is_missing_entries, standing.watermark) == (True, before)
+    assert state == log.catch_up()
+    assert (state.is_missing_entries, state.watermark) == (True, before)
     # Base still holds what was published before the loss was noticed, at 220: it may be what the entry knew.
     log.append(snapshot(210))
     log.decide(lambda s: s.decide(reading(220, 130, names=False), reading(220), Policy(), at(220)))
@@ -362,12 +364,12 @@ def test_a_lost_checkpoint_is_made_up_for_by_what_stands_before_it(tmp_path: Pat
     assert (restored.histogram, restored.decided) == (live.histogram, live.decided)
 
 
-def newest_decision_lost(objects: ObjectStore, ticks: int) -> tuple[TrackingLog, Standing]:
+def newest_decision_lost(objects: ObjectStore, ticks: int) -> tuple[TrackingLog, WatermarkState]:
     """A log whose last entry, a decision, can no longer be read; and how it stood before that."""
     log = TrackingLog(objects, checkpoint_every=1000)
-    standing = told_so_far(log, ticks)
-    assert isinstance(log.entry(standing.number), Decided)
-    return log, standing
+    state = told_so_far(log, ticks)
+    assert isinstance(log.entry(state.number), DecisionRecord)
+    return log, state
 
 
 def test_the_watermark_does_not_go_back_below_what_is_known_of_a_lost_decision(tmp_path: Path) -> None:
@@ -425,5 +427,5 @@ def test_the_command_keeps_the_watermark_that_a_computed_window_relied_on(
     flip(tmp_path / "lake" / entry_name(before.number))
     forget(before.number)
     assert log.entry(before.number) == Lost("an operator called it lost", at(555.5))
-    standing = TrackingLog(DiskObjects(tmp_path / "lake"), checkpoint_every=1000).catch_up()
-    assert (standing.decision and standing.decision.watermark, standing.watermark) == (at(539), at(555.5))
+    state = TrackingLog(DiskObjects(tmp_path / "lake"), checkpoint_every=1000).catch_up()
+    assert (state.decision and state.decision.watermark, state.watermark) == (at(539), at(555.5))

@@ -224,7 +224,7 @@ def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
     assert tracked.decision.base is not None
     assert tracked.decision.base.newest.source == "monitoring"
     # What tracking held was published at 90 s before now or a second later: from there on it knows.
-    assert tracked.standing.complete_from == now - timedelta(seconds=60) - timedelta(seconds=30) + timedelta(seconds=1)
+    assert tracked.state.complete_from == now - timedelta(seconds=60) - timedelta(seconds=30) + timedelta(seconds=1)
 
 
 def test_a_missing_permission_ends_a_tick_on_monitoring_alone(

@@ -20,7 +20,7 @@ from pipeline.watermark.decision import Reason
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
-from pipeline.watermark.state import Beginning, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 
 NEVER = datetime.max.replace(tzinfo=UTC)
@@ -220,7 +220,7 @@ def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_st
 
     base = [Message(each, landed(each)) for each in published]
     policy = Policy(max_reading_age=timedelta(minutes=8), reading_slack=timedelta(seconds=1))
-    standing = Standing().after(0, Beginning(complete_from=START - timedelta(minutes=1)))
+    state = WatermarkState().after(0, Beginning(complete_from=START - timedelta(minutes=1)))
     watermarks: list[datetime | None] = []
     reasons: set[Reason] = set()
     sampled, folded, now = START, START, START
@@ -240,10 +240,10 @@ def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_st
             sampled += SAMPLE_PERIOD
         new = [index for index, each in enumerate(tracked) if folded < each.acknowledged <= now]
         folded = now
-        standing = standing.after(standing.number + 1, Snapshot(histogram(published, event_us, new)))
-        decided = standing.decide(read(service, "base"), read(service, "tracking"), policy, now)
-        standing = standing.after(standing.number + 1, decided)
-        watermark = standing.watermark
+        state = state.after(state.number + 1, Snapshot(histogram(published, event_us, new)))
+        decided = state.decide(read(service, "base"), read(service, "tracking"), policy, now)
+        state = state.after(state.number + 1, decided)
+        watermark = state.watermark
         watermarks.append(watermark)
         reasons.add(decided.decision.reason)
         to_land = min(
@@ -254,9 +254,9 @@ def test_a_watermark_on_these_readings_alone_advances_and_stays_below_what_is_st
     assert len(set(known)) > 20
     assert timedelta(minutes=1) < now - known[-1] < timedelta(minutes=6)  # behind by minutes, as its readings are
     assert Reason.HELD_SEEK not in reasons
-    assert standing.decision is not None
-    assert standing.decision.base is not None
-    assert standing.decision.base.newest.source == "monitoring"
+    assert state.decision is not None
+    assert state.decision.base is not None
+    assert state.decision.base.newest.source == "monitoring"
 
 
 def test_a_reading_in_the_log_from_before_there_were_two_is_a_snapshots() -> None:

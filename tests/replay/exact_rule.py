@@ -6,7 +6,7 @@ are zero and every reading is there, so that there is neither a stale reading no
 
 from collections.abc import Sequence
 
-from pipeline.clock import us
+from pipeline.clock import duration_us
 from pipeline.replay.trace import NO_EVENT_TIME, Batch
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
@@ -40,7 +40,7 @@ def exact_watermarks(messages: Batch, tick_us: Sequence[int] | Ints, policy: Pol
 def exact_candidate(messages: Batch, at_us: int, base: int, tracking: int, policy: Policy) -> int | None:
     """What the watermark may move to at this tick; None where it is held."""
     base_age, tracking_age = at_us - base, at_us - tracking
-    band, near = us(policy.band), us(policy.near_real_time)
+    band, near = duration_us(policy.band), duration_us(policy.near_real_time)
     seen = (messages.tracked_us <= at_us) & (messages.event_us != NO_EVENT_TIME)
     publish, event = messages.publish_us[seen], messages.event_us[seen]
     if base < int(messages.publish_us.min()):  # complete_from
@@ -49,10 +49,15 @@ def exact_candidate(messages: Batch, at_us: int, base: int, tracking: int, polic
         return None
     newest = int(publish.max())
     silence = at_us - newest
-    if policy.idle == "advance" and base_age <= near and tracking_age <= near and silence > us(policy.idle_timeout):
+    if (
+        policy.idle == "advance"
+        and base_age <= near
+        and tracking_age <= near
+        and silence > duration_us(policy.idle_timeout)
+    ):
         beside = publish // SECOND_US == newest // SECOND_US
         lag = int((publish - event)[beside].max())
-        return min(base, tracking) - band - min(max(lag, 0), us(policy.max_idle_lag))
+        return min(base, tracking) - band - min(max(lag, 0), duration_us(policy.max_idle_lag))
     before = publish < tracking - band
     if policy.rule == "frontier":
         if not before.any():

@@ -16,7 +16,7 @@ from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.replay.trace import NEVER, Batch, ticks_of
 from pipeline.settings import LakeSettings
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Decided, Released, Standing
+from pipeline.watermark.state import DecisionRecord, Released, WatermarkState
 from tests.lake.builders import Beat, columns_of, lake_in
 from tests.replay.traces import Held, both_down, sparse, steady
 from tests.watermark.builders import at, reading, seconds
@@ -36,34 +36,34 @@ def log_on(settings: LakeSettings) -> TrackingLog:
     return TrackingLog(open_objects(settings), checkpoint_every=CHECKPOINT_EVERY)
 
 
-def record(log: TrackingLog, messages: Batch, policy: Policy, tick: float = 10) -> list[Decided]:
+def record(log: TrackingLog, messages: Batch, policy: Policy, tick: float = 10) -> list[DecisionRecord]:
     """A run over a trace, as a tracker writes it down."""
-    decided: list[Decided] = []
+    decided: list[DecisionRecord] = []
     for each in ticks_of(Held(messages), seconds(tick), policy.idle_timeout):
         for entry in each.entries:
             log.append(entry)
-        standing = log.decide(deciding(each, policy))
-        assert standing.decided is not None
-        decided.append(standing.decided)
+        state = log.decide(deciding(each, policy))
+        assert state.decided is not None
+        decided.append(state.decided)
         log.compact_if_due()
     return decided
 
 
-def deciding(tick: Tick, policy: Policy) -> Callable[[Standing], Decided]:
+def deciding(tick: Tick, policy: Policy) -> Callable[[WatermarkState], DecisionRecord]:
     """What a tick decides."""
-    return lambda standing: standing.decide(tick.base, tick.tracking, policy, tick.at)
+    return lambda state: state.decide(tick.base, tick.tracking, policy, tick.at)
 
 
 def derived(log: TrackingLog) -> Verdict:
-    standing, ticks = recorded_ticks(log)
-    return verify(ticks, standing)
+    state, ticks = recorded_ticks(log)
+    return verify(ticks, state)
 
 
 def test_every_decision_and_compacted_entry_of_a_run_follows_from_the_log(settings: LakeSettings) -> None:
     log = log_on(settings)
     decided = record(log, both_down(1, per_second=1, down=5), Policy(rule="frontier"))
     log.append(Released(before=at(30), at=at(3000), by="a test"))
-    log.decide(lambda standing: standing.decide(reading(3000, 20), reading(3000), Policy(), at(3000)))
+    log.decide(lambda state: state.decide(reading(3000, 20), reading(3000), Policy(), at(3000)))
     verdict = derived(log_on(settings))
     assert (verdict.decisions, verdict.unknowable, verdict.first_difference) == (len(decided) + 1, 0, None)
     assert verdict.compacted > 3
@@ -74,18 +74,18 @@ def test_a_decision_that_was_made_otherwise_is_found(tmp_path: Path) -> None:
     log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
     record(log, steady(1, per_second=1, minutes=2), Policy())
 
-    def wrongly(standing: Standing) -> Decided:
-        right = standing.decide(reading(500), reading(500), Policy(), at(500))
+    def wrongly(state: WatermarkState) -> DecisionRecord:
+        right = state.decide(reading(500), reading(500), Policy(), at(500))
         assert right.decision.watermark is not None
         moved = right.decision.watermark + timedelta(microseconds=1)
         return replace(right, decision=replace(right.decision, watermark=moved))
 
     log.decide(wrongly)
-    log.decide(lambda standing: standing.decide(reading(510), reading(510), Policy(), at(510)))
+    log.decide(lambda state: state.decide(reading(510), reading(510), Policy(), at(510)))
     difference = derived(log).first_difference
     assert difference is not None
-    assert isinstance(difference.recorded, Decided)
-    assert isinstance(difference.derived, Decided)
+    assert isinstance(difference.recorded, DecisionRecord)
+    assert isinstance(difference.derived, DecisionRecord)
     assert difference.recorded.decision.at == at(500)
     assert difference.recorded.decision.watermark != difference.derived.decision.watermark
 
@@ -93,10 +93,10 @@ def test_a_decision_that_was_made_otherwise_is_found(tmp_path: Path) -> None:
 def test_the_recorded_readings_under_the_recorded_policy_decide_the_same_again(tmp_path: Path) -> None:
     log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
     decided = record(log, sparse(3, minutes=20), Policy())
-    standing, ticks = recorded_ticks(log)
-    assert list(decide_again(ticks, Policy(), standing)) == decided
-    standing, ticks = recorded_ticks(log)
-    wider = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(40)), standing)]
+    state, ticks = recorded_ticks(log)
+    assert list(decide_again(ticks, Policy(), state)) == decided
+    state, ticks = recorded_ticks(log)
+    wider = [each.decision.watermark for each in decide_again(ticks, Policy(band=seconds(40)), state)]
     assert wider != [each.decision.watermark for each in decided]
 
 
@@ -104,14 +104,14 @@ def test_since_a_time_they_begin_at_the_newest_compacted_entry_that_knows_nothin
     log = log_on(LakeSettings(uri=f"file:{tmp_path}/lake"))
     decided = record(log, steady(1, per_second=1, minutes=5), Policy())
     since = decided[20].decision.at
-    standing, ticks = recorded_ticks(log, since)
+    state, ticks = recorded_ticks(log, since)
     recorded = [tick.recorded for tick in ticks]
     begin = len(decided) - len(recorded)
     assert 0 < begin <= 20
     assert recorded == decided[begin:]
-    assert standing.decided == decided[begin - 1]
-    standing, ticks = recorded_ticks(log, since)
-    assert verify(ticks, standing).first_difference is None
+    assert state.decided == decided[begin - 1]
+    state, ticks = recorded_ticks(log, since)
+    assert verify(ticks, state).first_difference is None
     _, from_the_first = recorded_ticks(log, at(-1000))
     assert [tick.recorded for tick in from_the_first] == decided
 
@@ -129,12 +129,12 @@ def test_a_log_whose_beginning_was_removed_begins_at_its_first_compacted_entry(t
     decided = record(log, steady(1, per_second=1, minutes=5), Policy())
     for number in range(7):
         open_objects(settings).delete(entry_name(number))
-    standing, ticks = recorded_ticks(log)
+    state, ticks = recorded_ticks(log)
     recorded = [tick.recorded for tick in ticks]
     assert 0 < len(recorded) < len(decided)
     assert recorded == decided[-len(recorded) :]
-    standing, ticks = recorded_ticks(log)
-    assert verify(ticks, standing).first_difference is None
+    state, ticks = recorded_ticks(log)
+    assert verify(ticks, state).first_difference is None
 
 
 def test_an_empty_log_has_no_ticks_and_a_missing_entry_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import Histogram, Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
 from tests.replay.exact_rule import exact_late, exact_readings, exact_watermarks
 from tests.replay.test_trace import histogram_at, traces
 from tests.replay.traces import NAMED, Held, sparse
@@ -171,18 +171,18 @@ def test_before_tracking_is_complete_everything_is_held() -> None:
 
 def recorded(*entries: Entry | int | Literal["compact"]) -> list[Tick]:
     """A log, as ticks with their recorded decisions. A number is a decision at that second, on what stands before."""
-    standing = Standing()
+    state = WatermarkState()
     ticks: list[Tick] = []
     before: list[Entry] = []
     for each in entries:
         if isinstance(each, int):
-            decided = standing.decide(reading(each), reading(each), Policy(), at(each))
+            decided = state.decide(reading(each), reading(each), Policy(), at(each))
             ticks.append(Tick(at(each), tuple(before), decided.base, decided.tracking, recorded=decided))
-            standing, before = standing.after(standing.number + 1, decided), []
+            state, before = state.after(state.number + 1, decided), []
             continue
-        entry = Compacted(standing) if isinstance(each, str) else each
+        entry = Compacted(state) if isinstance(each, str) else each
         before.append(entry)
-        standing = standing.after(standing.number + 1, entry)
+        state = state.after(state.number + 1, entry)
     return ticks
 
 
@@ -217,7 +217,7 @@ def test_the_first_decision_that_does_not_follow_is_told_with_what_would() -> No
 )
 def test_a_compacted_entry_that_holds_something_else_is_told(holding: Histogram) -> None:
     before = (Beginning(at(0)), snapshot(1, 5, 9))
-    wrong = Standing(histogram=holding, complete_from=at(0))
+    wrong = WatermarkState(histogram=holding, complete_from=at(0))
     decided = wrong.decide(reading(20), reading(20), Policy(), at(20))
     verdict = verify([Tick(at(20), (*before, Compacted(wrong)), decided.base, decided.tracking, recorded=decided)])
     assert verdict.first_difference is not None
@@ -229,12 +229,12 @@ def test_what_was_decided_by_somebody_who_still_knew_a_lost_entry_cannot_be_deri
     ticks = recorded(*BEGUN, snapshot(41), 50)
     # The snapshot before the second decision is lost, and found to be so only after the third.
     ticks[1] = replace(ticks[1], entries=(Lost("its object was damaged"),))
-    standing = Standing()
+    state = WatermarkState()
     for tick in ticks:
         for entry in (*tick.entries, tick.recorded):
             assert entry is not None
-            standing = standing.after(standing.number + 1, entry)
-    knowing = standing.decide(reading(60), reading(60), Policy(), at(60))
+            state = state.after(state.number + 1, entry)
+    knowing = state.decide(reading(60), reading(60), Policy(), at(60))
     ticks.append(Tick(at(60), (), knowing.base, knowing.tracking, recorded=knowing))
     assert verify(ticks) == Verdict(decisions=2, compacted=0, unknowable=2, first_difference=None)
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.clock import us
+from pipeline.clock import duration_us
 from pipeline.lake.tables.table import MOMENT
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
 from pipeline.watermark.histogram import Ints
@@ -140,7 +140,7 @@ def bursts(seed: int, *, size: int = 40, every_seconds: float = 7, disorder: tim
     moments = np.where(rng.random(len(moments)) < 0.5, moments // SECOND_US * SECOND_US, moments)
     # A burst is what came in since up to `disorder` ago and is published at once.
     publish_us = np.repeat(np.sort(moments), size)
-    event_us = publish_us - SECOND_US - rng.integers(0, us(disorder), len(publish_us), endpoint=True)
+    event_us = publish_us - SECOND_US - rng.integers(0, duration_us(disorder), len(publish_us), endpoint=True)
     return _acknowledged(rng, publish_us, _some_rejected(rng, event_us, REJECTED))
 
 
@@ -184,7 +184,7 @@ def _spread(rng: np.random.Generator, per_second: float, from_minute: float, to_
 
 def _trace(rng: np.random.Generator, event_us: Ints, disorder: timedelta, rejected: float = REJECTED) -> Batch:
     """Events that are published with a lag of a second and up to `disorder` more, any as likely as any other."""
-    lag = rng.integers(0, us(disorder), len(event_us), endpoint=True)
+    lag = rng.integers(0, duration_us(disorder), len(event_us), endpoint=True)
     return _acknowledged(rng, event_us + SECOND_US + lag, _some_rejected(rng, event_us, rejected))
 
 

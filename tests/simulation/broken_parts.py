@@ -16,7 +16,7 @@ from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Compacted, Decided, Entry, Standing
+from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 from pipeline.windows import Window
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
@@ -95,7 +95,7 @@ def track_reading_before_pulling(subscription: Any, *, tracking_backlog: Any, ba
     return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
 
 
-def decide_on_what_is_known(log: TrackingLog, decide: Callable[[Standing], Decided]) -> Standing:
+def decide_on_what_is_known(log: TrackingLog, decide: Callable[[WatermarkState], DecisionRecord]) -> WatermarkState:
     return log.append(decide(log._standing or log.catch_up()))
 
 
@@ -105,7 +105,7 @@ class AsItWas:
     def __init__(self, log: TrackingLog) -> None:
         self._standing = log._standing or log.catch_up()
 
-    def catch_up(self) -> Standing:
+    def catch_up(self) -> WatermarkState:
         return self._standing
 
 
@@ -130,13 +130,13 @@ def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any
 # The log
 
 
-def append_once(log: TrackingLog, build: Callable[[Standing], Any]) -> Standing:
+def append_once(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> WatermarkState:
     """Who loses a number gives up, and says nothing."""
-    standing = log.catch_up()
-    entry = build(standing)
+    state = log.catch_up()
+    entry = build(state)
     if entry is not None:
         with suppress(ObjectExists):
-            log._objects.create(entry_name(standing.number + 1), tracking_log.encode(entry, log._writer))
+            log._objects.create(entry_name(state.number + 1), tracking_log.encode(entry, log._writer))
     return log.catch_up()
 
 
@@ -159,21 +159,21 @@ def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes], *, d
         packing._objects.delete(entry_name(number))
 
 
-def append_where_it_was_archived(log: TrackingLog, build: Callable[[Standing], Any]) -> Standing:
+def append_where_it_was_archived(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> WatermarkState:
     """A number that is free is taken, also where its entry was archived."""
     while True:
-        standing = log.catch_up()
-        entry = build(standing)
+        state = log.catch_up()
+        entry = build(state)
         if entry is None:
-            return standing
+            return state
         with suppress(ObjectExists):
-            log._objects.create(entry_name(standing.number + 1), tracking_log.encode(entry, log._writer))
-            log._standing = standing.after(standing.number + 1, entry)
+            log._objects.create(entry_name(state.number + 1), tracking_log.encode(entry, log._writer))
+            log._standing = state.after(state.number + 1, entry)
             return log._standing
 
 
-def oldest_decision(log: TrackingLog) -> Decided | None:
-    return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, Decided)), None)
+def oldest_decision(log: TrackingLog) -> DecisionRecord | None:
+    return next((entry for entry in map(log.entry, log.numbers()) if isinstance(entry, DecisionRecord)), None)
 
 
 def numbers_by_archives_first(log: TrackingLog) -> list[int]:
@@ -186,7 +186,7 @@ def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 
 
-def restored_without_cells(log: TrackingLog) -> Standing:
+def restored_without_cells(log: TrackingLog) -> WatermarkState:
     whole = original_restored(log)
     return replace(whole, histogram=Histogram.empty())
 
@@ -196,22 +196,22 @@ def begun_anew_where_all_was_archived(log: TrackingLog, number: int) -> bool:
     return number >= 0 and original_is_overtaken(log, number)
 
 
-def compact_what_was_known(log: TrackingLog) -> Standing:
+def compact_what_was_known(log: TrackingLog) -> WatermarkState:
     """What another tracker appends meanwhile is not in the compacted entry, and comes before it."""
-    standing = log.catch_up()
-    is_due = standing.number - standing.checkpoint >= log._checkpoint_every
-    return log.append(Compacted(standing)) if is_due else standing
+    state = log.catch_up()
+    is_due = state.number - state.checkpoint >= log._checkpoint_every
+    return log.append(Compacted(state)) if is_due else state
 
 
 def decode_without_the_frontier(content: bytes, name: str) -> Entry:
     entry = original_decode(content, name)
-    return Compacted(replace(entry.standing, passed=None)) if isinstance(entry, Compacted) else entry
+    return Compacted(replace(entry.state, passed=None)) if isinstance(entry, Compacted) else entry
 
 
-def compact_without_the_frontier(log: TrackingLog) -> Standing:
-    standing = log.catch_up()
-    is_due = standing.number - standing.checkpoint >= log._checkpoint_every
-    return log.append(Compacted(replace(standing, passed=None))) if is_due else standing
+def compact_without_the_frontier(log: TrackingLog) -> WatermarkState:
+    state = log.catch_up()
+    is_due = state.number - state.checkpoint >= log._checkpoint_every
+    return log.append(Compacted(replace(state, passed=None))) if is_due else state
 
 
 original_restored, original_is_overtaken = TrackingLog._restored, TrackingLog._is_overtaken

@@ -211,7 +211,7 @@ _ALL = (
         "a release outlives a seek",
         8000,
         both(operated, sought),
-        f"{STANDING}.Standing._is_sought",
+        f"{STANDING}.WatermarkState._is_sought",
         lambda *_: False,
     ),
     _patched("pruned a bucket too far", 10, anyway, f"{STANDING}.reachable_from", reachable_a_bucket_less),

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
 from pipeline.lake.log import codec as log_codec
-from pipeline.watermark.state import Entry, Standing
+from pipeline.watermark.state import Entry, WatermarkState
 
 Row = dict[str, Any]
 
@@ -64,15 +64,15 @@ class Folds:
     """Folding is pure, and many workers fold the same log: each step is done once."""
 
     def __init__(self) -> None:
-        self._fold = Standing.after
-        self._done: dict[tuple[int, int, int], tuple[Standing, Standing, Entry]] = {}
+        self._fold = WatermarkState.after
+        self._done: dict[tuple[int, int, int], tuple[WatermarkState, WatermarkState, Entry]] = {}
 
-    def after(self, standing: Standing, number: int, entry: Entry) -> Standing:
-        """As `Standing.after`."""
-        key = number, id(standing) if standing.number >= 0 else 0, id(entry)
+    def after(self, state: WatermarkState, number: int, entry: Entry) -> WatermarkState:
+        """As `WatermarkState.after`."""
+        key = number, id(state) if state.number >= 0 else 0, id(entry)
         if key not in self._done:
             # With what it was made from: so that nothing else has its id.
-            self._done[key] = self._fold(standing, number, entry), standing, entry
+            self._done[key] = self._fold(state, number, entry), state, entry
         return self._done[key][0]
 
     def forget(self) -> None:

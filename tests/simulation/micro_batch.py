@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from pipeline.clock import from_us, to_us, us
+from pipeline.clock import duration_us, from_us, to_us
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.windows import Window, due, runs_of_neighbours
 from tests.simulation.lake import Outside, Row, Table, fail_if
@@ -89,7 +89,7 @@ class MicroBatch:
         events = [row["event_time"] for row in self.heartbeats.rows()]
         if watermark is None or not events:
             return []
-        hours = {from_us(event // us(HOUR) * us(HOUR)) for event in events}
+        hours = {from_us(event // duration_us(HOUR) * duration_us(HOUR)) for event in events}
         closed = WINDOWING.closed_at(min(watermark, now), from_us(min(events)))
         wanted = due(closed, {window.key for window in self.diffs.windows}, hours)
         return runs_of_neighbours(wanted)[0][:WINDOWS_AT_MOST] if wanted else []
@@ -140,13 +140,13 @@ def rows_of(window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
     start_us, end_us = to_us(window.start), to_us(window.end)
     diffs = []
     previous: dict[str, int] = {}
-    for key, copies in sorted(without_copies(rows, start_us - us(LOOKBACK), end_us).items()):
+    for key, copies in sorted(without_copies(rows, start_us - duration_us(LOOKBACK), end_us).items()):
         stream, event_us, _ = key
         kept = min(copies, key=lambda row: (row["publish_time"], row["message_id"]))
         before = previous.get(stream)
         previous[stream] = event_us
         if event_us >= start_us:
-            gone = before is None or event_us - before > us(LOOKBACK)
+            gone = before is None or event_us - before > duration_us(LOOKBACK)
             late = all(row["late"] for row in copies)
             diffs.append(Diff(key, None if gone else before, kept["publish_time"], kept["message_id"], late))
     return tuple(diffs)

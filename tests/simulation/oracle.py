@@ -14,7 +14,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.state import Beginning, Decided, Entry, Released, Snapshot
+from pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
@@ -80,7 +80,7 @@ class Oracle:
                 self._complete_from = entry.complete_from
             case Snapshot():
                 self._tracked(entry.histogram)
-            case Decided():
+            case DecisionRecord():
                 self._decided(entry)
             case Released():
                 self._released = max(entry.before, self._released or entry.before)
@@ -93,7 +93,7 @@ class Oracle:
             self._cells[publish, event] = minimum if known is None else min(known, minimum)
         self._whole += histogram
 
-    def _decided(self, entry: Decided) -> None:
+    def _decided(self, entry: DecisionRecord) -> None:
         decision = entry.decision
         if self.watermark is not None and (decision.watermark is None or decision.watermark < self.watermark):
             self.fail(2, f"the watermark went back from {iso(self.watermark)} to {decision.watermark}")
@@ -111,7 +111,9 @@ class Oracle:
         self.decisions.append(decision)
         self.watermark = decision.watermark
 
-    def _followed(self, name: str, now: EffectiveReading | None, then: EffectiveReading | None, entry: Decided) -> None:
+    def _followed(
+        self, name: str, now: EffectiveReading | None, then: EffectiveReading | None, entry: DecisionRecord
+    ) -> None:
         """Rule 1: the effective reading is the largest of its epoch. Rule 7: far lower, observed later, is a seek."""
         raw, of_epoch = entry.base if name == "base" else entry.tracking, self._readings[name]
         is_sought = False
@@ -134,7 +136,7 @@ class Oracle:
         if now is None or (now.oldest_unacked, now.observed_at, now.newest.observed_at) != expected:
             self.fail(0, f"the effective reading of {name} is {now}, of {of_epoch}")
 
-    def _same_on_everything(self, entry: Decided, before: Decision | None) -> None:
+    def _same_on_everything(self, entry: DecisionRecord, before: Decision | None) -> None:
         """The decision is that on all that was ever tracked, in one piece: neither what was pruned nor a restart
         changes it. (Not after a seek: then what was pruned is waited for. Nor where the frontier passes over a share of
         each bucket, once one was delivered twice: it is of what was counted when it was pruned.) And no hole is found

@@ -19,7 +19,7 @@ from pipeline.lake.log.tracking_log import FOLDER as LOG
 from pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Folds, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
@@ -162,18 +162,18 @@ class Simulation:
             stack.enter_context(patch(f"{module}.encode", self.codec.encode))
             stack.enter_context(patch(f"{module}.decode", self.codec.decode))
             after = self.folds.after
-            stack.enter_context(patch.object(Standing, "after", lambda *arguments: after(*arguments)))
+            stack.enter_context(patch.object(WatermarkState, "after", lambda *arguments: after(*arguments)))
             catch_up = TrackingLog.catch_up
             stack.enter_context(patch.object(TrackingLog, "catch_up", lambda log: self._caught_up(log, catch_up(log))))
             yield
 
-    def _caught_up(self, log: Any, standing: Standing) -> Standing:
+    def _caught_up(self, log: Any, state: WatermarkState) -> WatermarkState:
         """Whoever looks at the log comes to the newest watermark there is at that moment."""
         worker = log._objects._outside
-        if standing.watermark != worker.watermark_when_looked:
-            known, newest = standing.watermark, worker.watermark_when_looked
+        if state.watermark != worker.watermark_when_looked:
+            known, newest = state.watermark, worker.watermark_when_looked
             self.fail(0, f"{worker.name} has caught up to the watermark {known}, and the newest was {newest}")
-        return standing
+        return state
 
     def _set_up(self) -> None:
         plan = self.plan

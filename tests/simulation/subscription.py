@@ -5,9 +5,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from pipeline.clock import ManualClock
-from pipeline.emulator.errors import DeadlineExceeded, NotFound, Refused, Transient
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.refusals import DeadlineExceeded, NotFound, Refused, Transient
 from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
 from pipeline.pubsub.backlog import A_MESSAGE, LIFETIME
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch

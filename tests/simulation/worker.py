@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pipeline.clock import MICROSECOND
-from pipeline.emulator.errors import ModelError
+from pipeline.emulator.refusals import ModelError
 from pipeline.errors import TidemarkError
 from pipeline.lake.log.packing import LogPacking
 from pipeline.lake.log.tracking_log import TrackingLog

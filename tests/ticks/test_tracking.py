@@ -23,7 +23,7 @@ from pipeline.ticks.budget import Budget
 from pipeline.ticks.tracking import histogram_of
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided, Snapshot
+from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.ticks.fakes import AMPLE, CONTRACT, Crash, FakeTopic, World
 from tests.watermark.builders import at
 
@@ -63,7 +63,7 @@ def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(world: World
         "created",  # and, after so many entries, a checkpoint
     ]
     assert (tracked.messages, tracked.snapshots, tracked.acknowledged.count) == (6, 2, 6)
-    assert isinstance(world.log.entry(5), Decided)
+    assert isinstance(world.log.entry(5), DecisionRecord)
 
 
 def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: World) -> None:
@@ -88,7 +88,7 @@ def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(wo
     world.tracking_backlog.problem = SnapshotRefused("its oldest message is too old")
     tracked = world.track()
     assert tracked.messages == 5
-    since = tracked.standing.complete_from
+    since = tracked.state.complete_from
     assert since is not None
     assert at(5) < since < world.clock.now() - timedelta(days=6)
     assert tracked.decision.reason is Reason.HELD_STALE_READING
@@ -164,7 +164,7 @@ def test_rejected_messages_count_by_their_publish_time_alone(world: World) -> No
         world.topic.publish(broken)
     world.topic.publish(990, stream=None)
     world.topic.publish(999 + 3600)  # a clock that is an hour ahead
-    histogram = world.track().standing.histogram
+    histogram = world.track().state.histogram
     assert histogram.messages == 5
     assert histogram.oldest_event_us == to_us(at(999))
     assert len(histogram) == 2  # a cell for the valid one, and one without an event time

@@ -13,7 +13,7 @@ from pipeline.replay.trace import NO_EVENT_TIME, extent_of, late_in, late_per_ti
 from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
 from pipeline.tuning.sweep import Material, Outcome, Tuning, Variant, outcomes_of, tune
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Lost, Released, Snapshot, Standing
+from pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, at, published, reading, seconds
 
@@ -46,12 +46,12 @@ POLICIES = [
 ]
 
 
-def each_alone(ticks: Sequence[Tick], standing: Standing | None = None) -> list[list[object]]:
-    return [[decided.decision for decided in decide_again(ticks, policy, standing=standing)] for policy in POLICIES]
+def each_alone(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list[list[object]]:
+    return [[decided.decision for decided in decide_again(ticks, policy, state=state)] for policy in POLICIES]
 
 
-def together(ticks: Sequence[Tick], standing: Standing | None = None) -> list[list[object]]:
-    rows = [[decided.decision for decided in row] for row in decide_for_each(ticks, POLICIES, standing)]
+def together(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list[list[object]]:
+    rows = [[decided.decision for decided in row] for row in decide_for_each(ticks, POLICIES, state)]
     return [list(column) for column in zip(*rows, strict=True)]
 
 
@@ -106,14 +106,12 @@ def test_a_seek_and_what_it_delivers_again_change_nothing_about_that() -> None:
 
 def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_another_policy() -> None:
     ticks = material_of(LATE.trace()).ticks
-    standing = Standing()
+    state = WatermarkState()
     for tick in ticks[:40]:
         for entry in tick.entries:
-            standing = standing.after(standing.number + 1, entry)
-        standing = standing.after(
-            standing.number + 1, standing.decide(tick.base, tick.tracking, Policy(band=seconds(3)), tick.at)
-        )
-    whole, begun = each_alone(ticks), together(ticks[40:], standing)
+            state = state.after(state.number + 1, entry)
+        state = state.after(state.number + 1, state.decide(tick.base, tick.tracking, Policy(band=seconds(3)), tick.at))
+    whole, begun = each_alone(ticks), together(ticks[40:], state)
     for alone, later in zip(whole, begun, strict=True):
         assert [decision.watermark for decision in later[-20:]] == [decision.watermark for decision in alone[-20:]]
     widest = begun[POLICIES.index(policy_of(BAND, seconds(300)))]

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import numpy as np
 
-from pipeline.clock import to_us, us
+from pipeline.clock import duration_us, to_us
 from pipeline.lake.layout import Lake
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import NEVER, ticks_of
@@ -25,7 +25,9 @@ def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
     """Write the log and `heartbeats`; every tenth message landed a second time, later, as a redelivery does."""
     log = lake.tracking_log()
     last_us = int(trace.landed_us.max())
-    ticks = [tick for tick in ticks_of(trace, TICK, policy.idle_timeout) if to_us(tick.at) < last_us + us(TICK)]
+    ticks = [
+        tick for tick in ticks_of(trace, TICK, policy.idle_timeout) if to_us(tick.at) < last_us + duration_us(TICK)
+    ]
     for tick, decided in zip(ticks, decide_again(ticks, policy), strict=True):
         for entry in tick.entries:
             log.append(entry)

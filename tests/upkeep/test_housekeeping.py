@@ -19,7 +19,7 @@ from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM
 from pipeline.lake.log.archive import LogArchive
 from pipeline.lake.log.tracking_log import entry_name
 from pipeline.lake.tables.diffs import DiffRun
-from pipeline.quality.report import read_report
+from pipeline.quality.status import read_report
 from pipeline.settings import Settings
 from pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
@@ -27,7 +27,7 @@ from pipeline.upkeep.housekeeping import Chore, Housekeeper
 from pipeline.upkeep.leftovers import leftovers
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided, Snapshot
+from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, columns_of, lake_of
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
@@ -71,7 +71,7 @@ class House:
     def decide(self, watermark: float) -> None:
         decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
         log = self.lake.tracking_log()
-        log.append(Decided(decision, None, None, Policy()))
+        log.append(DecisionRecord(decision, None, None, Policy()))
 
     def tidy(self, *, dry_run: bool = False, **keep: object) -> list[Chore]:
         return list(Housekeeper(self.settings(**keep), self.clock, dry_run=dry_run).chores())

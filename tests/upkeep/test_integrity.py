@@ -18,7 +18,7 @@ from pipeline.upkeep.integrity import Broken, Fault
 from pipeline.upkeep.repair import Survey, Surveyor
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided, Lost, Snapshot
+from pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, effective, published
@@ -49,7 +49,7 @@ class House:
 
     def decide(self, watermark: float) -> None:
         decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
-        self.lake.tracking_log().append(Decided(decision, None, None, Policy()))
+        self.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
 
     def look(self, first: int = 0, last: int = CLOSED - 1, *, read_values: bool = True) -> Survey:
         surveyor = Surveyor(self.settings, self.clock)
@@ -354,8 +354,8 @@ def noted(house: House, entries: int) -> LogWitness:
     """A log of some more entries, with a witness that is told after each."""
     log, witness = house.lake.tracking_log(), house.lake.log_witness()
     for number in range(entries):
-        standing = log.append(Snapshot(published([(1000 + number, 1000 + number)])))
-        witness.note(standing)
+        state = log.append(Snapshot(published([(1000 + number, 1000 + number)])))
+        witness.note(state)
     return witness
 
 
@@ -443,7 +443,7 @@ def passed(house: House, seconds_: float) -> None:
         tracking=effective(seconds_),
         complete_from=at(-3600),
     )
-    house.lake.tracking_log().append(Decided(decision, None, None, Policy()))
+    house.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
 
 
 def test_what_landed_and_was_never_tracked_tells_of_entries_that_are_gone(house: House) -> None:

@@ -18,7 +18,7 @@ from pipeline.upkeep import log_check
 from pipeline.upkeep.log_check import ReliedOn, relied_on
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Decided, Lost
+from pipeline.watermark.state import Beginning, DecisionRecord, Lost
 from tests.quality.staleness_history import WINDOWING, WINDOWS
 from tests.watermark.builders import START, at, seconds
 
@@ -94,8 +94,8 @@ def test_where_all_manifests_are_gone_no_more_are_asked_for_than_a_bound(
 
 def decided(lake: Lake, watermark: float) -> None:
     decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
-    standing = lake.tracking_log().append(Decided(decision, None, None, Policy()))
-    lake.log_witness().note(standing)
+    state = lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
+    lake.log_witness().note(state)
 
 
 @pytest.mark.parametrize("has_note", [True, False])

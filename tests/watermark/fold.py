@@ -8,7 +8,7 @@ from pipeline.watermark.explain.explanation import Explanation, explain
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Beginning, Entry, Released, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Entry, Released, Snapshot, WatermarkState
 from tests.watermark.builders import at, reading
 
 
@@ -17,13 +17,13 @@ class Log:
 
     def __init__(self, policy: Policy | None = None, known_from: float = -60) -> None:
         self.policy = Policy() if policy is None else policy
-        self.standing = self.before = Standing()
+        self.state = self.before = WatermarkState()
         self.write(Beginning(at(known_from)))
 
     def write(self, entry: Entry) -> None:
         """Append an entry, as it comes back from the lake."""
         entry = decode(encode(entry, "writer"), "entry")
-        self.standing = self.standing.after(self.standing.number + 1, entry)
+        self.state = self.state.after(self.state.number + 1, entry)
 
     def publish(self, histogram: Histogram) -> None:
         """Tracking saw these."""
@@ -39,15 +39,15 @@ class Log:
 
     def read(self, now: float, base: Reading | None, tracking: Reading | None) -> Decision:
         """A decision with these readings."""
-        self.before = self.standing
-        self.write(self.standing.decide(base, tracking, self.policy, at(now)))
-        assert self.standing.decision is not None
-        return self.standing.decision
+        self.before = self.state
+        self.write(self.state.decide(base, tracking, self.policy, at(now)))
+        assert self.state.decision is not None
+        return self.state.decision
 
     def explain(self) -> Explanation:
         """The newest decision, explained."""
-        assert self.standing.decided is not None
-        return explain(self.standing.decided, self.before)
+        assert self.state.decided is not None
+        return explain(self.state.decided, self.before)
 
 
 def outcome(decision: Decision) -> tuple[Reason, datetime | None]:

@@ -12,7 +12,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate, frontier_of
 from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Compacted, Decided, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Snapshot, WatermarkState
 from tests.watermark.builders import (
     EVERY_SECOND,
     LONG_AGO,
@@ -101,42 +101,42 @@ def test_a_clock_that_runs_fast_makes_others_late_unless_a_quantile_passes_over_
 
 def test_what_was_pruned_keeps_its_part_of_the_frontier_through_a_restart() -> None:
     fast_once = published([(3, 60), *((second, second - 1) for second in range(4, 100))])
-    standing = _tick(Standing().after(0, Beginning(LONG_AGO)), fast_once, now=100)
-    assert standing.watermark == at(88)
-    assert standing.passed is not None
-    assert standing.passed.min_event_time == at(87)
+    state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), fast_once, now=100)
+    assert state.watermark == at(88)
+    assert state.passed is not None
+    assert state.passed.min_event_time == at(87)
     nothing_high = published([(second, 10) for second in range(101, 130)])
-    through = _tick(standing, nothing_high, now=130)
-    restarted = _tick(Standing().after(0, Compacted(standing)), nothing_high, now=130)
+    through = _tick(state, nothing_high, now=130)
+    restarted = _tick(WatermarkState().after(0, Compacted(state)), nothing_high, now=130)
     assert through.decision == restarted.decision
     assert through.decision is not None
     assert through.decision.frontier == at(98)  # published at 99: some of it was pruned, all of it is known
 
 
 def test_a_wider_band_than_that_which_pruned_waits_until_tracking_has_come_there_again() -> None:
-    standing = _tick(Standing().after(0, Beginning(LONG_AGO)), EVERY_SECOND, now=100)
+    state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), EVERY_SECOND, now=100)
     wider = replace(FRONTIER, band=seconds(40))
-    held = standing.decide(reading(101), reading(101), wider, at(101))
+    held = state.decide(reading(101), reading(101), wider, at(101))
     assert held.decision.reason is Reason.HELD_NO_DATA
-    later = standing.decide(reading(131), reading(131), wider, at(131))
+    later = state.decide(reading(131), reading(131), wider, at(131))
     assert later.decision.frontier == at(89)
 
 
 def test_a_message_that_comes_again_after_its_second_was_pruned_does_not_count_as_a_bucket_of_its_own() -> None:
     policy = replace(FRONTIER, frontier_quantile=0.02)
     crowd = published([*((50 + part / 100, 49) for part in range(99)), (50.995, 150), (99, 98)])
-    standing = _tick(Standing().after(0, Beginning(LONG_AGO)), crowd, now=100, policy=policy)
-    assert standing.pruned_before is not None
-    assert standing.pruned_before >= bucket_of(at(50))
-    standing = _tick(standing, published([(115, 114)]), now=130, policy=policy)
-    again = _tick(standing, published([(50.995, 150)]), now=131, policy=policy)
+    state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), crowd, now=100, policy=policy)
+    assert state.pruned_before is not None
+    assert state.pruned_before >= bucket_of(at(50))
+    state = _tick(state, published([(115, 114)]), now=130, policy=policy)
+    again = _tick(state, published([(50.995, 150)]), now=131, policy=policy)
     assert again.watermark == at(114)
 
 
-def _tick(standing: Standing, histogram: Histogram, *, now: float, policy: Policy = FRONTIER) -> Standing:
-    standing = standing.after(standing.number + 1, Snapshot(histogram))
-    decision: Decided = standing.decide(reading(now), reading(now), policy, at(now))
-    return standing.after(standing.number + 1, decision)
+def _tick(state: WatermarkState, histogram: Histogram, *, now: float, policy: Policy = FRONTIER) -> WatermarkState:
+    state = state.after(state.number + 1, Snapshot(histogram))
+    decision: DecisionRecord = state.decide(reading(now), reading(now), policy, at(now))
+    return state.after(state.number + 1, decision)
 
 
 # ------------------------------------------------------------------------------------- against plain lists

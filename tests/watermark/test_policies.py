@@ -13,7 +13,7 @@ import pytest
 from pipeline.clock import to_us
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Compacted, Standing
+from pipeline.watermark.state import Compacted, WatermarkState
 from tests.watermark.builders import START_US, Times, at, beats, histogram_of, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 
@@ -146,7 +146,7 @@ def test_after_a_network_outage_idle_advance_makes_the_buffered_late_and_idle_ho
         assert before is not None
         log.publish(published(buffered))
         log.tick(701, base=700)
-        assert log.standing.watermark == before
+        assert log.state.watermark == before
         late[idle] = sum(at(event) < before for _, event in buffered)
     assert late == {"advance": 579, "hold": 0}  # up to 690 - 10 - 1
 
@@ -190,7 +190,7 @@ def one_late_stream(policy: Policy, *, restarts: bool = False) -> list[Decision]
         log.publish(published([*on_time, *((beat + 0.5, beat - 30) for beat in range(second - 10, second, 5))]))
         decisions.append(log.tick(second, base=second - 2))
         if restarts:
-            log.standing = log.standing.after(log.standing.number + 1, Compacted(replace(log.standing)))
+            log.state = log.state.after(log.state.number + 1, Compacted(replace(log.state)))
     return decisions
 
 
@@ -243,7 +243,7 @@ def test_a_clock_that_runs_fast_makes_everybody_late_with_the_frontier_unless_it
             crowd = [(beat + 0.25, beat - 0.75) for beat in range(second - 20, second) for _ in range(20)]
             log.publish(published([*crowd, (second - 15, second + 240)]))
             log.tick(second)
-        watermarks[name] = log.standing.watermark
+        watermarks[name] = log.state.watermark
     assert watermarks["band"] == at(108.25)
     assert watermarks["frontier"] is not None
     assert watermarks["frontier"] > at(300)
@@ -280,7 +280,7 @@ def test_a_tracking_subscription_younger_than_base_s_backlog_holds_until_base_ha
         assert (decision.reason is Reason.HELD_INCOMPLETE) == holds_older
     assert reasons[0] is Reason.HELD_INCOMPLETE
     assert reasons[-2] is Reason.ADVANCED
-    assert log.standing.watermark == at(598.25)  # the anchor: all has landed
+    assert log.state.watermark == at(598.25)  # the anchor: all has landed
 
 
 def test_what_ignores_completeness_would_be_late() -> None:
@@ -297,6 +297,6 @@ def test_completeness_is_kept_over_a_restart() -> None:
     log.publish(published(beats(0, 100)))
     log.tick(100, base=-50)
     restarted = Log()
-    restarted.standing = Standing().after(7, Compacted(log.standing))
+    restarted.state = WatermarkState().after(7, Compacted(log.state))
     assert restarted.tick(110, base=-50).reason is Reason.HELD_INCOMPLETE
     assert restarted.tick(120, base=5).reason is Reason.ADVANCED

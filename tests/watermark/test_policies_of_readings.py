@@ -24,7 +24,7 @@ def outage(policy: Policy) -> Log:
 
 def test_without_a_reading_the_last_one_counts_until_it_is_too_old_and_the_next_one_counts_again() -> None:
     log = outage(Policy(max_reading_age=seconds(200)))
-    first = log.standing.watermark
+    first = log.state.watermark
     reasons = [log.read(second, None, reading(second)).reason for second in (150, 250, 300)]
     assert reasons == [Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.PINNED_BY_BACKLOG]
     held = log.read(300.001, None, reading(300.001))
@@ -118,8 +118,8 @@ def test_slacks_hold_the_watermark_back_by_what_they_are_and_never_more_with_eve
         for second in range(20, 201, 20):
             log.publish(published(beats(second - 20, second)))
             log.tick(second)
-        assert log.standing.decision is not None
-        lags[name] = log.standing.decision.lag
+        assert log.state.decision is not None
+        lags[name] = log.state.decision.lag
     assert lags["both"] == (lags["none"] or seconds(0)) + seconds(3)
 
 

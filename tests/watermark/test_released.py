@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Compacted, Lost, Released, Snapshot, Standing
+from pipeline.watermark.state import Compacted, Lost, Released, Snapshot, WatermarkState
 from tests.watermark.builders import at, published, reading, seconds
 from tests.watermark.fold import Log, outcome
 
@@ -38,8 +38,8 @@ def test_a_release_lets_the_watermark_pass_what_base_holds(pinned: Log) -> None:
 
 def test_a_release_moves_nothing_before_the_next_decision(pinned: Log) -> None:
     pinned.release(90)
-    assert pinned.standing.watermark == at(49.25)
-    assert pinned.standing.released_before == at(90)
+    assert pinned.state.watermark == at(49.25)
+    assert pinned.state.released_before == at(90)
 
 
 def test_what_was_published_from_the_release_on_holds_as_before_until_base_has_passed_it(pinned: Log) -> None:
@@ -85,16 +85,16 @@ def test_a_second_release_goes_further_and_an_earlier_one_takes_nothing_back(pin
     pinned.release(80)
     assert outcome(pinned.tick(103, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
     pinned.release(70)
-    assert pinned.standing.released_before == at(80)
+    assert pinned.state.released_before == at(80)
     assert outcome(pinned.tick(104, base=STRAGGLER)) == (Reason.PINNED_BY_BACKLOG, at(79.25))
 
 
 def test_a_restart_from_a_compacted_entry_keeps_the_release(pinned: Log) -> None:
     pinned.release(80)
     restarted = Log()
-    restarted.standing = Standing()
-    restarted.write(Compacted(pinned.standing))
-    assert restarted.standing.released_before == at(80)
+    restarted.state = WatermarkState()
+    restarted.write(Compacted(pinned.state))
+    assert restarted.state.released_before == at(80)
     assert outcome(restarted.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
 
 
@@ -103,7 +103,7 @@ def test_a_seek_of_base_ends_the_release(pinned: Log) -> None:
     pinned.tick(102, base=STRAGGLER)
     sought = pinned.tick(103, base=5.25)  # more than the tolerance below
     assert outcome(sought) == (Reason.HELD_SEEK, at(79.25))
-    assert pinned.standing.released_before is None
+    assert pinned.state.released_before is None
     after = pinned.tick(104, base=5.25)
     assert outcome(after) == (Reason.PINNED_BY_BACKLOG, at(79.25))
     assert after.candidate is not None
@@ -190,13 +190,13 @@ def test_with_a_straggler_let_go_silence_is_not_idle(pinned: Log) -> None:
 
 
 def test_a_release_does_not_move_what_is_pruned(pinned: Log) -> None:
-    before = pinned.standing.histogram
+    before = pinned.state.histogram
     pinned.release(80)
     pinned.tick(102, base=STRAGGLER)
-    assert pinned.standing.histogram == before
+    assert pinned.state.histogram == before
     pinned.tick(103)
-    assert pinned.standing.pruned_before is not None
-    assert len(pinned.standing.histogram) < len(before)
+    assert pinned.state.pruned_before is not None
+    assert len(pinned.state.histogram) < len(before)
 
 
 def test_the_rule_frontier_passes_a_straggler_that_was_let_go() -> None:
@@ -213,7 +213,7 @@ def test_the_rule_frontier_passes_a_straggler_that_was_let_go() -> None:
 
 
 def test_a_release_is_the_same_whether_it_comes_before_or_after_the_snapshots_of_its_tick(pinned: Log) -> None:
-    first = second = pinned.standing
+    first = second = pinned.state
     release, snapshot = Released(at(80), at(101), "someone"), Snapshot(published([(101, 100)]))
     for entry in (release, snapshot):
         first = first.after(first.number + 1, entry)

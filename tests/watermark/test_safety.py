@@ -18,7 +18,7 @@ from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
-from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, Standing
+from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading
 
 SECOND_US = 1_000_000
@@ -161,7 +161,7 @@ class Simulation:
         self.histogram = Histogram.empty()
         self.effective: dict[str, EffectiveReading | None] = {"base": None, "tracking": None}
         self.entries: list[Entry] = []
-        self.standing = Standing()
+        self.state = WatermarkState()
         self.log(Beginning(self.complete_from))
         self.lost_entries = lost_entries
         self.landed: set[int] = set()
@@ -223,7 +223,7 @@ class Simulation:
             self.maybe_land()
             if self.rng.random() < 0.1:
                 self.track()  # another tracker; its part of the log is folded before the decision
-        decided = self.standing.decide(observed["base"], observed["tracking"], self.policy, from_us(self.now))
+        decided = self.state.decide(observed["base"], observed["tracking"], self.policy, from_us(self.now))
         whole = self.decision_on_everything()
         if apart_from_counts(decided.decision) != apart_from_counts(whole):
             self.outcome.differing.append((decided.decision, whole))
@@ -233,18 +233,18 @@ class Simulation:
             if self.rng.random() < self.lost_entries:
                 self.lose_an_entry()
         elif self.rng.random() < 0.1:
-            self.log(Compacted(self.standing))
+            self.log(Compacted(self.state))
 
     def log(self, entry: Entry) -> None:
         self.entries.append(entry)
-        self.standing = self.standing.after(self.standing.number + 1, entry)
+        self.state = self.state.after(self.state.number + 1, entry)
 
     def lose_an_entry(self) -> None:
         """Any snapshot, old or new, is found to be damaged and is forgotten; the log is folded again."""
         snapshots = [number for number, entry in enumerate(self.entries) if isinstance(entry, Snapshot)]
         if snapshots:
             self.entries[self.rng.choice(snapshots)] = Lost("its object was damaged")
-        self.standing = folded(self.entries)
+        self.state = folded(self.entries)
 
     def decision_on_everything(self) -> Decision:
         """The decision on all that was ever tracked, never pruned and never restored from the log."""
@@ -272,11 +272,11 @@ def apart_from_counts(decision: Decision) -> Decision:
     return decision if decision.pin is None else replace(decision, pin=replace(decision.pin, count=0))
 
 
-def folded(entries: list[Entry], standing: Standing | None = None) -> Standing:
-    standing = Standing() if standing is None else standing
+def folded(entries: list[Entry], state: WatermarkState | None = None) -> WatermarkState:
+    state = WatermarkState() if state is None else state
     for entry in entries:
-        standing = standing.after(standing.number + 1, entry)
-    return standing
+        state = state.after(state.number + 1, entry)
+    return state
 
 
 @both_rules
@@ -343,7 +343,7 @@ def test_decisions_on_the_pruned_and_restored_standing_are_those_on_the_whole_hi
         simulation = Simulation(seed, rule=rule, shape="any lag" if seed % 3 else "steady lag with silences")
         outcome = simulation.run()
         assert not outcome.differing, f"seed {seed}: {outcome.differing[0]}"
-        fewer += len(simulation.standing.histogram) < len(simulation.histogram)
+        fewer += len(simulation.state.histogram) < len(simulation.histogram)
     assert fewer > SCHEDULES // 3 // 2  # something was pruned
 
 
@@ -358,9 +358,9 @@ def test_an_entry_lost_from_the_log_holds_the_watermark_and_loses_no_message() -
 
 def test_what_a_lost_entry_held_above_tracking_s_reading_is_not_taken_for_known() -> None:
     # It held what was published at 100.5 and happened at 95; tracking still held 90.5, and so did base.
-    standing = folded([Beginning(at(0)), Snapshot(published([(50, 49)])), Lost("published at 100.5")])
-    first = standing.decide(reading(101, 90.5), reading(101, 90.5), Policy(), at(101))
-    later = folded([first, Snapshot(published([(90.5, 89), (100.2, 99), (115, 114)]))], standing)
+    state = folded([Beginning(at(0)), Snapshot(published([(50, 49)])), Lost("published at 100.5")])
+    first = state.decide(reading(101, 90.5), reading(101, 90.5), Policy(), at(101))
+    later = folded([first, Snapshot(published([(90.5, 89), (100.2, 99), (115, 114)]))], state)
     decision = later.decide(reading(120, 100.5), reading(120), Policy(), at(120)).decision
     assert (decision.reason, decision.watermark) == (Reason.HELD_INCOMPLETE, None)
     passed = later.decide(reading(130), reading(130), Policy(), at(130)).decision

@@ -19,7 +19,16 @@ from pydantic import TypeAdapter
 from pipeline.errors import CorruptObject
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Cell, Histogram
-from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Released, Snapshot, Standing
+from pipeline.watermark.state import (
+    Beginning,
+    Compacted,
+    DecisionRecord,
+    Entry,
+    Lost,
+    Released,
+    Snapshot,
+    WatermarkState,
+)
 
 MOMENT = pa.timestamp("us", tz="UTC")
 CELLS = pa.schema(
@@ -41,7 +50,7 @@ KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writ
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
 
-_DECIDED = TypeAdapter(Decided)
+_DECIDED = TypeAdapter(DecisionRecord)
 _CELL = TypeAdapter(Cell | None)
 _STANDING_FACTS = TypeAdapter(dict[str, Any])
 
@@ -52,19 +61,19 @@ def encode(entry: Entry, writer: str) -> bytes:
         case Snapshot():
             return _write(_cells(entry.histogram), "histogram", _histogram_facts(entry.histogram), writer)
         case Compacted():
-            standing = entry.standing
-            facts = _histogram_facts(standing.histogram) | {
-                "decided": None if standing.decided is None else _DECIDED.dump_python(standing.decided, mode="json"),
-                "complete_from": _text(standing.complete_from),
-                "pruned_before": standing.pruned_before,
-                "reading_violations": standing.reading_violations,
-                "is_missing_entries": standing.is_missing_entries,
-                "watermark_at_least": _text(standing.watermark_at_least),
-                "passed": _CELL.dump_python(standing.passed, mode="json"),
-                "released_before": _text(standing.released_before),
+            state = entry.state
+            facts = _histogram_facts(state.histogram) | {
+                "decided": None if state.decided is None else _DECIDED.dump_python(state.decided, mode="json"),
+                "complete_from": _text(state.complete_from),
+                "pruned_before": state.pruned_before,
+                "reading_violations": state.reading_violations,
+                "is_missing_entries": state.is_missing_entries,
+                "watermark_at_least": _text(state.watermark_at_least),
+                "passed": _CELL.dump_python(state.passed, mode="json"),
+                "released_before": _text(state.released_before),
             }
-            return _write(_cells(standing.histogram), "compacted", facts, writer)
-        case Decided():
+            return _write(_cells(state.histogram), "compacted", facts, writer)
+        case DecisionRecord():
             facts = {"decided": _DECIDED.dump_python(entry, mode="json")}
             return _write(_decision_row(entry), "decision", facts, writer)
         case Beginning():
@@ -101,7 +110,7 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
         case "compacted":
             decided = facts["decided"]
             return Compacted(
-                Standing(
+                WatermarkState(
                     histogram=_histogram(table, facts),
                     decided=None if decided is None else _DECIDED.validate_python(decided),
                     complete_from=_moment(facts["complete_from"]),
@@ -178,7 +187,7 @@ def _with_what_was_not_kept(table: pa.Table) -> pa.Table:
     return table
 
 
-def _decision_row(entry: Decided) -> pa.Table:
+def _decision_row(entry: DecisionRecord) -> pa.Table:
     """The decision's plain values as columns, for readers of the charts; what is nested is in the metadata."""
     decision = entry.decision
     row: dict[str, Any] = {}

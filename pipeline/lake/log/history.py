@@ -4,10 +4,10 @@ from datetime import datetime
 
 from pipeline.errors import CorruptObject
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.watermark.state import Compacted, Decided, Entry, Standing
+from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
-def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, Decided] | None:
+def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
     """The newest decision that was made at or before a moment (None: of all), and its number in the log.
 
     A search by halves: of a long log a few entries are read. Assumption: decisions stand in the order of their times,
@@ -15,7 +15,7 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
     Raises CorruptObject for a damaged entry that it comes upon.
     """
     numbers = log.numbers()
-    found: tuple[int, Decided] | None = None
+    found: tuple[int, DecisionRecord] | None = None
     low, high = 0, len(numbers)
     if moment is None:
         return _newest_within(log, numbers)
@@ -31,16 +31,16 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
     return found
 
 
-def first_decision(log: TrackingLog) -> Decided | None:
+def first_decision(log: TrackingLog) -> DecisionRecord | None:
     """The oldest decision that the log still holds."""
     for number in log.numbers():
         entry = log.entry(number)
-        if isinstance(entry, Decided):
+        if isinstance(entry, DecisionRecord):
             return entry
     return None
 
 
-def standing_before(log: TrackingLog, number: int) -> Standing:
+def standing_before(log: TrackingLog, number: int) -> WatermarkState:
     """The fold of all entries before a number: what a decision with this number was made from.
 
     Reads back to the newest compacted entry. Raises CorruptObject where an entry that it needs is gone or damaged.
@@ -55,15 +55,15 @@ def standing_before(log: TrackingLog, number: int) -> Standing:
         entries.append((earlier, log.entry(earlier)))
         if isinstance(entries[-1][1], Compacted):
             break
-    standing = Standing()
+    state = WatermarkState()
     for earlier, entry in reversed(entries):
-        standing = standing.after(earlier, entry)
-    return standing
+        state = state.after(earlier, entry)
+    return state
 
 
-def _newest_within(log: TrackingLog, numbers: list[int]) -> tuple[int, Decided] | None:
+def _newest_within(log: TrackingLog, numbers: list[int]) -> tuple[int, DecisionRecord] | None:
     for number in reversed(numbers):
         entry = log.entry(number)
-        if isinstance(entry, Decided):
+        if isinstance(entry, DecisionRecord):
             return number, entry
     return None

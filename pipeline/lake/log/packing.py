@@ -13,7 +13,7 @@ from pipeline.lake.log.archive import LogArchive, Stretch
 from pipeline.lake.log.codec import decode
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.watermark.state import Compacted, Decided, Entry
+from pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
 """An archive is full with so many, and goes on to the next compacted one: some hundred kilobytes."""
@@ -102,7 +102,7 @@ class LogPacking:
             if content is None:  # dropped by another housekeeper meanwhile
                 return None
             entry = decode(content, entry_name(number))
-            if isinstance(entry, Decided):
+            if isinstance(entry, DecisionRecord):
                 return entry.decision.at
         return None
 
@@ -110,9 +110,9 @@ class LogPacking:
 def _is_from(entry: Entry, moment: datetime) -> bool:
     """Whether an entry is known to have been made at a moment or later."""
     match entry:
-        case Decided():
+        case DecisionRecord():
             return entry.decision.at >= moment
         case Compacted():
-            return entry.standing.decision is not None and entry.standing.decision.at >= moment
+            return entry.state.decision is not None and entry.state.decision.at >= moment
         case _:
             return False

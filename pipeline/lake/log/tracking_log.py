@@ -15,7 +15,7 @@ from pipeline.lake.log.archive import FOLDER as ARCHIVES
 from pipeline.lake.log.archive import LogArchive
 from pipeline.lake.log.codec import decode, encode
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.watermark.state import Beginning, Compacted, Decided, Entry, Lost, Standing
+from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ ATTEMPTS = 100
 class TrackingLog:
     """The log and its live fold. One object has one user at a time; any number of objects may share the log.
 
-    `standing` is a cache: `catch_up` brings it up to the log, from nothing if need be.
+    `state` is a cache: `catch_up` brings it up to the log, from nothing if need be.
     """
 
     def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
@@ -37,54 +37,52 @@ class TrackingLog:
         self._archive = LogArchive(objects)
         self._checkpoint_every = checkpoint_every
         self._writer = uuid.uuid4().hex
-        self._standing: Standing | None = None
+        self._standing: WatermarkState | None = None
 
-    def catch_up(self) -> Standing:
+    def catch_up(self) -> WatermarkState:
         """Fold what others have written since, and return where the watermark stands.
 
         Raises CorruptObject for a damaged or missing entry; nothing may be pulled then, because what is pulled
         could not be judged against all that is known.
         """
-        standing = self._restored() if self._standing is None else self._standing
+        state = self._restored() if self._standing is None else self._standing
         while True:
-            name = entry_name(standing.number + 1)
+            name = entry_name(state.number + 1)
             try:
                 content = self._objects.read(name)
             except ObjectMissing:
-                if not self._is_overtaken(standing.number):
-                    self._standing = standing
-                    return standing
-                standing = self._restored()
+                if not self._is_overtaken(state.number):
+                    self._standing = state
+                    return state
+                state = self._restored()
                 continue
-            standing = standing.after(standing.number + 1, decode(content, name))
+            state = state.after(state.number + 1, decode(content, name))
 
-    def begin(self, beginning: Beginning) -> Standing:
+    def begin(self, beginning: Beginning) -> WatermarkState:
         """Write the first entry, unless another tracker already has. (Where that one was lost, a later one does.)"""
-        return self._append(lambda standing: beginning if standing.complete_from is None else None)
+        return self._append(lambda state: beginning if state.complete_from is None else None)
 
-    def append(self, entry: Entry) -> Standing:
+    def append(self, entry: Entry) -> WatermarkState:
         """Make an entry durable, under whatever number comes next."""
         return self._append(lambda _: entry)
 
-    def decide(self, decide: Callable[[Standing], Decided]) -> Standing:
+    def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> WatermarkState:
         """Decide on everything that the log holds, and make the decision its next entry."""
         return self._append(decide)
 
-    def compact_if_due(self) -> Standing:
+    def compact_if_due(self) -> WatermarkState:
         """Every so many entries, write one that holds all before it."""
         every = self._checkpoint_every
-        return self._append(
-            lambda standing: Compacted(standing) if standing.number - standing.checkpoint >= every else None
-        )
+        return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
-    def newest_decision(self) -> Decided | None:
+    def newest_decision(self) -> DecisionRecord | None:
         """The newest decision alone, without the histogram: cheap for whoever only asks where the watermark is."""
         for number in reversed(self.live_numbers()):
             entry = decode(self._live_content(number), entry_name(number))
-            if isinstance(entry, Decided):
+            if isinstance(entry, DecisionRecord):
                 return entry
             if isinstance(entry, Compacted):
-                return entry.standing.decided
+                return entry.state.decided
         return None
 
     def entry(self, number: int) -> Entry:
@@ -126,13 +124,13 @@ class TrackingLog:
         self._objects.create(entry_name(number), note)
         self._standing = None
 
-    def _append(self, build: Callable[[Standing], Entry | None]) -> Standing:
+    def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         for _ in range(ATTEMPTS):
-            standing = self.catch_up()
-            entry = build(standing)
+            state = self.catch_up()
+            entry = build(state)
             if entry is None:
-                return standing
-            number = standing.number + 1
+                return state
+            number = state.number + 1
             try:
                 self._objects.create(entry_name(number), encode(entry, self._writer))
             except ObjectExists:
@@ -142,7 +140,7 @@ class TrackingLog:
                 self._objects.delete(entry_name(number))
                 self._standing = None
                 continue
-            self._standing = standing.after(number, entry)
+            self._standing = state.after(number, entry)
             return self._standing
         raise TableConflict(
             f"{self._objects.uri}/{FOLDER} gave {ATTEMPTS} numbers in a row to other writers; stop the trackers that "
@@ -180,11 +178,11 @@ class TrackingLog:
             f"run `tidemark forget {number}`: the watermark then holds until base has caught up"
         )
 
-    def _restored(self) -> Standing:
+    def _restored(self) -> WatermarkState:
         """The fold from the newest compacted entry (or the beginning) on, checked to have no gaps."""
         numbers = self.live_numbers()
         if not numbers:
-            return Standing()
+            return WatermarkState()
         entries: list[tuple[int, Entry]] = []
         present = set(numbers)
         for number in range(numbers[-1], -1, -1):
@@ -193,11 +191,11 @@ class TrackingLog:
             entries.append((number, decode(self._live_content(number), entry_name(number))))
             if isinstance(entries[-1][1], Compacted):
                 break
-        standing = Standing()
+        state = WatermarkState()
         for number, entry in reversed(entries):
-            standing = standing.after(number, entry)
+            state = state.after(number, entry)
         logger.info("restored the histogram from entries %d to %d", entries[-1][0], numbers[-1])
-        return standing
+        return state
 
 
 def entry_name(number: int) -> str:

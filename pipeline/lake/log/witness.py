@@ -12,7 +12,7 @@ from datetime import datetime
 from pipeline.clock import iso
 from pipeline.errors import CorruptObject, ObjectExists, ObjectMissing
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 
 FOLDER = "log_witness/"
 """Beside `tracking/`, not in it: who loses that folder keeps this one."""
@@ -55,29 +55,29 @@ class LogWitness:
                 return Note(number, None)
         return None
 
-    def refuse_lost_end(self, standing: Standing) -> None:
-        """Raise CorruptObject if the log once had more entries than `standing` was folded from. Compares once: who
-        holds a standing adds to what it has seen."""
+    def refuse_lost_end(self, state: WatermarkState) -> None:
+        """Raise CorruptObject if the log once had more entries than `state` was folded from. Compares once: who
+        holds a state adds to what it has seen."""
         if self._is_compared:
             return
         note = self.newest()
-        if note is not None and note.number > standing.number:
-            raise CorruptObject(lost_end(note, standing.number))
+        if note is not None and note.number > state.number:
+            raise CorruptObject(lost_end(note, state.number))
         self._is_compared = True
 
-    def note(self, standing: Standing) -> bool:
+    def note(self, state: WatermarkState) -> bool:
         """Note how far the log has come, if it is far enough from the last note; whether it was."""
         if self._noted is None:
             newest = self.newest()
             self._noted = -ENTRIES_BETWEEN if newest is None else newest.number
-        if standing.number - self._noted < ENTRIES_BETWEEN:
+        if state.number - self._noted < ENTRIES_BETWEEN:
             return False
-        watermark = None if standing.watermark is None else standing.watermark.isoformat()
+        watermark = None if state.watermark is None else state.watermark.isoformat()
         with contextlib.suppress(ObjectExists):  # another tracker has noted the same entry
             self._objects.create(
-                f"{FOLDER}{standing.number:0{DIGITS}d}.json", json.dumps({"watermark": watermark}).encode()
+                f"{FOLDER}{state.number:0{DIGITS}d}.json", json.dumps({"watermark": watermark}).encode()
             )
-        self._noted = standing.number
+        self._noted = state.number
         for name in self._names()[:-KEPT]:
             self._objects.delete(name)
         return True

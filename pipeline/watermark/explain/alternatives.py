@@ -11,7 +11,7 @@ from pipeline.durations import format_duration
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import is_stale
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Decided, Standing
+from pipeline.watermark.state import DecisionRecord, WatermarkState
 
 ZERO, SECOND = timedelta(0), timedelta(seconds=1)
 BANDS = (timedelta(seconds=5), SECOND)
@@ -45,15 +45,15 @@ class _Trial:
     cost: str
 
 
-def alternatives(standing: Standing, decided: Decided) -> list[Alternative]:
+def alternatives(state: WatermarkState, decided: DecisionRecord) -> list[Alternative]:
     """The settings that would have changed the watermark or the reason of a decision, each alone, as mild as does.
 
-    `standing` is the fold of the entries before the decision. The effect is that on this one tick: what the setting
+    `state` is the fold of the entries before the decision. The effect is that on this one tick: what the setting
     would have done in the ticks before is not looked at.
     """
     found: list[Alternative] = []
-    for trial in _trials(standing, decided):
-        other = standing.decide(decided.base, decided.tracking, trial.policy, decided.decision.at).decision
+    for trial in _trials(state, decided):
+        other = state.decide(decided.base, decided.tracking, trial.policy, decided.decision.at).decision
         further = _difference(other.watermark, decided.decision.watermark)
         tried = Alternative(trial.setting, trial.value, other.watermark, other.reason, further, cost=trial.cost)
         if (tried.watermark, tried.reason) == (decided.decision.watermark, decided.decision.reason):
@@ -71,7 +71,7 @@ def _difference(there: datetime | None, here: datetime | None) -> timedelta | No
     return None if there is None or here is None else there - here
 
 
-def _trials(standing: Standing, decided: Decided) -> Iterator[_Trial]:
+def _trials(state: WatermarkState, decided: DecisionRecord) -> Iterator[_Trial]:
     policy, decision = decided.policy, decided.decision
     if policy.rule == "band":
         cost = "a clock that runs fast makes everybody else late"
@@ -99,7 +99,7 @@ def _trials(standing: Standing, decided: Decided) -> Iterator[_Trial]:
         cost = "after a silence, what is older than the recent lag and the band is late"
         yield _Trial("idle", "advance", replace(policy, idle="advance"), cost)
     yield from _silences(decision, policy)
-    yield from _waits(standing, decision, policy)
+    yield from _waits(state, decision, policy)
     cost = "what the service shows only a moment after its publish time may be late"
     if policy.reading_slack > ZERO:
         yield _Trial("reading_slack", "0s", replace(policy, reading_slack=ZERO), cost)
@@ -121,7 +121,7 @@ def _silences(decision: Decision, policy: Policy) -> Iterator[_Trial]:
             yield _Trial("max_idle_lag", format_duration(most), replace(policy, max_idle_lag=most), cost)
 
 
-def _waits(standing: Standing, decision: Decision, policy: Policy) -> Iterator[_Trial]:
+def _waits(state: WatermarkState, decision: Decision, policy: Policy) -> Iterator[_Trial]:
     """The settings that say how long to wait for a reading, just large enough for this tick."""
     base, tracking = decision.base, decision.tracking
     if base is None or tracking is None:
@@ -135,7 +135,7 @@ def _waits(standing: Standing, decision: Decision, policy: Policy) -> Iterator[_
         age = _whole(decision.at - min(base.newest.observed_at, tracking.newest.observed_at))
         cost = "it is noticed later that a backlog cannot be read"
         yield _Trial("max_reading_age", format_duration(age), replace(policy, max_reading_age=age), cost)
-    before = standing.decision
+    before = state.decision
     if decision.reason is Reason.HELD_SEEK and before is not None:
         pairs = [(earlier, later) for earlier, later in ((before.base, base), (before.tracking, tracking)) if earlier]
         fall = _whole(max(earlier.oldest_unacked - later.newest.no_later_than for earlier, later in pairs))

@@ -11,7 +11,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import has_no_backlog, is_idle, is_stale, was_sought
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 
 ZERO = timedelta(0)
 
@@ -46,9 +46,9 @@ RULES = {
 """The rules by name, in order, and what each asks."""
 
 
-def conditions(decision: Decision, policy: Policy, standing: Standing | None) -> list[Condition]:
-    """Each rule in order. `standing` is the fold before the decision (None: not known; less is told then)."""
-    found = list(_until_decided(decision, policy, standing))
+def conditions(decision: Decision, policy: Policy, state: WatermarkState | None) -> list[Condition]:
+    """Each rule in order. `state` is the fold before the decision (None: not known; less is told then)."""
+    found = list(_until_decided(decision, policy, state))
     reached = {condition.rule for condition in found}
     found += [
         Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.")
@@ -58,7 +58,7 @@ def conditions(decision: Decision, policy: Policy, standing: Standing | None) ->
     return sorted(found, key=lambda condition: list(RULES).index(condition.rule))
 
 
-def _until_decided(decision: Decision, policy: Policy, standing: Standing | None) -> Iterator[Condition]:
+def _until_decided(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[Condition]:
     base, tracking = decision.base, decision.tracking
     if decision.reason is Reason.HELD_STALE_READING or base is None or tracking is None:
         yield Condition("readings", Outcome.HELD, _stale(decision, policy))
@@ -68,7 +68,7 @@ def _until_decided(decision: Decision, policy: Policy, standing: Standing | None
     )
 
     if decision.reason is Reason.HELD_SEEK:
-        yield Condition("seek", Outcome.HELD, _sought(decision, standing))
+        yield Condition("seek", Outcome.HELD, _sought(decision, state))
         return
     yield Condition("seek", Outcome.PASSED, "Neither subscription was sought back since the decision before.")
 
@@ -77,7 +77,7 @@ def _until_decided(decision: Decision, policy: Policy, standing: Standing | None
         tracking.oldest_unacked - policy.reading_slack,
     )
     if decision.reason is Reason.HELD_INCOMPLETE:
-        yield Condition("completeness", Outcome.HELD, _incomplete(decision, policy, standing))
+        yield Condition("completeness", Outcome.HELD, _incomplete(decision, policy, state))
         return
     if decision.released_before is not None:
         oldest_base = decision.released_before
@@ -108,10 +108,10 @@ def _until_decided(decision: Decision, policy: Policy, standing: Standing | None
             f"{band}."
         )
     yield Condition("tracking", Outcome.PASSED, text)
-    yield from _candidate(decision, policy, standing)
+    yield from _candidate(decision, policy, state)
 
 
-def _candidate(decision: Decision, policy: Policy, standing: Standing | None) -> Iterator[Condition]:
+def _candidate(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[Condition]:
     band, newest = format_duration(policy.band), when(decision.newest_publish_time)
     timeout = format_duration(policy.idle_timeout)
     if decision.recent_lag is not None:
@@ -122,11 +122,11 @@ def _candidate(decision: Decision, policy: Policy, standing: Standing | None) ->
             f"is outstanding. The candidate is the lesser reading, less the band of {band}, less the last messages' "
             f"lag of {rough(decision.recent_lag)}.",
         )
-        yield _compared(decision, standing)
+        yield _compared(decision, state)
         return
     if decision.newest_publish_time is None:
         text = "No message with an event time was ever seen."
-    elif _is_silent(decision, policy, standing):
+    elif _is_silent(decision, policy, state):
         text = (
             f'Nothing with an event time was published since {newest}, and nothing is outstanding; but idle = "hold".'
         )
@@ -165,15 +165,15 @@ def _candidate(decision: Decision, policy: Policy, standing: Standing | None) ->
             f"tracking has read{anchor})."
         )
     yield Condition("data", Outcome.PASSED, text)
-    yield _compared(decision, standing)
+    yield _compared(decision, state)
 
 
-def _compared(decision: Decision, standing: Standing | None) -> Condition:
+def _compared(decision: Decision, state: WatermarkState | None) -> Condition:
     candidate = f"The candidate is {when(decision.candidate)}"
     if decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED):
-        before = None if standing is None else standing.watermark
+        before = None if state is None else state.watermark
         above = "." if before is None else f", above the watermark before it ({iso(before)}): it moves."
-        if standing is not None and before is None:
+        if state is not None and before is None:
             above = ", and there was no watermark before: it is the first."
         return Condition("candidate", Outcome.DECIDED, candidate + above)
     return Condition(
@@ -181,10 +181,10 @@ def _compared(decision: Decision, standing: Standing | None) -> Condition:
     )
 
 
-def _is_silent(decision: Decision, policy: Policy, standing: Standing | None) -> bool:
-    if standing is None or decision.base is None or decision.tracking is None:
+def _is_silent(decision: Decision, policy: Policy, state: WatermarkState | None) -> bool:
+    if state is None or decision.base is None or decision.tracking is None:
         return decision.reason is Reason.IDLE_HELD
-    return is_idle(standing.histogram, decision.base, decision.tracking, policy)
+    return is_idle(state.histogram, decision.base, decision.tracking, policy)
 
 
 def _backlog(name: str, reading: EffectiveReading, policy: Policy) -> str:
@@ -213,8 +213,8 @@ def _stale(decision: Decision, policy: Policy) -> str:
     return " ".join(texts)
 
 
-def _sought(decision: Decision, standing: Standing | None) -> str:
-    before = None if standing is None else standing.decision
+def _sought(decision: Decision, state: WatermarkState | None) -> str:
+    before = None if state is None else state.decision
     if before is None:
         return "A subscription was sought back."
     pairs = (("Base", decision.base, before.base), ("Tracking", decision.tracking, before.tracking))
@@ -226,16 +226,16 @@ def _sought(decision: Decision, standing: Standing | None) -> str:
     )
 
 
-def _incomplete(decision: Decision, policy: Policy, standing: Standing | None) -> str:
+def _incomplete(decision: Decision, policy: Policy, state: WatermarkState | None) -> str:
     base = when(None if decision.base is None else decision.base.oldest_unacked)
     knows, holds = _knows(decision), f"base may hold what was published since {base}"
     if policy.base_slack > ZERO:
         holds += f", and as much as {format_duration(policy.base_slack)} (base_slack) before"
     if decision.released_before is not None:
         holds += f", of which what is from before {iso(decision.released_before)} was let go"
-    if standing is not None and standing.is_missing_entries:
+    if state is not None and state.is_missing_entries:
         return f"An entry of the tracking log was lost. {knows}, and {holds}."
-    if standing is not None and standing.complete_from != decision.complete_from:
+    if state is not None and state.complete_from != decision.complete_from:
         return f"Base holds a message published at {base} that tracking has never seen: a hole. {knows}."
     return f"{knows}, and {holds}."
 

@@ -13,7 +13,7 @@ from pipeline.watermark.explain.conditions import Condition, Outcome, conditions
 from pipeline.watermark.explain.moves import SECOND, band_edge, held_from, moves, published_since
 from pipeline.watermark.histogram import bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Decided, Standing
+from pipeline.watermark.state import DecisionRecord, WatermarkState
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class Explanation:
         return [*parts, *(text for text in (self.pin, self.ahead) if text is not None), *self.moves]
 
 
-def explain(decided: Decided, standing: Standing | None) -> Explanation:
-    """Explain a decision. `standing` is the fold of the entries before it, None where they are lost."""
+def explain(decided: DecisionRecord, state: WatermarkState | None) -> Explanation:
+    """Explain a decision. `state` is the fold of the entries before it, None where they are lost."""
     decision, policy = decided.decision, decided.policy
-    since_base = None if decision.base is None else published_since(standing, decision.base.oldest_unacked)
-    since_pin = None if decision.pin is None else published_since(standing, decision.pin.published_from)
+    since_base = None if decision.base is None else published_since(state, decision.base.oldest_unacked)
+    since_pin = None if decision.pin is None else published_since(state, decision.pin.published_from)
     return Explanation(
         decision=decision,
-        conditions=conditions(decision, policy, standing),
+        conditions=conditions(decision, policy, state),
         pin=_pin(decision, policy),
         since_base=since_base,
         since_pin=since_pin,
         ahead=_ahead(decision, since_base, since_pin),
-        moves=list(moves(decision, policy, standing)),
-        alternatives=None if standing is None else alternatives(standing, decided),
+        moves=list(moves(decision, policy, state)),
+        alternatives=None if state is None else alternatives(state, decided),
     )
 
 

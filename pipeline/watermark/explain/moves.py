@@ -16,13 +16,13 @@ from pipeline.watermark.estimator import AFTER_ALL, has_no_backlog
 from pipeline.watermark.explain.conditions import messages
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
 
 
-def moves(decision: Decision, policy: Policy, standing: Standing | None) -> Iterator[str]:
-    """What ends a hold, or moves the watermark (on). `standing` is the fold before the decision; None: it is lost, and
+def moves(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[str]:
+    """What ends a hold, or moves the watermark (on). `state` is the fold before the decision; None: it is lost, and
     then no more is said than the decision knows by itself."""
     band = format_duration(policy.band)
     match decision.reason:
@@ -42,7 +42,7 @@ def moves(decision: Decision, policy: Policy, standing: Standing | None) -> Iter
                 f"{band} ahead of base. See whether its sensor ticks; `[track]` says how much a tick reads."
             )
         case Reason.HELD_NO_DATA:
-            yield _no_data(policy, standing)
+            yield _no_data(policy, state)
         case Reason.IDLE_ADVANCED:
             yield "It follows the clock until something is published, then what is published."
         case Reason.IDLE_HELD:
@@ -57,9 +57,9 @@ def moves(decision: Decision, policy: Policy, standing: Standing | None) -> Iter
         case Reason.ADVANCED | Reason.RELEASED if not _is_behind(decision, policy) or _is_at_frontier(decision):
             yield "It moves on with the next messages that are published and landed."
         case _ if policy.rule == "band":
-            yield from _out_of_the_band(decision, policy, standing)
+            yield from _out_of_the_band(decision, policy, state)
         case _:
-            yield from _past_the_frontier(decision, policy, standing)
+            yield from _past_the_frontier(decision, policy, state)
 
 
 def held_from(decision: Decision, policy: Policy) -> datetime | None:
@@ -74,12 +74,12 @@ def band_edge(decision: Decision, policy: Policy) -> datetime | None:
     return None if decision.tracking is None else decision.tracking.oldest_unacked - policy.reading_slack - policy.band
 
 
-def published_since(standing: Standing | None, moment: datetime) -> int | None:
+def published_since(state: WatermarkState | None, moment: datetime) -> int | None:
     """How many messages with an event time tracking has read that were published since. None where that is not known,
     or not any more, because a part of it was pruned, as after a seek."""
-    if standing is None or (standing.pruned_before is not None and standing.pruned_before > bucket_of(moment)):
+    if state is None or (state.pruned_before is not None and state.pruned_before > bucket_of(moment)):
         return None
-    histogram = standing.histogram
+    histogram = state.histogram
     return histogram.messages_at(histogram.since(to_us(moment), AFTER_ALL))
 
 
@@ -102,8 +102,8 @@ def _incomplete(decision: Decision, policy: Policy) -> Iterator[str]:
     yield _let_go(max(decision.complete_from, decision.base.oldest_unacked + MICROSECOND))
 
 
-def _no_data(policy: Policy, standing: Standing | None) -> str:
-    known = None if standing is None else _known_from(policy, standing)
+def _no_data(policy: Policy, state: WatermarkState | None) -> str:
+    known = None if state is None else _known_from(policy, state)
     if known is None:
         return f"It is held until tracking has read to {_reach(policy)} after a message with an event time."
     return (
@@ -112,35 +112,35 @@ def _no_data(policy: Policy, standing: Standing | None) -> str:
     )
 
 
-def _known_from(policy: Policy, standing: Standing) -> datetime | None:
+def _known_from(policy: Policy, state: WatermarkState) -> datetime | None:
     """From which publish time on a message with an event time is known. What was pruned is summed up, and of no use
     until tracking has come there again, as after a seek or with a wider band."""
-    if policy.rule == "frontier" and standing.passed is not None and standing.pruned_before is not None:
-        return bucket_start(standing.pruned_before)
-    valid = standing.histogram.event_bucket != NO_EVENT
+    if policy.rule == "frontier" and state.passed is not None and state.pruned_before is not None:
+        return bucket_start(state.pruned_before)
+    valid = state.histogram.event_bucket != NO_EVENT
     if not valid.any():
         return None
-    first = from_us(int(standing.histogram.first_publish_us[valid].min()))
+    first = from_us(int(state.histogram.first_publish_us[valid].min()))
     if policy.rule == "frontier" and policy.frontier_quantile > 0:  # only whole seconds count
         return bucket_start(bucket_of(first) + 1)
     return first
 
 
-def _out_of_the_band(decision: Decision, policy: Policy, standing: Standing | None) -> Iterator[str]:
+def _out_of_the_band(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[str]:
     """By the rule `band`: what is not above the watermark must have landed, and be out of the band and no anchor."""
     held, before, tracking = held_from(decision, policy), band_edge(decision, policy), decision.tracking
     pin, watermark = decision.pin, decision.watermark
     if held is None or before is None or tracking is None or pin is None or watermark is None:
         return
     last = pin.publish_bucket
-    if standing is not None:
+    if state is not None:
         high = bucket_of(tracking.oldest_unacked - policy.reading_slack)
-        last = _last_that_holds(standing.histogram, last, high, watermark, policy.quantile) or last
+        last = _last_that_holds(state.histogram, last, high, watermark, policy.quantile) or last
     is_passed = decision.anchor is not None and decision.anchor >= bucket_start(last + 1)
-    if not is_passed and standing is not None:  # what tracking has seen beyond its reading comes into the band as well
-        last = _last_that_holds(standing.histogram, last, AFTER_ALL, watermark, policy.quantile) or last
+    if not is_passed and state is not None:  # what tracking has seen beyond its reading comes into the band as well
+        last = _last_that_holds(state.histogram, last, AFTER_ALL, watermark, policy.quantile) or last
     until = bucket_start(last + 1)
-    needs = [_lands(until, decision, policy, standing)] if until > held else []
+    needs = [_lands(until, decision, policy, state)] if until > held else []
     if not is_passed:
         needs.append(
             f"tracking has read to {_reach(policy)} after a message that was published at {iso(until)} or later"
@@ -151,19 +151,19 @@ def _out_of_the_band(decision: Decision, policy: Policy, standing: Standing | No
         yield from _look_after_base(decision, until if is_passed else None, before)
 
 
-def _past_the_frontier(decision: Decision, policy: Policy, standing: Standing | None) -> Iterator[str]:
+def _past_the_frontier(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[str]:
     """By the rule `frontier`: what base may hold must be above the watermark, and so must the frontier."""
     held, before, watermark = held_from(decision, policy), band_edge(decision, policy), decision.watermark
     if held is None or before is None or watermark is None or decision.frontier is None or decision.pin is None:
         return
     until = None if decision.pin.min_event_time == decision.frontier else decision.pin.published_from + SECOND
-    if standing is not None:
-        least = standing.histogram.minimum_at(standing.histogram.since(to_us(held), AFTER_ALL))
+    if state is not None:
+        least = state.histogram.minimum_at(state.histogram.since(to_us(held), AFTER_ALL))
         last = None
         if least is not None and least.min_event_time <= watermark:
-            last = _last_that_holds(standing.histogram, bucket_of(held), AFTER_ALL, watermark, policy.quantile)
+            last = _last_that_holds(state.histogram, bucket_of(held), AFTER_ALL, watermark, policy.quantile)
         until = None if last is None else bucket_start(last + 1)
-    needs = [] if until is None else [_lands(until, decision, policy, standing)]
+    needs = [] if until is None else [_lands(until, decision, policy, state)]
     is_passed = decision.frontier > watermark
     if not is_passed:
         passed_over = " that is not passed over (frontier_quantile)" if policy.frontier_quantile > 0 else ""
@@ -189,15 +189,15 @@ def _last_that_holds(histogram: Histogram, low: int, high: int, watermark: datet
     return holding[-1] if holding else None
 
 
-def _lands(until: datetime, decision: Decision, policy: Policy, standing: Standing | None) -> str:
+def _lands(until: datetime, decision: Decision, policy: Policy, state: WatermarkState | None) -> str:
     """That base must be read to be past a moment, slack included, and how many messages that are known are ahead."""
     text = f"base has landed everything that was published before {iso(until + policy.base_slack)}"
     if policy.base_slack > ZERO:
         text += f", {format_duration(policy.base_slack)} of slack (base_slack) included"
     if decision.base is None:
         return text
-    since = published_since(standing, decision.base.oldest_unacked)
-    later = published_since(standing, until + policy.base_slack)
+    since = published_since(state, decision.base.oldest_unacked)
+    later = published_since(state, until + policy.base_slack)
     if since is None or later is None:
         return text
     ahead = f"at most {messages(since - later)}" if since > later else "nothing"

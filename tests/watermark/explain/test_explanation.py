@@ -116,8 +116,8 @@ def test_alternatives_differ_from_what_was_decided_and_say_what_they_cost(name: 
 @every_situation
 def test_without_the_log_before_it_a_decision_is_explained_by_itself(name: str) -> None:
     log = SITUATIONS[name]()
-    assert log.standing.decided is not None
-    alone, whole = explain(log.standing.decided, None), log.explain()
+    assert log.state.decided is not None
+    alone, whole = explain(log.state.decided, None), log.explain()
     assert alone.alternatives is None
     assert (alone.since_base, alone.since_pin) == (None, None)
     assert outcomes(alone) == outcomes(whole)
@@ -332,7 +332,7 @@ def test_an_alternative_is_what_the_estimator_gives_with_that_setting() -> None:
     log = explained.steady()
     alternatives = {other.value: other for other in log.explain().alternatives or []}
     other = Log(replace(log.policy, band=timedelta(seconds=5)))
-    other.standing = log.before
+    other.state = log.before
     assert other.tick(100, base=98.25, tracking=99.25).watermark == alternatives["5s"].watermark
 
 

@@ -111,7 +111,7 @@ def test_what_is_said_to_move_the_watermark_moves_it(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_setting_that_is_named_is_one_that_can_be_written_and_does_what_is_said(seed: int) -> None:
     for world in play(seed)[::3]:
-        decided, before = world.log.standing.decided, world.log.before
+        decided, before = world.log.state.decided, world.log.before
         assert decided is not None
         for other in world.explain().alternatives or []:
             settings = WatermarkSettings.model_validate({other.setting: other.value})
@@ -143,7 +143,7 @@ def test_the_release_that_is_proposed_moves_the_watermark() -> None:
         if name not in proposing:
             continue
         proposed = datetime.fromisoformat(said.split("--before ")[1].split("`")[0])
-        watermark, decided = log.standing.watermark, log.standing.decided
+        watermark, decided = log.state.watermark, log.state.decided
         assert decided is not None
         assert decided.base is not None
         assert decided.base.oldest_unacked < proposed, "`tidemark release` refuses what base has passed"

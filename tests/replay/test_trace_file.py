@@ -12,7 +12,7 @@ import pytest
 from pipeline.clock import to_us
 from pipeline.errors import TraceUnusable
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
-from pipeline.replay.traces import COLUMNS, ROWS, ParquetTrace
+from pipeline.replay.trace_file import COLUMNS, ROWS, ParquetTrace
 from tests.replay.traces import steady, write_trace
 from tests.watermark.builders import at
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.demo.comparison import Comparison, compare
 from pipeline.demo.truth import SCHEMA
+from pipeline.demo.verification import Comparison, compare
 from pipeline.heartbeat import FieldKind, RejectionReason
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema

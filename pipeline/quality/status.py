@@ -13,7 +13,7 @@ from pipeline.quality.checked import CheckedStore
 from pipeline.quality.late import Late, LateHeartbeats
 from pipeline.quality.missed import Missed
 from pipeline.quality.staleness import Staleness
-from pipeline.watermark.state import Standing
+from pipeline.watermark.state import WatermarkState
 from pipeline.windows import Window, Windowing, due
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
@@ -24,7 +24,7 @@ LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
 class LakeReport:
     """The newest decision, and what the tables hold. `waiting` are closed windows that are not computed yet."""
 
-    standing: Standing
+    state: WatermarkState
     landed_rows: int
     landed_through: datetime | None
     quarantined: Mapping[str, int]
@@ -36,7 +36,7 @@ class LakeReport:
 def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None) -> LakeReport:
     """Read it. Who reads again and again passes the same `log`, which then only catches up. Raises LakeError where
     the lake cannot be read."""
-    standing = (log or lake.tracking_log()).catch_up()
+    state = (log or lake.tracking_log()).catch_up()
     heartbeats, diffs = lake.heartbeats(), lake.diffs()
     table = diffs.table.current()
     rows: dict[str, int] = {}
@@ -44,9 +44,9 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
         rows[file.partition] = rows.get(file.partition, 0) + file.rows
     landed = heartbeats.extent()
     since = lake.kept_windows(windowing).begin(landed.oldest_event_time)
-    closed = [] if since is None else windowing.closed_at(standing.watermark, since)
+    closed = [] if since is None else windowing.closed_at(state.watermark, since)
     return LakeReport(
-        standing=standing,
+        state=state,
         landed_rows=landed.rows,
         landed_through=landed.newest_event_time,
         quarantined=lake.quarantine().reasons(),

@@ -11,7 +11,7 @@ from pipeline.errors import NothingToTune, TraceUnusable
 from pipeline.lake.layout import Lake
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Trace, extent_of, ticks_of
-from pipeline.replay.traces import ParquetTrace
+from pipeline.replay.trace_file import ParquetTrace
 from pipeline.settings import Settings
 from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.report import TuningReport, make_report
@@ -80,7 +80,7 @@ def report_on_lake(
     bands = list(bands)
     begins = made_at - since
     warm_up = max([*bands, settings.watermark.band]) + 2 * settings.watermark.tick
-    standing, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
+    state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
     landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None)
     disorder = disorder_of(landings, settings.watermark.band)
@@ -95,7 +95,7 @@ def report_on_lake(
             messages=landings,
             from_us=to_us(begins),
             until_us=disorder.last_publish_us,
-            standing=standing,
+            state=state,
         ),
         disorder,
         source=settings.lake.uri,
