@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import to_us
 from pipeline.errors import CorruptObject
-from pipeline.lake.log.codec import CELLS, _cells, _histogram_facts, _write, decode, encode
+from pipeline.lake.log.codec import decode, encode
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Cell, Histogram
 from pipeline.watermark.policy import Policy
@@ -124,22 +123,6 @@ def test_a_checkpoint_leaves_out_its_number_which_its_name_says() -> None:
 def test_equal_entries_of_two_writers_differ() -> None:
     """So that a writer can tell its own entry from another's."""
     assert encode(Beginning(at(0)), "one") != encode(Beginning(at(0)), "another")
-
-
-@pytest.mark.parametrize(
-    ("columns_from_then", "anchor"),
-    [(CELLS.names[:4], None), (CELLS.names[:6], 50.1), (CELLS.names, 50.4)],
-    ids=["before publish times were kept", "before their slots were", "today"],
-)
-def test_cells_of_older_entries_know_less_of_their_publish_times(
-    columns_from_then: list[str], anchor: float | None
-) -> None:
-    histogram = published([(50.1, 49.3), (50.4, 49.4), (50.9, 49.5)])
-    older = _cells(histogram).select(columns_from_then)
-    entry = decode(_write(older, "histogram", _histogram_facts(histogram), "then"), NAME)
-    assert isinstance(entry, Snapshot)
-    assert entry.histogram.newest_valid_before(to_us(at(50.5))) == (None if anchor is None else to_us(at(anchor)))
-    assert entry.histogram.newest_valid_before(to_us(at(51))) == to_us(at(50.9 if anchor else 50.999999))
 
 
 def test_any_parquet_reader_can_look_at_a_decision_and_at_a_histogram() -> None:

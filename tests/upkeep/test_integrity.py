@@ -338,7 +338,7 @@ def test_a_missing_and_a_damaged_entry_are_named(house: House) -> None:
     survey = house.look()
     assert [number for number, _ in survey.log.damaged] == [2, 3]
     assert "is missing" in survey.log.damaged[0][1]
-    assert "not those that were written" in survey.log.damaged[1][1]
+    assert "digest does not match" in survey.log.damaged[1][1]
     assert survey.needs_a_hand
 
 

@@ -1,15 +1,16 @@
 """The tracking log's entries as Parquet, exact in both directions.
 
-A histogram is a table of cells, a decision a table of one row, so that any Parquet reader can look at them; the
-kind of entry, and what belongs to no cell, is in the file's metadata. A digest of the whole file, in the file,
-tells any damage: Parquet's own checksums leave out the metadata.
+A histogram is a table of cells and a decision a table of one row, so any Parquet reader can show them. The file's
+metadata holds the kind of entry and everything that fits no column. The file also holds a digest of itself, which
+reveals any damage: Parquet's own checksums leave out the metadata.
 """
 
 import hashlib
 import io
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pydantic import TypeAdapter
 
 from pipeline.errors import CorruptObject
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Cell, Histogram
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram
 from pipeline.watermark.state import (
     Beginning,
     Compacted,
@@ -42,37 +43,32 @@ CELLS = pa.schema(
         pa.field("published_in", pa.int64(), nullable=False),
     ]
 )
-"""Buckets by their start; a cell without event times counts rejected messages."""
-
-PUBLISH_RANGE, PUBLISHED_IN = ("first_publish_time", "last_publish_time"), "published_in"
+"""A bucket is written as its start. A cell without an event bucket counts rejected messages."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
 
 _DECIDED = TypeAdapter(DecisionRecord)
-_CELL = TypeAdapter(Cell | None)
-_STANDING_FACTS = TypeAdapter(dict[str, Any])
+_FACTS = TypeAdapter(dict[str, Any])
+
+_STATE: Mapping[str, TypeAdapter[Any]] = {
+    name: TypeAdapter(kind)
+    for name, kind in get_type_hints(WatermarkState).items()
+    if name not in ("number", "checkpoint", "histogram")
+}
+"""The fields of a state that its entry's metadata holds. Its number is the entry's, its histogram the table."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
-    """An entry as the content of an object. `writer` makes equal entries of two writers differ."""
+    """Return an entry as the content of an object. `writer` makes equal entries of two writers differ."""
     match entry:
         case Snapshot():
             return _write(_cells(entry.histogram), "histogram", _histogram_facts(entry.histogram), writer)
         case Compacted():
             state = entry.state
-            facts = _histogram_facts(state.histogram) | {
-                "decided": None if state.decided is None else _DECIDED.dump_python(state.decided, mode="json"),
-                "complete_from": _text(state.complete_from),
-                "pruned_before": state.pruned_before,
-                "reading_violations": state.reading_violations,
-                "is_missing_entries": state.is_missing_entries,
-                "watermark_at_least": _text(state.watermark_at_least),
-                "passed": _CELL.dump_python(state.passed, mode="json"),
-                "released_before": _text(state.released_before),
-            }
-            return _write(_cells(state.histogram), "compacted", facts, writer)
+            facts = {name: kind.dump_python(getattr(state, name), mode="json") for name, kind in _STATE.items()}
+            return _write(_cells(state.histogram), "compacted", _histogram_facts(state.histogram) | facts, writer)
         case DecisionRecord():
             facts = {"decided": _DECIDED.dump_python(entry, mode="json")}
             return _write(_decision_row(entry), "decision", facts, writer)
@@ -88,13 +84,13 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """The entry that was encoded. Raises CorruptObject, which says what to do, for anything else."""
+    """Return the entry that was encoded. Raises CorruptObject for any other content."""
     try:
         if _sealed(content) != content:
-            raise ValueError("its bytes are not those that were written")
+            raise ValueError("its digest does not match")
         table = pq.read_table(pa.BufferReader(content), use_threads=False, pre_buffer=False)
         metadata = table.schema.metadata or {}
-        return _entry(metadata[KIND].decode(), table, _STANDING_FACTS.validate_json(metadata[FACTS]))
+        return _entry(metadata[KIND].decode(), table, _FACTS.validate_json(metadata[FACTS]))
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
@@ -108,21 +104,9 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
         case "histogram":
             return Snapshot(_histogram(table, facts))
         case "compacted":
-            decided = facts["decided"]
-            return Compacted(
-                WatermarkState(
-                    histogram=_histogram(table, facts),
-                    decided=None if decided is None else _DECIDED.validate_python(decided),
-                    complete_from=_moment(facts["complete_from"]),
-                    pruned_before=facts["pruned_before"],
-                    reading_violations=facts["reading_violations"],
-                    is_missing_entries=facts["is_missing_entries"],
-                    watermark_at_least=_moment(facts["watermark_at_least"]),
-                    # Entries from before these were known lack them.
-                    passed=_CELL.validate_python(facts.get("passed")),
-                    released_before=_moment(facts.get("released_before")),
-                )
-            )
+            # A field that an entry lacks takes its default.
+            found = {name: kind.validate_python(facts[name]) for name, kind in _STATE.items() if name in facts}
+            return Compacted(WatermarkState(histogram=_histogram(table, facts), **found))
         case "decision":
             return _DECIDED.validate_python(facts["decided"])
         case "beginning":
@@ -155,7 +139,6 @@ def _histogram_facts(histogram: Histogram) -> dict[str, Any]:
 
 
 def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
-    table = _with_what_was_not_kept(table)
     publish, event, count, minimum, first, last, published_in = (
         table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
     )
@@ -173,22 +156,8 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
     )
 
 
-def _with_what_was_not_kept(table: pa.Table) -> pa.Table:
-    """Cells of older entries with the columns of today. Where publish times were not kept, their buckets' last moment
-    stands for both, so that a bucket is in every band that touches it, and before a moment only when all of it is; no
-    slot is said to be occupied."""
-    if PUBLISH_RANGE[0] not in table.column_names:
-        last_us = pa.array(table["publish_bucket"].cast(pa.int64()).to_numpy() + BUCKET_US - 1).cast(MOMENT)
-        for name in PUBLISH_RANGE:
-            table = table.append_column(CELLS.field(name), last_us)
-    if PUBLISHED_IN not in table.column_names:
-        none = pa.array(np.zeros(len(table), dtype=np.int64))
-        table = table.append_column(CELLS.field(PUBLISHED_IN), none)
-    return table
-
-
 def _decision_row(entry: DecisionRecord) -> pa.Table:
-    """The decision's plain values as columns, for readers of the charts; what is nested is in the metadata."""
+    """The decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
     decision = entry.decision
     row: dict[str, Any] = {}
     for column in fields(Decision):
@@ -206,23 +175,15 @@ def _decision_row(entry: DecisionRecord) -> pa.Table:
 
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
-    metadata = {KIND: kind, FACTS: _STANDING_FACTS.dump_json(facts), WRITER: writer, SEAL: OPEN_SEAL}
+    metadata = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, SEAL: OPEN_SEAL}
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     return _sealed(sink.getvalue())
 
 
 def _sealed(content: bytes) -> bytes:
-    """A file with the digest of itself, taken with an open seal, in the seal's place near its end."""
+    """Put the file's digest in the place of its seal. The digest is taken with `OPEN_SEAL` in that place."""
     place = content.rindex(SEALED)  # ValueError without one
     before, after = content[:place], content[place + len(OPEN_SEAL) :]
     digest = hashlib.sha256(before + OPEN_SEAL + after).hexdigest()
     return before + SEALED + digest.encode() + after
-
-
-def _text(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
-def _moment(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
