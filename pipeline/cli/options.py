@@ -1,0 +1,100 @@
+"""What the commands share on the way in: options, how their values are read, and the lake that they open."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from pipeline.clock import Clock, SystemClock
+from pipeline.durations import format_duration, parse_duration
+from pipeline.errors import LakeError
+from pipeline.lake.layout import Lake
+from pipeline.settings import Settings
+from pipeline.windows import Window
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+class Span(timedelta):
+    """The default of a duration option. `--help` shows it as it is typed, `30s`; a timedelta would read `0:00:30`."""
+
+    def __str__(self) -> str:
+        return format_duration(self)
+
+
+def duration(text: str | timedelta) -> timedelta:
+    """Read a duration such as `10s` or `5m`. A default, which comes by here too, is returned as it is."""
+    try:
+        return parse_duration(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def positive(text: str | timedelta) -> timedelta:
+    """Read a duration that is longer than zero."""
+    read = duration(text)
+    if read <= timedelta(0):
+        raise typer.BadParameter(f"{text} is no time at all; it must be longer")
+    return read
+
+
+def moment(text: str, otherwise: str = "not a time") -> datetime:
+    """Read a time, which must have a time zone. The error says that the text is `otherwise`."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is {otherwise} such as 2026-11-21T05:22:10Z") from error
+    if read.tzinfo is None:
+        raise typer.BadParameter(f"{text} has no time zone; write it as {read.isoformat()}Z")
+    try:
+        return read.astimezone(UTC)
+    except OverflowError as error:
+        raise typer.BadParameter(f"{text} is before year 1 or after year 9999 in UTC") from error
+
+
+def share(text: str | float) -> float:
+    """Read a share from 0 up to, but not including, 1: `0.0001` or `0.01%`."""
+    written = str(text)
+    try:
+        read = float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is not a share; write it as 0.01% or 0.0001") from error
+    if not 0 <= read < 1:
+        raise typer.BadParameter(f"{text} is not from 0 up to, but not including, 1 (100%)")
+    return read
+
+
+def duration_option(help_text: str, *names: str, parser: Any = duration, **more: Any) -> Any:
+    """An option that takes a duration."""
+    return typer.Option(*names, parser=parser, metavar="<duration>", help=help_text, **more)
+
+
+def time_option(help_text: str, *names: str, **more: Any) -> Any:
+    """An option that takes a time with its zone."""
+    return typer.Option(*names, parser=moment, metavar="<time>", help=help_text, **more)
+
+
+def window_named(settings: Settings, text: str) -> Window:
+    """The window that an option names by its key or by any time within it."""
+    try:
+        return settings.windowing.named(text)
+    except ValueError:
+        return settings.windowing.containing(moment(text, "neither a window's key nor a time"))
+
+
+def lake_of(settings: Settings, clock: Clock | None = None) -> Lake:
+    """The configured lake."""
+    return Lake(settings.lake, settings.message.fields, clock or SystemClock())
+
+
+def no_decision(settings: Settings) -> LakeError:
+    """The error of a command that needs a decision, on a lake without one."""
+    return LakeError(
+        f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark up`, and try again "
+        "after the first tick"
+    )
+
+
+def no_window(settings: Settings) -> LakeError:
+    """The error of a command that needs a computed window, on a lake without one."""
+    return LakeError(f"no window has been computed in {settings.lake.uri} yet; `tidemark status` shows what is waiting")

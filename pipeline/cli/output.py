@@ -1,0 +1,114 @@
+"""What the commands share on the way out: JSON for scripts, tables and lines for people, and how values are written.
+
+Everything that is printed and was not written in this code (stream names, attributes, paths, errors) goes through
+`safe` or `printable`: it is shown as it is, and neither Rich nor the terminal takes it for a command.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pipeline.clock import iso
+from pipeline.durations import format_duration
+
+FILE_WIDTH = 150
+"""Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
+
+WARNING = "[yellow]warning[/] "
+
+
+def console() -> Console:
+    """The console for people: as wide as the terminal, or `FILE_WIDTH`. It colours nothing by itself."""
+    return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""The text with every character that a terminal does not print as itself written out: ESC becomes `\x1b`."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
+
+
+def safe(value: object) -> str:
+    """A value from outside as text for Rich: without control characters, and with its brackets taken literally."""
+    return escape(printable(text_of(value)))
+
+
+def text_of(value: object) -> str:
+    """A value as people read it."""
+    match value:
+        case None:
+            return "—"
+        case datetime():
+            return iso(value)
+        case timedelta():
+            return format_duration(value)
+        case dict():
+            return ", ".join(f"{count} {name}" for name, count in sorted(value.items())) or "none"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.6g}"
+        case _:
+            return str(value)
+
+
+def exact_iso(time: datetime) -> str:
+    """A time to the microsecond, where `iso` stops at the millisecond."""
+    return time.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
+    """Print one line of JSON. Durations are in seconds; times have milliseconds, or microseconds if exact."""
+
+    def plain(value: object) -> Any:
+        if isinstance(value, datetime):
+            return exact_iso(value) if exact else iso(value)
+        return value.total_seconds() if isinstance(value, timedelta) else str(value)
+
+    print(json.dumps(facts, default=plain))
+
+
+def grid(columns: int, *, gap: int = 2, bold_names: bool = False) -> Table:
+    """A table without a header. The last column wraps; with bold names the first stands out."""
+    table = Table.grid(padding=(0, gap))
+    for column in range(columns):
+        table.add_column(style="bold" if bold_names and not column else None, no_wrap=column < columns - 1)
+    return table
+
+
+def facts_table(facts: Mapping[str, object]) -> Table:
+    """Names in bold beside their values. Both may come from outside."""
+    table = grid(2, gap=3, bold_names=True)
+    for name, value in facts.items():
+        table.add_row(safe(name), safe(value))
+    return table
+
+
+def columns(*left: str, right: Iterable[str] = (), gap: int = 1, title: str | None = None) -> Table:
+    """A table with a bold header and no lines: columns aligned left, then columns aligned right."""
+    table = Table(box=None, header_style="bold", padding=(0, gap), title=title)
+    for name in left:
+        table.add_column(safe(name), no_wrap=True)
+    for name in right:
+        table.add_column(safe(name), justify="right", no_wrap=True)
+    return table
+
+
+@contextmanager
+def progress_bar(*shown: ProgressColumn, quiet: bool = False) -> Iterator[Progress]:
+    """A bar on the terminal's standard error, which is gone afterwards; nothing where it goes to a file."""
+    target = Console(stderr=True)
+    bars = (TextColumn("{task.description}"), BarColumn(), *(shown or (TimeElapsedColumn(),)))
+    with Progress(*bars, console=target, transient=True, disable=quiet or not target.is_terminal) as progress:
+        yield progress

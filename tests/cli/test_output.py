@@ -1,0 +1,84 @@
+"""How the commands print what came from outside, and how they read what is typed."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.cli import output
+from pipeline.cli.options import Span, duration, moment, positive, share
+
+
+def printed(capsys: pytest.CaptureFixture[str], name: str) -> str:
+    terminal = output.console()
+    table = output.columns("stream")
+    table.add_row(output.safe(name))
+    terminal.print(table)
+    terminal.print(output.facts_table({name: name}))
+    terminal.print(f"[bold]{output.safe(name)}[/]")
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["[/]", "[bold]x[/]", "\\[x]", "a\\", ":heart:", "[link=file:x]y[/link]"])
+def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert printed(capsys, name).count(name) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\x1b[31mb", r"a\x1b[31mb"),
+        ("a\x9b2J", r"a\x9b2J"),
+        ("a\rb\nc", r"a\rb\nc"),
+        ("a\u202eb", r"a\u202eb"),
+        ("a\udc80b", r"a\udc80b"),
+        ("Straße 東京", "Straße 東京"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_written_out(capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
+    assert printed(capsys, name).count(shown) == 4
+
+
+@given(st.text())
+def test_no_text_keeps_a_control_character(text: str) -> None:
+    assert output.printable(text).isprintable()
+    assert output.printable(text) == text or not text.isprintable()
+
+
+def test_an_error_keeps_its_lines() -> None:
+    assert output.printable("one\ntwo\x1b", keep="\n") == "one\ntwo\\x1b"
+
+
+def test_json_has_times_as_text_and_durations_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    time = datetime(2026, 11, 21, 5, 20, 0, 123456, tzinfo=UTC)
+    output.print_json({"at": time, "for": timedelta(seconds=1.5)})
+    output.print_json({"at": time}, exact=True)
+    rounded, exact = map(json.loads, capsys.readouterr().out.splitlines())
+    assert rounded == {"at": "2026-11-21T05:20:00.123Z", "for": 1.5}
+    assert exact == {"at": "2026-11-21T05:20:00.123456Z"}
+
+
+def test_the_default_of_a_duration_reads_as_it_is_typed() -> None:
+    assert str(Span(seconds=30)) == "30s"
+    assert duration(Span(seconds=30)) == timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "value"),
+    [(share, "0.01%", 0.0001), (share, "0.5", 0.5), (positive, "1m", timedelta(minutes=1))],
+)
+def test_what_is_typed_is_read(read: Callable[[str], object], text: str, value: object) -> None:
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [(share, "100%"), (share, "nan"), (share, "some"), (positive, "0"), (duration, "10"), (moment, "noon")],
+)
+def test_what_makes_no_sense_is_refused(read: Callable[[str], object], text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=text):
+        read(text)
