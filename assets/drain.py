@@ -39,15 +39,14 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
     def drain_backlog(
         context: dg.OpExecutionContext, pubsub: PubSubResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        began, log = clock.monotonic(), lake.tracking_log("run")
+        began = clock.monotonic()
         try:
-            lake.log_witness("run").refuse_lost_end(log.catch_up())
             drain = Drain(
                 spark=spark.session(),
                 settings=settings,
                 run=context.run_id,
                 objects=open_objects(settings.lake),
-                log=log,
+                log=lake.tracking_log("run"),
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
                 clock=clock,
             )

@@ -42,20 +42,17 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
     )
     def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
         pubsub.sweep()
-        log, witness = lake.tracking_log("tracking"), lake.log_witness("tracking")
-        witness.refuse_lost_end(log.catch_up())
         run = draining(context.instance, clock.now(), settings.drain)
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
             base_backlog=pubsub.base_backlog(),
-            log=log,
+            log=lake.tracking_log("tracking"),
             reader=reader,
             policy=policy,
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
         )
-        witness.note(tracked.state)
         now = clock.now()
         events, cursor = tracking_events(tracked), decision_cursor(tracked.decision, tracked.state.number)
         pause = pause_of(context.instance, job_name, now)

@@ -10,7 +10,6 @@ from pipeline.clock import SystemClock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.log.witness import LogWitness
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.kept_windows import KeptWindows
@@ -37,10 +36,6 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""
         return _tracking_log(self._key(), user)
-
-    def log_witness(self, user: str) -> LogWitness:
-        """How far the tracking log has come, noted outside of it."""
-        return _log_witness(self._key(), user)
 
     def heartbeats(self, user: str) -> Heartbeats:
         """Landed messages."""
@@ -83,11 +78,6 @@ def _lake(key: tuple[Any, ...]) -> Lake:
 @lru_cache(maxsize=16)
 def _tracking_log(key: tuple[Any, ...], _user: str) -> TrackingLog:
     return _lake(key).tracking_log()
-
-
-@lru_cache(maxsize=16)
-def _log_witness(key: tuple[Any, ...], _user: str) -> LogWitness:
-    return _lake(key).log_witness()
 
 
 @lru_cache(maxsize=16)

@@ -16,8 +16,10 @@ from pipeline.cli.run import duration, wide_console
 from pipeline.cli.windows import launch
 from pipeline.clock import Clock, SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
+from pipeline.lake.layout import Lake
 from pipeline.settings import Settings, load_settings
 from pipeline.upkeep.integrity import Progress as Tell
+from pipeline.upkeep.log_check import forget_entry
 from pipeline.upkeep.orphans import GRACE, Orphan
 from pipeline.upkeep.repair import Survey, Surveyor, findings
 from pipeline.windows import Window
@@ -207,7 +209,6 @@ def _facts(
             "damaged": [{"entry": number, "why": why} for number, why in log.damaged],
             "forgotten": [{"entry": number, "why": why} for number, why in log.forgotten],
             "lost_end": list(log.lost),
-            "landed_and_never_tracked": survey.untracked.messages,
         },
         "orphans": [
             {
@@ -225,6 +226,22 @@ def _facts(
     }
 
 
+def forget(
+    number: Annotated[int, typer.Argument(min=0, help="The entry that is beyond repair, as the error names it.")],
+) -> None:
+    """Put a note in the place of a lost entry of the tracking log. Stop the sensors first.
+
+    The watermark then holds until base has landed everything that the entry may have known, and does not go back below
+    what was last noted of it outside of the log, nor below the end of a computed window.
+    """
+    settings = load_settings()
+    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    floor = forget_entry(lake, settings.windowing, number)
+    print(f"entry {number} is noted as lost; the watermark holds until base has caught up")
+    print("nothing says how far it had come" if floor is None else f"it does not go back below {iso(floor)}")
+
+
 def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(repair)
+    """Add these commands."""
+    for command in (repair, forget):
+        app.command()(command)

@@ -1,4 +1,4 @@
-"""Commands that do something: provision, publish, up, demo, forget."""
+"""Commands that do something: provision, publish, up, demo."""
 
 import json
 import os
@@ -17,12 +17,10 @@ from pipeline.clock import SystemClock, iso
 from pipeline.demo.synthetic import publish as publish_synthetic
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.durations import parse_duration
-from pipeline.lake.layout import Lake
 from pipeline.pubsub.connection import publisher_client
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import provision_here, start_stack
 from pipeline.settings import Settings, load_settings
-from pipeline.upkeep.log_check import relied_on
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
@@ -200,29 +198,7 @@ def demo(
         raise typer.Exit(code=1)
 
 
-def forget(
-    number: Annotated[int, typer.Argument(min=0, help="The entry that is beyond repair, as the error names it.")],
-) -> None:
-    """Put a note in the place of a lost entry of the tracking log. Stop the sensors first.
-
-    The watermark then holds until base has landed everything that the entry may have known, and does not go back
-    below what the newest run relied on, as far as manifests and notes are left to tell.
-    """
-    settings = load_settings()
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
-    log, witness = lake.tracking_log(), lake.log_witness()
-    note, relied = witness.newest(), relied_on(lake.diffs(), settings.windowing)
-    known = [one for one in (relied.watermark, None if note is None else note.watermark) if one is not None]
-    floor = max(known, default=None)
-    log.forget(number, "an operator called it lost", floor)
-    witness.accept_end(max(log.numbers()))
-    print(f"entry {number} is noted as lost; the watermark holds until base has caught up")
-    print("nothing says how far it had come" if floor is None else f"it does not go back below {iso(floor)}")
-    for unread in relied.unread:
-        print(f"it may have come further, but {unread}", file=sys.stderr)
-
-
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (provision, publish, up, demo, forget):
+    for command in (provision, publish, up, demo):
         app.command()(command)

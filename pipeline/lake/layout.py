@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.log.witness import LogWitness
 from pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables import diffs, heartbeats, quarantine
@@ -75,10 +74,6 @@ class Lake:
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
         return Streams(self.table(STREAMS), self.diffs())
-
-    def log_witness(self) -> LogWitness:
-        """How far the tracking log has come, noted outside of it."""
-        return LogWitness(self.objects())
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""

@@ -93,7 +93,7 @@ def track(
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> None:
     """Write the log's first entry where it has none. Before that nothing may be acknowledged on tracking."""
-    if log.catch_up().complete_from is None:
+    if log.catch_up_to_append().complete_from is None:
         log.begin(Beginning(_known_from(tracking_backlog, clock)))
 
 

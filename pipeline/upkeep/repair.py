@@ -1,23 +1,20 @@
 """A lake looked at as a whole before a repair: its windows, its tracking log, and its orphans."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import pyarrow as pa
-
-from pipeline.clock import Clock, iso
+from pipeline.clock import Clock
 from pipeline.durations import format_duration
-from pipeline.errors import CorruptObject, LakeError, LakeUnreachable
+from pipeline.errors import CorruptObject
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
-from pipeline.lake.log.witness import what_to_do
 from pipeline.lake.store.address import arrow_files, open_objects, table_uri
 from pipeline.lake.tables.windowed import MANIFESTS
 from pipeline.quality.checked import CheckedStore
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
 from pipeline.upkeep.integrity import Integrity, Progress, WindowChecker
-from pipeline.upkeep.log_check import LogHealth, Untracked, check_log, relied_on, untracked
+from pipeline.upkeep.log_check import LogHealth, check_log
 from pipeline.upkeep.orphans import Orphan, orphaned_files, orphaned_manifests, remove
 from pipeline.windows import Window
 
@@ -28,7 +25,6 @@ class Survey:
 
     integrity: Integrity
     log: LogHealth
-    untracked: Untracked
     orphans: Mapping[str, Sequence[Orphan]]
     watermark: datetime | None
 
@@ -41,7 +37,6 @@ class Survey:
             and not integrity.inputs
             and not integrity.untold
             and self.log.is_whole
-            and not self.untracked.messages
             and not any(self.orphans.values())
         )
 
@@ -54,10 +49,7 @@ class Survey:
     @property
     def needs_a_hand(self) -> bool:
         """Whether something is wrong that computing windows again does not mend."""
-        return (
-            bool(self.integrity.inputs or self.integrity.blocked or self.integrity.untold or self.untracked.messages)
-            or not self.log.is_whole
-        )
+        return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.untold) or not self.log.is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +83,6 @@ def findings(survey: Survey, now: datetime, grace: timedelta) -> Iterator[Findin
         yield Finding("log", f"entry {number} was forgotten: {why}")
     for text in survey.log.lost:
         yield Finding("log", text, True)
-    if survey.untracked.messages:
-        yield Finding("log", survey.untracked.sentence, True)
     for orphans in survey.orphans.values():
         for orphan in orphans:
             age = format_duration(timedelta(seconds=int((now - orphan.written_at).total_seconds())))
@@ -149,8 +139,7 @@ class Surveyor:
         integrity = checker.check(start, end, watermark=closed_at, read_values=read_values, progress=progress)
         return Survey(
             integrity=integrity,
-            log=self._log(start, relied_on(of_diffs, settings.windowing).watermark, tell),
-            untracked=self._untracked(start, end),
+            log=check_log(lake.tracking_log(), start, lambda done, of: tell("entries of the tracking log", done, of)),
             orphans=self.orphans(tell),
             watermark=watermark,
         )
@@ -196,28 +185,3 @@ class Surveyor:
         except CorruptObject:
             return None
         return None if decided is None else decided.decision.watermark
-
-    def _log(self, since: datetime, relied: datetime | None, tell: Progress) -> LogHealth:
-        log = self._lake.tracking_log()
-        note = self._lake.log_witness().newest()
-        health = check_log(log, since, note, lambda done, of: tell("entries of the tracking log", done, of))
-        if not health.is_whole:
-            return health
-        state = log.catch_up()
-        watermark = state.watermark
-        if relied is None or (watermark is not None and watermark >= relied):
-            return health
-        now = "there is no watermark" if watermark is None else f"the watermark is at {iso(watermark)}"
-        loss = (
-            f"by the tracking log {now}, and a run relied on {iso(relied)}: the log's end is lost. "
-            f"{what_to_do(state.number)}"
-        )
-        return replace(health, lost=[loss])
-
-    def _untracked(self, start: datetime, end: datetime) -> Untracked:
-        try:
-            return untracked(self._lake.tracking_log(), self._lake.heartbeats(), start, end)
-        except LakeUnreachable:
-            raise
-        except (LakeError, pa.ArrowException):  # damage to the log, or to landed files, which is told by itself
-            return Untracked()

@@ -92,9 +92,7 @@ def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_c
 
 
 def test_the_lost_end_of_the_log_is_told_and_forgetting_accepts_it(house: Repairing) -> None:
-    noted(house, 20)
-    newest = house.lake.log_witness().newest()
-    assert newest is not None
+    newest = noted(house, 20)
     cut(house, newest.number - 2)
     said = house.repair()
     assert said.code == 1

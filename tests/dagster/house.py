@@ -48,7 +48,6 @@ def forget_caches() -> None:
     """What a new code server begins with: nothing."""
     for cached in (
         "_tracking_log",
-        "_log_witness",
         "_heartbeats",
         "_quarantine",
         "_diffs",

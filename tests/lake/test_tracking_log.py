@@ -1,6 +1,7 @@
 """The tracking log: numbered, create-only, folded by everybody to the same state; losses are told and held."""
 
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.run import forget
+from pipeline.cli.repair import forget
 from pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
 from pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
+from pipeline.lake.log.witness import FOLDER as NOTES
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.lake.store.objects import ObjectStore
@@ -410,7 +412,7 @@ def test_a_floor_below_the_watermark_changes_nothing(tmp_path: Path) -> None:
     assert log.catch_up().watermark_at_least == at(50)
 
 
-def test_the_command_keeps_the_watermark_that_a_computed_window_relied_on(
+def test_the_command_keeps_the_watermark_that_was_noted_or_else_the_end_of_the_newest_computed_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "tidemark.toml"
@@ -426,6 +428,74 @@ def test_the_command_keeps_the_watermark_that_a_computed_window_relied_on(
     assert before.watermark == at(559)
     flip(tmp_path / "lake" / entry_name(before.number))
     forget(before.number)
-    assert log.entry(before.number) == Lost("an operator called it lost", at(555.5))
+    assert log.entry(before.number) == Lost("an operator called it lost", at(559))
     state = TrackingLog(DiskObjects(tmp_path / "lake"), checkpoint_every=1000).catch_up()
-    assert (state.decision and state.decision.watermark, state.watermark) == (at(539), at(555.5))
+    assert (state.decision and state.decision.watermark, state.watermark) == (at(539), at(559))
+    shutil.rmtree(tmp_path / "lake" / "log_witness")
+    forget(before.number)
+    assert log.entry(before.number) == Lost("an operator called it lost", at(300))
+
+
+@pytest.mark.parametrize("lost", range(1, 8))
+def test_whatever_is_lost_from_the_end_a_writer_that_starts_then_appends_nothing(tmp_path: Path, lost: int) -> None:
+    objects = DiskObjects(tmp_path)
+    state = told_so_far(TrackingLog(objects, checkpoint_every=3), ticks=3)
+    first = state.number - lost + 1
+    for number in range(first, state.number + 1):
+        objects.delete(entry_name(number))
+    again = TrackingLog(objects, checkpoint_every=3)
+    message = f"it had entry {state.number}, when the watermark was at .*: its end is lost.*tidemark forget {first}"
+    for append in (
+        lambda: again.append(snapshot(500)),
+        lambda: again.begin(Beginning(at(0))),
+        again.catch_up_to_append,
+    ):
+        with pytest.raises(CorruptObject, match=message):
+            append()
+    assert again.numbers() == list(range(first))
+    assert again.catch_up().number == first - 1  # a reader goes on
+
+
+def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_any_other(tmp_path: Path) -> None:
+    objects = Watched(DiskObjects(tmp_path))
+    log = TrackingLog(objects, checkpoint_every=100)
+    log.begin(Beginning(at(0)))
+
+    def kill(name: str) -> None:
+        if name.startswith(NOTES):
+            raise LakeUnreachable("killed")
+
+    objects.before = kill
+    with pytest.raises(LakeUnreachable):
+        log.append(snapshot(100))
+    objects.before = nothing
+    again = TrackingLog(objects, checkpoint_every=100)
+    assert again.append(snapshot(110)).number == 2
+    assert list(objects.names(NOTES)) == [f"{NOTES}{2:012d}.json"]
+    assert log.append(snapshot(120)).number == 3
+
+
+def test_what_another_writer_noted_and_lost_is_missed_by_one_that_has_been_running_all_the_while(
+    tmp_path: Path,
+) -> None:
+    objects = DiskObjects(tmp_path)
+    running, other = (TrackingLog(objects, checkpoint_every=100) for _ in range(2))
+    running.begin(Beginning(at(0)))
+    for second in range(5):
+        other.append(snapshot(100 + second))
+    for number in range(1, 6):
+        objects.delete(entry_name(number))
+    with pytest.raises(CorruptObject, match="it had entry 5: its end is lost"):
+        running.catch_up_to_append()
+
+
+def test_the_notes_of_several_writers_never_go_beyond_the_log_and_do_not_pile_up(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    logs = [TrackingLog(objects, checkpoint_every=100) for _ in range(WRITERS)]
+    logs[0].begin(Beginning(at(0)))
+    for second in range(ROUNDS):
+        number = random.Random(second).choice(logs).append(snapshot(100 + second)).number
+        notes = list(objects.names(NOTES))
+        assert notes[-1] == f"{NOTES}{number:012d}.json"
+        assert len(notes) <= WRITERS
+    assert TrackingLog(objects, checkpoint_every=100).catch_up_to_append().number == ROUNDS

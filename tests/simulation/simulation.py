@@ -112,6 +112,8 @@ class Simulation:
         if stretch is not None:
             self.archived.update(stretch.numbers)
             return
+        if not name.startswith(LOG):  # a note of how far the log has come
+            return
         number = int(name.removeprefix(LOG).removesuffix(SUFFIX))
         if number in self.archived:  # its number was free again: whoever took it finds that out, and takes it back
             return

@@ -51,16 +51,15 @@ def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(world: World
     world.restart()
     publish(world, 6)
     tracked = world.track(SMALL)
-    batch = ["pull tracking", "pulled tracking", "create", "created", "acknowledge tracking", "acknowledged tracking"]
-    assert [step.split(" tracking/log")[0] for step in world.steps.taken] == [
+    entry = ["create tracking/log", "created tracking/log", "create log_witness", "created log_witness"]
+    batch = ["pull tracking", "pulled tracking", *entry, "acknowledge tracking", "acknowledged tracking"]
+    assert [step.split("/0")[0] for step in world.steps.taken] == [
         *batch,
         *batch,
         "read tracking",
         "read base",
-        "create",
-        "created",  # the decision
-        "create",
-        "created",  # and, after so many entries, a checkpoint
+        *entry,  # the decision
+        *entry,  # and, after so many entries, a checkpoint
     ]
     assert (tracked.messages, tracked.snapshots, tracked.acknowledged.count) == (6, 2, 6)
     assert isinstance(world.log.entry(5), DecisionRecord)

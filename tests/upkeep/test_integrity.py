@@ -1,5 +1,6 @@
 """A lake that is looked at before a repair: what is wrong is named, what is right is not, and nothing is changed."""
 
+import json
 import os
 import shutil
 from datetime import datetime, timedelta
@@ -11,17 +12,18 @@ import pytest
 from pipeline.clock import ManualClock
 from pipeline.errors import CorruptObject
 from pipeline.lake.log.tracking_log import entry_name
-from pipeline.lake.log.witness import ENTRIES_BETWEEN, KEPT, LogWitness
+from pipeline.lake.log.witness import FOLDER, LogWitness, Note
 from pipeline.lake.tables.diffs import DiffRun
 from pipeline.settings import LakeSettings, Settings, WindowSettings
 from pipeline.upkeep.integrity import Broken, Fault
+from pipeline.upkeep.log_check import forget_entry
 from pipeline.upkeep.repair import Survey, Surveyor
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
-from tests.watermark.builders import START, at, effective, published
+from tests.watermark.builders import START, at, published
 
 CLOSED = 5
 """Windows that have heartbeats and are computed; the watermark is at 600 s, by which five more are closed."""
@@ -350,13 +352,14 @@ def test_what_was_forgotten_is_told_and_is_not_wrong(house: House) -> None:
     assert survey.log.is_whole
 
 
-def noted(house: House, entries: int) -> LogWitness:
-    """A log of some more entries, with a witness that is told after each."""
-    log, witness = house.lake.tracking_log(), house.lake.log_witness()
+def noted(house: House, entries: int) -> Note:
+    """A log of some more entries; the newest note of how far it has come."""
+    log = house.lake.tracking_log()
     for number in range(entries):
-        state = log.append(Snapshot(published([(1000 + number, 1000 + number)])))
-        witness.note(state)
-    return witness
+        log.append(Snapshot(published([(1000 + number, 1000 + number)])))
+    newest = LogWitness(house.lake.objects()).newest()
+    assert newest is not None
+    return newest
 
 
 def cut(house: House, after: int) -> None:
@@ -366,95 +369,73 @@ def cut(house: House, after: int) -> None:
             (house.folder / entry_name(number)).unlink()
 
 
-def test_notes_are_taken_now_and_then_and_two_are_kept(house: House) -> None:
-    noted(house, 5 * ENTRIES_BETWEEN)
-    notes = sorted(path.name for path in (house.folder / "log_witness").iterdir())
-    assert len(notes) == KEPT
-    newest = house.lake.log_witness().newest()
-    assert newest is not None
-    last = house.lake.tracking_log().numbers()[-1]
-    assert last - ENTRIES_BETWEEN < newest.number <= last
-    assert newest.watermark == at(600)
+def test_each_entry_is_noted_and_the_newest_note_is_kept(house: House) -> None:
+    newest = noted(house, 5)
+    assert len(list((house.folder / "log_witness").iterdir())) == 1
+    assert newest == Note(house.lake.tracking_log().numbers()[-1], at(600))
 
 
 def test_a_log_that_ends_before_its_newest_note_has_lost_its_end(house: House) -> None:
-    noted(house, 4 * ENTRIES_BETWEEN)
-    newest = house.lake.log_witness().newest()
-    assert newest is not None
+    newest = noted(house, 4)
     cut(house, newest.number - 1)
-    (said,) = house.look().log.lost
+    survey = house.look()
+    (said,) = survey.log.lost
     assert said.startswith(
         f"the tracking log ends with entry {newest.number - 1}, and it had entry {newest.number}, when the watermark "
         "was at 2026-11-21T05:30:00Z: its end is lost"
     )
     assert f"tidemark forget {newest.number}" in said
+    assert survey.needs_a_hand
 
 
 @pytest.mark.parametrize("left", [-1, 7])
 def test_a_tracker_that_starts_on_a_log_without_its_end_refuses_until_an_operator_accepts_it(
     house: House, left: int
 ) -> None:
-    noted(house, 2 * ENTRIES_BETWEEN)
+    noted(house, 20)
     cut(house, left)
-    log, witness = house.lake.tracking_log(), house.lake.log_witness()
+    log = house.lake.tracking_log()
     with pytest.raises(CorruptObject, match=f"its end is lost.*tidemark forget {left + 1}"):
-        witness.refuse_lost_end(log.catch_up())
-    log.forget(left + 1, "an operator called it lost", at(600))
-    witness.accept_end(left + 1)
-    witness.refuse_lost_end(log.catch_up())
+        log.catch_up_to_append()
+    assert forget_entry(house.lake, house.settings.windowing, left + 1) == at(600)
     assert isinstance(log.entry(left + 1), Lost)
-    assert log.catch_up().watermark == at(600)
-    house.lake.log_witness().refuse_lost_end(log.catch_up())
+    assert log.catch_up_to_append().watermark == at(600)
+    assert house.lake.tracking_log().append(Snapshot(published([(1000, 1000)]))).number == left + 2
 
 
 def test_a_damaged_note_still_tells_its_number(house: House) -> None:
-    noted(house, 2 * ENTRIES_BETWEEN)
-    before = house.lake.log_witness().newest()
-    assert before is not None
+    before = noted(house, 4)
     for note in (house.folder / "log_witness").iterdir():
         note.chmod(0o644)
         note.write_bytes(b"")
-    after = house.lake.log_witness().newest()
-    assert after is not None
-    assert (after.number, after.watermark) == (before.number, None)
+    assert LogWitness(house.lake.objects()).newest() == Note(before.number, None)
+    cut(house, before.number - 1)
+    assert f"it had entry {before.number}: its end is lost" in house.look().log.lost[0]
 
 
-def test_a_watermark_that_a_run_relied_on_and_the_log_does_not_have_tells_a_lost_end(tmp_path: Path) -> None:
-    house = House(tmp_path, watermark=590)
-    house.decide(600)  # on which the runs relied, by their manifests
+def test_notes_of_an_earlier_release_which_took_one_every_ten_entries_are_read(house: House) -> None:
+    last = noted(house, 20).number
+    shutil.rmtree(house.folder / "log_witness")
+    for number, said in ((last - 12, at(590)), (last - 2, at(600))):
+        name = f"{FOLDER}{number:012d}.json"
+        house.lake.objects().create(name, json.dumps({"watermark": said.isoformat()}).encode())
     assert house.look().log.is_whole
+    cut(house, last - 3)
+    assert f"it had entry {last - 2}, when the watermark was at" in house.look().log.lost[0]
+
+
+@pytest.mark.parametrize("has_notes", [True, False])
+def test_the_watermark_does_not_go_back_with_a_lost_decision_that_runs_relied_on(
+    tmp_path: Path, has_notes: bool
+) -> None:
+    house = House(tmp_path, watermark=200)
+    house.decide(600)
     cut(house, 1)
-    (said,) = house.look().log.lost
-    assert "the watermark is at 2026-11-21T05:29:50Z, and a run relied on 2026-11-21T05:30:00Z" in said
-    assert "tidemark forget 2" in said
-
-
-def tracked(house: House, *messages: float) -> None:
-    """An entry of the log that counts these, each published a second after it happened."""
-    house.lake.tracking_log().append(Snapshot(published([(event + 1, event) for event in messages])))
-
-
-def passed(house: House, seconds_: float) -> None:
-    """A decision with all of tracking below this publish time acknowledged."""
-    decision = Decision(
-        at=at(seconds_),
-        watermark=at(600),
-        reason=Reason.UNCHANGED,
-        tracking=effective(seconds_),
-        complete_from=at(-3600),
-    )
-    house.lake.tracking_log().append(DecisionRecord(decision, None, None, Policy()))
-
-
-def test_what_landed_and_was_never_tracked_tells_of_entries_that_are_gone(house: House) -> None:
-    landed = [60 * minute + offset for minute in range(CLOSED) for offset in (10, 40)]
-    tracked(house, *landed[:6])
-    passed(house, 190)
-    assert house.look().untracked.messages == 0  # what tracking has not passed may still come
-    passed(house, 290)
-    untracked = house.look().untracked
-    assert (untracked.messages, untracked.first, untracked.last) == (4, at(191), at(281))
-    assert "somebody else acknowledges on the tracking subscription" in untracked.sentence
-    tracked(house, *landed[6:])
-    passed(house, 300)
-    assert house.look().untracked.messages == 0
+    assert house.lake.tracking_log().catch_up().watermark == at(200)
+    if has_notes:
+        assert "when the watermark was at 2026-11-21T05:30:00Z" in house.look().log.lost[0]
+    else:  # both are lost: the computed windows tell
+        shutil.rmtree(house.folder / "log_witness")
+    floor = at(600) if has_notes else WINDOWS[CLOSED - 1].end
+    assert forget_entry(house.lake, house.settings.windowing, 2) == floor
+    assert house.lake.tracking_log().catch_up().watermark == floor

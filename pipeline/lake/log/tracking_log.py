@@ -14,6 +14,7 @@ from pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissin
 from pipeline.lake.log.archive import FOLDER as ARCHIVES
 from pipeline.lake.log.archive import LogArchive
 from pipeline.lake.log.codec import decode, encode
+from pipeline.lake.log.witness import LogWitness, lost_end
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
 
@@ -35,6 +36,8 @@ class TrackingLog:
     def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
         self._objects = objects
         self._archive = LogArchive(objects)
+        self._witness = LogWitness(objects)
+        self._is_compared = False
         self._checkpoint_every = checkpoint_every
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
@@ -57,6 +60,21 @@ class TrackingLog:
                 state = self._restored()
                 continue
             state = state.after(state.number + 1, decode(content, name))
+
+    def catch_up_to_append(self) -> WatermarkState:
+        """Like `catch_up`, for a caller that goes on to append: raises CorruptObject also if the log's end is lost."""
+        noted = self._witness.newest_number()  # before the log is listed: what was noted is in it by then
+        state = self.catch_up()
+        note = self._witness.newest() if noted > state.number else None
+        if note is not None:
+            raise CorruptObject(lost_end(note, state.number))
+        self._is_compared = True
+        return state
+
+    def watermark_noted(self) -> datetime | None:
+        """The watermark that was last noted outside of the log; None if no note says one."""
+        note = self._witness.newest()
+        return None if note is None else note.watermark
 
     def begin(self, beginning: Beginning) -> WatermarkState:
         """Write the first entry, unless another tracker already has. (Where that one was lost, a later one does.)"""
@@ -122,11 +140,12 @@ class TrackingLog:
         note = encode(Lost(what, watermark_at_least), self._writer)
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
+        self._witness.accept_end(max(self.numbers()))
         self._standing = None
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         for _ in range(ATTEMPTS):
-            state = self.catch_up()
+            state = self.catch_up() if self._is_compared else self.catch_up_to_append()
             entry = build(state)
             if entry is None:
                 return state
@@ -141,6 +160,7 @@ class TrackingLog:
                 self._standing = None
                 continue
             self._standing = state.after(number, entry)
+            self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
             f"{self._objects.uri}/{FOLDER} gave {ATTEMPTS} numbers in a row to other writers; stop the trackers that "
