@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs simulate drain-demo chaos bench check pictures clean
+.PHONY: help setup demo up test test-slow test-gcs simulate drain-demo chaos bench check docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ check: setup ## format, lint, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup ## build the documentation as a site, in build/site; a broken link or an unknown name fails
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build
+	@echo "The site is $(CURDIR)/build/site/index.html"
 
 pictures: setup ## draw the pictures of docs/watermark.md again, from replays
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'

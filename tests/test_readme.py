@@ -1,34 +1,95 @@
-"""The README and the documents say what is there."""
+"""The README and the documents say what the program does."""
 
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline import errors
 from pipeline.cli.app import app
+from pipeline.durations import parse_duration
 from pipeline.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+SETTINGS_PAGE = (ROOT / "docs" / "settings.md").read_text()
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+README_LINES = 150
+IN_A_SECTION_OF_ITS_OWN = {("message", "fields")}
+"""Settings that are tables, with a heading of their own in the page."""
 
 
-def test_every_setting_is_in_the_readme_as_it_is_in_the_file() -> None:
-    assert (ROOT / "tidemark.toml").read_text() in README
+def defaults_in_the_page() -> dict[tuple[str, str], str]:
+    """Each setting that has a row in a table of the page, with the default that the row says."""
+    written = {}
+    sections: list[str] = []
+    for line in SETTINGS_PAGE.splitlines():
+        if line.startswith("#"):
+            sections = re.findall(r"`\[([a-z_]+)\]`", line)
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if sections and cells and re.fullmatch(r"`[a-z_]+`", cells[0]):
+            for column, section in enumerate(sections, start=1):
+                written[section, cells[0].strip("`")] = cells[column].strip("`")
+    return written
 
 
-def test_every_setting_is_explained_in_the_documents() -> None:
-    explained = (ROOT / "docs" / "settings.md").read_text()
-    for section, field in Settings.model_fields.items():
-        for key in getattr(field.annotation, "model_fields", {}):
-            named = (f"`{key}`", f"`{section}.{key}`", f"`[{section}.{key}]`")
-            assert any(name in explained for name in named), f"{section}.{key}"
+def defaults_in_the_code() -> Iterator[tuple[tuple[str, str], Any]]:
+    tree = Settings()
+    for section in Settings.model_fields:
+        values = getattr(tree, section)
+        for key in type(values).model_fields:
+            yield (section, key), getattr(values, key)
 
 
-def test_make_lists_every_command_that_the_readme_names() -> None:
+def is_written_as(value: Any, written: str) -> bool:
+    """Whether a page's text of a default is this value, in the form that a settings file would have."""
+    if value is None or value == {}:
+        return written == "empty"
+    if isinstance(value, bool):
+        return written == str(value).lower()
+    if hasattr(value, "total_seconds"):
+        return parse_duration(written) == value
+    if hasattr(value, "isoformat"):
+        return written == value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    if isinstance(value, list):
+        return written == str(value).replace("'", '"')
+    return written == str(value)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= README_LINES
+
+
+def test_the_page_of_settings_names_every_setting_and_no_other() -> None:
+    assert set(defaults_in_the_page()) == {name for name, _ in defaults_in_the_code()} - IN_A_SECTION_OF_ITS_OWN
+    for section, key in IN_A_SECTION_OF_ITS_OWN:
+        assert f"### `[{section}.{key}]`" in SETTINGS_PAGE
+
+
+def test_the_page_of_settings_has_every_default_as_it_is() -> None:
+    written = defaults_in_the_page()
+    wrong = {
+        name: (written[name], value)
+        for name, value in defaults_in_the_code()
+        if name in written and not is_written_as(value, written[name])
+    }
+    assert not wrong
+
+
+def test_make_lists_every_command_that_the_documents_name() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"`?make ([a-z-]+)", README))
-    assert {"demo", "test", "up", "setup"} <= named <= targets
+    assert {"demo", "test", "up", "setup", "docs"} <= set(re.findall(r"`?make ([a-z-]+)", README))
+    for document in DOCUMENTS:
+        named = set(re.findall(r"`make ([a-z-]+)", document.read_text()))
+        assert named <= targets, document.name
+
+
+def test_a_pull_request_must_pass_the_tests_that_the_readme_names() -> None:
+    assert "make test " in README
+    assert "\nmake test\n" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_command_line_has_every_command_that_the_documents_name() -> None:
@@ -38,7 +99,25 @@ def test_the_command_line_has_every_command_that_the_documents_name() -> None:
             assert name in known, f"{document.name}: tidemark {name}"
 
 
+def test_every_error_has_a_line_that_says_what_to_do() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert {name for name in errors.__all__ if f"| `{name}`" not in page} == {"TidemarkError"}
+
+
+def test_the_api_page_names_what_is_there() -> None:
+    names = re.findall(r"^::: (\S+)\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert names
+    for module, name in names:
+        assert getattr(import_module(module), name).__doc__
+
+
+def test_every_decision_is_listed() -> None:
+    pages = {page.name for page in (ROOT / "docs" / "decisions").glob("[0-9]*.md")}
+    listed = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    assert pages == set(re.findall(r"\]\(([^)]+)\)", listed))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
+    for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), target
