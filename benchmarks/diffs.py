@@ -1,7 +1,6 @@
 """An hour of 10,000 streams through `compute_windows`, beside DuckDB and Polars doing the same from the same files."""
 
 import shutil
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from benchmarks.traffic import REGULAR
 from pipeline.clock import to_us
 from pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from pipeline.errors import ServiceFailed
+from pipeline.quantiles import quantile
 from pipeline.settings import Settings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
 
@@ -61,8 +61,8 @@ def measure_diffs(machine: Machine, rounds: int, scale: float) -> Measure:
                 ENGINES[name](work, machine.folder / "engine")
             seconds[name].append(machine.clock.monotonic() - began)
     machine.forget(world)
-    faster = min(ENGINES, key=lambda name: statistics.median(seconds[name]))
-    told = ", ".join(f"{name} {statistics.median(seconds[name]):.2f} s" for name in ENGINES)
+    faster = min(ENGINES, key=lambda name: quantile(seconds[name], 0.5))
+    told = ", ".join(f"{name} {quantile(seconds[name], 0.5):.2f} s" for name in ENGINES)
     return Measure(
         "diffs",
         seconds["tidemark"],

@@ -1,6 +1,5 @@
 """What a stage's measurement is, how it is taken in turns with its reference, and how it is shown."""
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,8 @@ from typing import Any, Literal
 import orjson
 from rich.console import Console
 from rich.table import Table
+
+from pipeline.quantiles import quantile
 
 Better = Literal["higher", "lower"]
 
@@ -33,7 +34,7 @@ class Measure:
     @property
     def ratio(self) -> float:
         """The medians' ratio; it lies within the spread."""
-        return statistics.median(self.ours) / statistics.median(self.reference)
+        return quantile(self.ours, 0.5) / quantile(self.reference, 0.5)
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -52,8 +53,8 @@ class Measure:
         """One element of `build/bench.json`."""
         return {
             "stage": self.stage,
-            "ours": statistics.median(self.ours),
-            "reference": statistics.median(self.reference),
+            "ours": quantile(self.ours, 0.5),
+            "reference": quantile(self.reference, 0.5),
             "ratio": self.ratio,
             "goal": self.goal,
             "better": self.better,
@@ -95,8 +96,8 @@ def show(measures: Sequence[Measure], console: Console) -> None:
         table.add_row(
             one.stage,
             one.unit,
-            _number(statistics.median(one.ours)),
-            _number(statistics.median(one.reference)),
+            _number(quantile(one.ours, 0.5)),
+            _number(quantile(one.reference, 0.5)),
             _number(one.ratio),
             f"{_number(low)} … {_number(high)}",
             "" if one.goal is None else f"{sign} {one.goal:g}",

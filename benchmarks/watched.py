@@ -1,7 +1,6 @@
 """A run of the whole pipeline, watched: what the lake comes to hold, the memory of its processes, and what Dagster has
 noted of ticks and runs."""
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.layout import Lake
 from pipeline.quality.status import LakeReport, read_report
+from pipeline.quantiles import quantile
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.services.processes import Running
 from pipeline.settings import Settings
@@ -96,7 +96,7 @@ def ticks_of(root: Path) -> dict[str, Ticks]:
             took = [tick.end_timestamp - tick.timestamp for tick in ticks if tick.end_timestamp is not None]
             if took:
                 failed = sum(tick.status.value == "FAILURE" for tick in ticks)
-                median, longest = round(statistics.median(took), 2), round(max(took), 2)
+                median, longest = round(quantile(took, 0.5), 2), round(max(took), 2)
                 meanwhile = [
                     tick.end_timestamp - tick.timestamp
                     for tick in ticks

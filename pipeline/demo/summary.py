@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+
+from pipeline.quantiles import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Summary:
 
 def spread(seconds: Sequence[float]) -> tuple[float, float] | None:
     """The median and the largest, or None for none."""
-    return (round(median(seconds), 1), round(max(seconds), 1)) if seconds else None
+    return (round(quantile(seconds, 0.5), 1), round(max(seconds), 1)) if seconds else None
 
 
 def show(summary: Summary, examples: Sequence[object], console: Console) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from pipeline.clock import to_us
+from pipeline.quantiles import quantile
 from pipeline.replay.trace import NO_EVENT_TIME, Trace, late_in, watermarks_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Ints
@@ -56,10 +57,10 @@ class Replayed:
         """How many decisions had which reason, the most frequent first."""
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
-    def lag(self, quantile: float) -> timedelta | None:
-        """A quantile of the watermark's lag behind the tick, over the ticks that had a watermark; None without any."""
+    def lag(self, share: float) -> timedelta | None:
+        """The lag that this share of the ticks with a watermark does not exceed; None if none had one."""
         lags = [decision.lag.total_seconds() for decision in self.decisions if decision.lag is not None]
-        return timedelta(seconds=float(np.quantile(lags, quantile))) if lags else None
+        return timedelta(seconds=quantile(lags, share)) if lags else None
 
     def longest_hold(self) -> Hold | None:
         """The longest stretch of holds; its reason is the most frequent one in it."""

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Literal
 
 from pipeline.durations import format_duration
 from pipeline.tuning.disorder import Disorder
 from pipeline.tuning.phrases import percent, words
-from pipeline.tuning.stream_disorder import StreamDisorder
+from pipeline.tuning.stream_disorder import Side, StreamDisorder
 
 FEW_STREAMS = 0.1
 """Of all streams: more than so many are not a few to blame."""
@@ -17,8 +16,6 @@ MOST_STREAMS = 0.5
 
 NEARLY_ALL = 0.8
 """Of the messages that are slow or fast: so many must be of a few streams for these to be the ones to blame."""
-
-Side = Literal["slow", "fast"]
 
 
 def slow_sentence(disorder: Disorder) -> str | None:

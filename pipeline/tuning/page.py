@@ -6,10 +6,10 @@ from html import escape
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
 from pipeline.tuning import pictures
-from pipeline.tuning.blame import Side, beyond_band, fast_sentence, slow_sentence
+from pipeline.tuning.blame import beyond_band, fast_sentence, slow_sentence
 from pipeline.tuning.phrases import at_most, percent, stands, words
 from pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
-from pipeline.tuning.stream_disorder import StreamDisorder
+from pipeline.tuning.stream_disorder import Side, StreamDisorder
 from pipeline.tuning.style import STYLE
 from pipeline.tuning.sweep import Outcome, Recommendation
 

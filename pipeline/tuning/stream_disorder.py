@@ -1,25 +1,32 @@
-"""Disorder by stream: whose messages are out of order, and who is to blame for it."""
+"""Disorder by stream: whose messages are out of order, and which streams are to blame for it."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipeline.quantiles import quantile
 from pipeline.replay.trace import Batch
-from pipeline.tuning.tally import Tally
+from pipeline.tuning.tally import Tally, Totals
 from pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
-"""Every duration here is in steps of a tenth of a second, and right to within one."""
+"""Durations are counted in steps of a tenth of a second, and are right to within one."""
 
-SECOND_STEPS = 1_000_000 // STEP_US
+STEPS_IN_A_SECOND = 1_000_000 // STEP_US
+
+NO_STREAM = -1
+
+Side = Literal["slow", "fast"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamDisorder:
-    """One stream. `beyond_band` counts the messages with a disorder above the band, `slow_beyond_band` and
-    `fast_beyond_band` those that are to blame for more than the band themselves. `offset_seconds` is how much later
-    than the typical message its median one is published, below zero for a clock that runs fast."""
+    """One stream. `beyond_band` counts the messages with a disorder above the band; `slow_beyond_band` and
+    `fast_beyond_band` those that are themselves to blame for more than the band. `offset_seconds` is how much later
+    than the typical message its median one is published, negative for a clock that runs fast."""
 
     stream: str
     messages: int
@@ -35,11 +42,18 @@ class StreamDisorder:
     fast_max_seconds: float
     fast_beyond_band: int
 
+    def blame(self, side: Side) -> tuple[int, float, float]:
+        """How many messages are to blame for more than the band on this side; and for how many seconds 99 % of the
+        messages are, and the worst is."""
+        if side == "slow":
+            return self.slow_beyond_band, self.slow_p99_seconds, self.slow_max_seconds
+        return self.fast_beyond_band, self.fast_p99_seconds, self.fast_max_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of each message of a batch, in steps: its disorder; its blame, above zero if it is slow, below if it is fast;
-    and how far it is behind the typical message, below zero if ahead."""
+    """For each message of a batch, in steps: its disorder; its blame, positive if it is slow, negative if it is fast;
+    and how far it is behind the typical message, negative if it is ahead."""
 
     disorder: Ints
     blame: Ints
@@ -47,104 +61,96 @@ class Measured:
 
 
 class StreamTable:
-    """What the second pass keeps of each stream: sparse counts, and its extremes."""
+    """What the second pass keeps for each stream: sums and maxima, and the distribution in whole seconds."""
 
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
         self._codes: dict[str, int] = {}
+        self._totals = Totals(
+            ["stream"],
+            {
+                **dict.fromkeys(("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band"), "sum"),
+                **dict.fromkeys(("disorder_max", "slow_max", "fast_max"), "max"),
+            },
+        )
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
-        self._messages = np.zeros(0, dtype=np.int64)
-        self._beyond, self._slow_beyond, self._fast_beyond = (np.zeros(0, dtype=np.int64) for _ in range(3))
-        self._most, self._slowest, self._fastest = (np.zeros(0, dtype=np.int64) for _ in range(3))
-
-    @property
-    def names(self) -> list[str]:
-        """The streams, by their code."""
-        return list(self._codes)
 
     def add(self, batch: Batch, measured: Measured) -> None:
-        """Messages of known streams; others are passed over."""
-        if batch.streams is None:
-            return
-        own = np.array(
-            [self._codes.setdefault(name, len(self._codes)) for name in batch.streams.names] or [0], dtype=np.int64
+        """Add a batch; messages without a stream count under `NO_STREAM`."""
+        codes = self._codes_of(batch)
+        slow, fast = np.maximum(measured.blame, 0), np.maximum(-measured.blame, 0)
+        self._totals.add(
+            stream=codes,
+            messages=np.ones_like(codes),
+            beyond_band=self._beyond_band(measured.disorder),
+            slow_beyond_band=self._beyond_band(slow),
+            fast_beyond_band=self._beyond_band(fast),
+            disorder_max=measured.disorder,
+            slow_max=slow,
+            fast_max=fast,
         )
-        known = batch.streams.codes >= 0
-        codes = own[batch.streams.codes[known]]
-        disorder, blame, behind = measured.disorder[known], measured.blame[known], measured.behind[known]
-        self._grow(len(self._codes))
-        self._disorder.add(codes, _whole_seconds(disorder))
-        self._blame.add(codes, _whole_seconds(blame))
-        self._behind.add(codes, _whole_seconds(behind))
-        for counted, which in (
-            (self._messages, slice(None)),
-            (self._beyond, disorder * STEP_US > self._band_us),
-            (self._slow_beyond, blame * STEP_US > self._band_us),
-            (self._fast_beyond, -blame * STEP_US > self._band_us),
+        for tally, steps in (
+            (self._disorder, measured.disorder),
+            (self._blame, measured.blame),
+            (self._behind, measured.behind),
         ):
-            counted += np.bincount(codes[which], minlength=len(counted))
-        for most, of in ((self._most, disorder), (self._slowest, blame), (self._fastest, -blame)):
-            np.maximum.at(most, codes, of)
+            tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
-    @property
-    def seen(self) -> int:
-        """How many streams have a message; a name alone is none."""
-        return int(np.count_nonzero(self._messages))
+    def total(self, column: str) -> int:
+        """The sum over all messages, those without a stream included."""
+        return int(pc.sum(self._totals.rows()[column]).as_py())
 
-    def beyond_band(self) -> tuple[int, int]:
-        """How many streams have a message that is to blame for more than the band: slow ones, and fast ones."""
-        return int(np.count_nonzero(self._slow_beyond)), int(np.count_nonzero(self._fast_beyond))
+    def largest(self, column: str) -> float:
+        """The maximum over all messages, in seconds."""
+        return _seconds(pc.max(self._totals.rows()[column]).as_py())
 
-    def worst(self, count: int) -> tuple[tuple[StreamDisorder, ...], tuple[StreamDisorder, ...]]:
-        """The slowest and the fastest streams: by how many messages are to blame for more than the band, then by the
-        most that one is to blame for. A stream that is to blame for nothing is not among them."""
-        by_slowness = np.lexsort((-self._slowest, -self._slow_beyond))[:count]
-        by_fastness = np.lexsort((-self._fastest, -self._fast_beyond))[:count]
-        slow = [code for code in by_slowness.tolist() if self._slowest[code] > 0]
-        fast = [code for code in by_fastness.tolist() if self._fastest[code] > 0]
-        details = dict(self._details(sorted({*slow, *fast})))
-        return tuple(details[code] for code in slow), tuple(details[code] for code in fast)
+    def streams(self, column: str = "messages") -> int:
+        """How many streams have a message that counts in this column."""
+        return int(pc.sum(pc.greater(self._streams()[column], 0)).as_py() or 0)
 
-    def _details(self, codes: Sequence[int]) -> Iterator[tuple[int, StreamDisorder]]:
-        disorder_p50_seconds, disorder_p99_seconds = _by_code(self._disorder, 0.5), _by_code(self._disorder, 0.99)
-        slow_p99_seconds, fast_p99_seconds = _by_code(self._blame, 0.99), _by_code(self._blame, 0.01)
-        offset, names = _by_code(self._behind, 0.5), self.names
-        for code in codes:
-            yield (
-                code,
-                StreamDisorder(
-                    stream=names[code],
-                    messages=int(self._messages[code]),
-                    offset_seconds=float(offset[code]),
-                    disorder_p50_seconds=float(disorder_p50_seconds[code]),
-                    disorder_p99_seconds=float(disorder_p99_seconds[code]),
-                    disorder_max_seconds=_seconds(self._most[code]),
-                    beyond_band=int(self._beyond[code]),
-                    slow_p99_seconds=float(max(0, slow_p99_seconds[code])),
-                    slow_max_seconds=_seconds(self._slowest[code]),
-                    slow_beyond_band=int(self._slow_beyond[code]),
-                    fast_p99_seconds=float(max(0, -fast_p99_seconds[code])),
-                    fast_max_seconds=_seconds(self._fastest[code]),
-                    fast_beyond_band=int(self._fast_beyond[code]),
-                ),
-            )
+    def worst(self, side: Side, count: int) -> tuple[StreamDisorder, ...]:
+        """The slowest or the fastest streams: those with the most messages to blame for more than the band first, then
+        those with the worst message. A stream that is to blame for nothing is not among them."""
+        blamed = self._streams().filter(pc.field(f"{side}_max") > 0)
+        order = [(f"{side}_beyond_band", "descending"), (f"{side}_max", "descending"), ("stream", "ascending")]
+        names = list(self._codes)
+        rows = blamed.sort_by(order).slice(0, count).to_pylist()
+        return tuple(self._described(names[row["stream"]], row) for row in rows)
 
-    def _grow(self, size: int) -> None:
-        for name in ("_messages", "_beyond", "_slow_beyond", "_fast_beyond", "_most", "_slowest", "_fastest"):
-            column = getattr(self, name)
-            if len(column) < size:
-                setattr(self, name, np.concatenate([column, np.zeros(size - len(column), dtype=np.int64)]))
+    def _streams(self) -> pa.Table:
+        return self._totals.rows().filter(pc.field("stream") != NO_STREAM)
 
+    def _described(self, name: str, row: dict[str, Any]) -> StreamDisorder:
+        def at(tally: Tally, share: float) -> float:
+            values, counts = tally.of(row["stream"])
+            return float(quantile(values, share, counts))
 
-def _whole_seconds(steps: Ints) -> Ints:
-    """Rounded to the nearest, so that a stream's counts stay few."""
-    return (steps + SECOND_STEPS // 2) // SECOND_STEPS
+        return StreamDisorder(
+            stream=name,
+            messages=row["messages"],
+            offset_seconds=at(self._behind, 0.5),
+            disorder_p50_seconds=at(self._disorder, 0.5),
+            disorder_p99_seconds=at(self._disorder, 0.99),
+            disorder_max_seconds=_seconds(row["disorder_max"]),
+            beyond_band=row["beyond_band"],
+            slow_p99_seconds=max(0.0, at(self._blame, 0.99)),
+            slow_max_seconds=_seconds(row["slow_max"]),
+            slow_beyond_band=row["slow_beyond_band"],
+            fast_p99_seconds=max(0.0, -at(self._blame, 0.01)),
+            fast_max_seconds=_seconds(row["fast_max"]),
+            fast_beyond_band=row["fast_beyond_band"],
+        )
 
+    def _codes_of(self, batch: Batch) -> Ints:
+        """Each message's stream, by a number that holds for the whole trace."""
+        if batch.streams is None:
+            return np.full(len(batch), NO_STREAM, dtype=np.int64)
+        own = [self._codes.setdefault(name, len(self._codes)) for name in batch.streams.names]
+        return np.array([*own, NO_STREAM], dtype=np.int64)[batch.streams.codes]
 
-def _seconds(steps: Ints) -> float:
-    return float(steps) * STEP_US / 1e6
+    def _beyond_band(self, steps: Ints) -> Ints:
+        return (steps * STEP_US > self._band_us).astype(np.int64)
 
 
-def _by_code(tally: Tally, share: float) -> dict[int, int]:
-    codes, values = tally.quantiles(share)
-    return dict(zip(codes.tolist(), values.tolist(), strict=True))
+def _seconds(steps: int) -> float:
+    return steps * STEP_US / 1e6

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.clock import duration_us, to_us
+from pipeline.quantiles import quantile
 from pipeline.replay.replay import Tick
 from pipeline.replay.trace import NO_WATERMARK, Trace, watermarks_us
 from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
@@ -187,8 +188,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
     if not counted.any():
         return None, None
     lag = (tick_us - watermark_us)[counted] / duration_us(SECOND)
-    median, most = np.quantile(lag, [0.5, 0.99], method="inverted_cdf")
-    return float(median), float(most)
+    return quantile(lag, 0.5), quantile(lag, 0.99)
 
 
 def _enough(outcomes: dict[timedelta, Outcome], target: float) -> Outcome | None:

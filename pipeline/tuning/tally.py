@@ -1,73 +1,83 @@
-"""Counts of whole numbers by group, sparse: memory follows how many different ones there are, not how many come."""
+"""Figures added up by key, batch by batch: memory follows the number of different keys, not of rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from pipeline.watermark.histogram import Ints
 
-Floats = npt.NDArray[np.float64]
+FEWEST_ROWS_TO_MERGE = 100_000
+"""Batches wait until they have this many rows and at least as many as the table so far, so merging stays cheap."""
 
-VALUE_BITS = 33
-LARGEST = 1 << (VALUE_BITS - 1)
-GROUPS = 1 << (63 - VALUE_BITS)
-"""Values lie in `[-LARGEST, LARGEST)` and groups in `[-GROUPS, GROUPS)`, so that a pair is one int64."""
+
+class Totals:
+    """Rows of int64 columns, one for each key. `merge` says how each other column is combined: sum, min or max."""
+
+    def __init__(self, keys: Sequence[str], merge: Mapping[str, str]) -> None:
+        self._keys, self._merge = list(keys), merge
+        self._parts = [pa.table({name: pa.array([], pa.int64()) for name in (*keys, *merge)})]
+        self._waiting = 0
+
+    def add(self, **columns: Ints) -> None:
+        """Add rows: arrays of one length, by column."""
+        self._parts.append(self._grouped(pa.table(columns)))
+        self._waiting += len(self._parts[-1])
+        if self._waiting > max(FEWEST_ROWS_TO_MERGE, len(self._parts[0])):
+            self.rows()
+
+    def rows(self) -> pa.Table:
+        """One row for each key, in the order of the keys."""
+        if len(self._parts) > 1:
+            merged = self._grouped(pa.concat_tables(self._parts))
+            self._parts = [merged.sort_by([(key, "ascending") for key in self._keys]).combine_chunks()]
+            self._waiting = 0
+        return self._parts[0]
+
+    def _grouped(self, table: pa.Table) -> pa.Table:
+        grouped = table.group_by(self._keys, use_threads=False).aggregate(list(self._merge.items()))
+        return grouped.select([*self._keys, *(f"{name}_{how}" for name, how in self._merge.items())]).rename_columns(
+            [*self._keys, *self._merge]
+        )
 
 
 class Tally:
-    """Adds up `(group, value)` pairs. What is beyond what fits is counted as the nearest that does."""
+    """How often each value occurs in each group."""
 
     def __init__(self) -> None:
-        self._keys = np.empty(0, dtype=np.int64)
-        self._counts = np.empty(0, dtype=np.int64)
-        self._waiting: list[tuple[Ints, Ints]] = []
-        self._waiting_cells = 0
+        self._cells = Totals(["group", "value"], {"count": "sum"})
 
     def add(self, groups: Ints, values: Ints) -> None:
         """Count each pair of two arrays of one length."""
-        clipped = np.clip(values, -LARGEST, LARGEST - 1) + LARGEST
-        keys, counts = np.unique((np.clip(groups, -GROUPS, GROUPS - 1) << VALUE_BITS) | clipped, return_counts=True)
-        self._waiting.append((keys, counts.astype(np.int64)))
-        self._waiting_cells += len(keys)
-        if self._waiting_cells > max(100_000, len(self._keys)):
-            self._merge()
-
-    def cells(self) -> tuple[Ints, Ints, Ints]:
-        """Groups, values and counts, three arrays of one length, in order of group and value."""
-        self._merge()
-        return self._keys >> VALUE_BITS, (self._keys & ((1 << VALUE_BITS) - 1)) - LARGEST, self._counts
+        self._cells.add(group=groups, value=values, count=np.ones_like(values))
 
     def whole(self) -> tuple[Ints, Ints]:
         """Values and counts over all groups, in order of value."""
-        _, values, counts = self.cells()
-        present, place = np.unique(values, return_inverse=True)
-        summed = np.zeros(len(present), dtype=np.int64)
-        np.add.at(summed, place, counts)
-        return present, summed
+        whole = Totals(["value"], {"count": "sum"})
+        _, values, counts = self._columns()
+        whole.add(value=values, count=counts)
+        values, counts = columns_of(whole.rows(), "value", "count")
+        return values, counts
 
-    def quantiles(self, share: float) -> tuple[Ints, Ints]:
-        """Each group that occurs, and its quantile: the least value that `share` of its counts do not exceed."""
-        groups, values, counts = self.cells()
-        if not len(groups):
-            return groups, values
-        starts = np.flatnonzero(np.diff(groups, prepend=groups[0] - 1))
-        running = np.cumsum(counts)
-        before = np.concatenate([[0], running[starts[1:] - 1]])
-        totals = np.add.reduceat(counts, starts)
-        places = np.searchsorted(running, before + np.maximum(np.ceil(share * totals), 1))
-        return groups[starts], values[places]
+    def of(self, group: int) -> tuple[Ints, Ints]:
+        """One group's values and counts, in order of value."""
+        groups, values, counts = self._columns()
+        own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
+        return values[own], counts[own]
 
-    def _merge(self) -> None:
-        if not self._waiting:
-            return
-        keys = np.concatenate([self._keys, *(keys for keys, _ in self._waiting)])
-        counts = np.concatenate([self._counts, *(counts for _, counts in self._waiting)])
-        self._keys, place = np.unique(keys, return_inverse=True)
-        self._counts = np.zeros(len(self._keys), dtype=np.int64)
-        np.add.at(self._counts, place, counts)
-        self._waiting, self._waiting_cells = [], 0
+    def groups(self) -> Iterator[tuple[int, Ints, Ints]]:
+        """Each group that occurs, in order, with its values and counts."""
+        groups, values, counts = self._columns()
+        present, starts = np.unique(groups, return_index=True)
+        for group, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(groups)]), strict=True):
+            yield group, values[low:high], counts[low:high]
+
+    def _columns(self) -> tuple[Ints, Ints, Ints]:
+        groups, values, counts = columns_of(self._cells.rows(), "group", "value", "count")
+        return groups, values, counts
 
 
-def quantile_of(values: Ints, counts: Ints, share: float) -> int:
-    """The least value, of ordered ones, that `share` of the counts do not exceed. Assumption: there is one."""
-    running = np.cumsum(counts)
-    return int(values[np.searchsorted(running, max(1, np.ceil(share * running[-1])))])
+def columns_of(table: pa.Table, *names: str) -> tuple[Ints, ...]:
+    """Columns of a table as arrays."""
+    return tuple(table[name].to_numpy() for name in names)

@@ -1,4 +1,4 @@
-"""Sparse counts by group, against a plain dictionary."""
+"""Totals and counts by key, against a plain dictionary."""
 
 from collections import Counter
 
@@ -6,10 +6,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.tuning.tally import GROUPS, LARGEST, Tally, quantile_of
+from pipeline.tuning.tally import Tally, Totals
 from tests.watermark.builders import bounded, ints
 
 pairs = st.lists(st.tuples(st.integers(-3, 3), st.integers(-20, 20)), max_size=60)
+
+
+def counted(tally: Tally) -> list[tuple[int, int, int]]:
+    return [
+        (group, value, count)
+        for group, values, counts in tally.groups()
+        for value, count in zip(values.tolist(), counts.tolist(), strict=True)
+    ]
 
 
 @given(st.lists(pairs, max_size=4))
@@ -19,37 +27,35 @@ def test_pairs_are_counted_whatever_their_batches(batches: list[list[tuple[int, 
     for batch in batches:
         tally.add(ints(group for group, _ in batch), ints(value for _, value in batch))
     expected = Counter(pair for batch in batches for pair in batch)
-    groups, values, counts = tally.cells()
-    assert dict(zip(zip(groups.tolist(), values.tolist(), strict=True), counts.tolist(), strict=True)) == expected
-    assert sorted(zip(groups, values, strict=True)) == list(zip(groups, values, strict=True))
+    assert counted(tally) == [(*pair, count) for pair, count in sorted(expected.items())]
     values, counts = tally.whole()
-    assert dict(zip(values.tolist(), counts.tolist(), strict=True)) == Counter(
-        value for batch in batches for _, value in batch
-    )
+    whole = Counter(value for batch in batches for _, value in batch)
+    assert list(zip(values.tolist(), counts.tolist(), strict=True)) == sorted(whole.items())
+    for group in range(-4, 5):
+        values, counts = tally.of(group)
+        own = Counter(value for batch in batches for other, value in batch if other == group)
+        assert list(zip(values.tolist(), counts.tolist(), strict=True)) == sorted(own.items())
 
 
-@given(pairs, st.floats(0, 1))
+@given(st.lists(pairs, max_size=4))
 @bounded
-def test_a_groups_quantile_is_one_of_its_values_that_so_many_do_not_exceed(
-    batch: list[tuple[int, int]], share: float
-) -> None:
-    tally = Tally()
-    tally.add(ints(group for group, _ in batch), ints(value for _, value in batch))
-    groups, found = tally.quantiles(share)
-    assert groups.tolist() == sorted({group for group, _ in batch})
-    for group, quantile in zip(groups.tolist(), found.tolist(), strict=True):
-        own = sorted(value for other, value in batch if other == group)
-        assert quantile == own[max(1, int(np.ceil(share * len(own)))) - 1]
-        assert quantile == quantile_of(ints(own), ints([1] * len(own)), share)
+def test_totals_are_merged_column_by_column_whatever_their_batches(batches: list[list[tuple[int, int]]]) -> None:
+    totals = Totals(["key"], {"sum": "sum", "least": "min", "greatest": "max"})
+    for batch in batches:
+        keys, values = ints(key for key, _ in batch), ints(value for _, value in batch)
+        totals.add(key=keys, sum=values, least=values, greatest=values)
+    by_key: dict[int, list[int]] = {}
+    for key, value in (pair for batch in batches for pair in batch):
+        by_key.setdefault(key, []).append(value)
+    assert totals.rows().to_pylist() == [
+        {"key": key, "sum": sum(own), "least": min(own), "greatest": max(own)} for key, own in sorted(by_key.items())
+    ]
 
 
-def test_what_does_not_fit_is_counted_as_the_nearest_that_does() -> None:
+def test_values_of_any_size_are_counted_exactly() -> None:
     tally = Tally()
-    tally.add(ints([GROUPS * 5, -GROUPS * 5, 7]), ints([3, LARGEST * 8, -LARGEST * 8]))
-    groups, values, counts = tally.cells()
-    assert groups.tolist() == [-GROUPS, 7, GROUPS - 1]
-    assert values.tolist() == [LARGEST - 1, -LARGEST, 3]
-    assert counts.tolist() == [1, 1, 1]
+    tally.add(ints([1 << 61, -(1 << 61), 7]), ints([3, 1 << 61, -(1 << 61)]))
+    assert counted(tally) == [(-(1 << 61), 1 << 61, 1), (7, -(1 << 61), 1), (1 << 61, 3, 1)]
 
 
 def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
@@ -57,6 +63,6 @@ def test_many_batches_stay_as_few_cells_as_there_are_different_pairs() -> None:
     random = np.random.default_rng(1)
     for _ in range(40):
         tally.add(random.integers(0, 100, 10_000), random.integers(0, 100, 10_000))
-    groups, _, counts = tally.cells()
-    assert len(groups) <= 10_000
-    assert counts.sum() == 400_000
+    cells = counted(tally)
+    assert len(cells) <= 10_000
+    assert sum(count for _, _, count in cells) == 400_000
