@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
 from pipeline.lake.log import packing as log_packing
-from pipeline.lake.log.archive import LogArchive
+from pipeline.lake.log.archive import LogArchive, archive_name
 from pipeline.lake.log.history import decision_in_force, standing_before
 from pipeline.lake.log.packing import LogPacking, Packed
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
@@ -142,10 +142,10 @@ def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_rest
     log = log_on(objects)
     live = log.live_numbers()
     assert packed.entries == live[0] > len(before) / 2
-    assert packed.archives == len(LogArchive(objects).stretches()) > 1
+    assert packed.archives == len(LogArchive(objects).ranges()) > 1
     assert entries_of(objects) == before
     assert isinstance(log.entry(live[0]), Compacted)
-    assert all(isinstance(before[stretch.first], Compacted | Beginning) for stretch in LogArchive(objects).stretches())
+    assert all(isinstance(before[numbers[0]], Compacted | Beginning) for numbers in LogArchive(objects).ranges())
     assert log.catch_up() == folded
     newest = log.newest_decision()
     assert newest is not None
@@ -199,7 +199,7 @@ def test_a_packing_that_is_killed_at_any_write_loses_nothing_and_the_next_finish
         assert log_on(objects).catch_up() == folded
         LogPacking(objects).pack(at(400))
         assert contents_of(objects) == before
-        archived = [number for stretch in LogArchive(objects).stretches() for number in stretch.numbers]
+        archived = [number for numbers in LogArchive(objects).ranges() for number in numbers]
         assert not set(archived) & set(log_on(objects).live_numbers())
     assert kills > ENTRIES_AN_ARCHIVE
 
@@ -271,13 +271,13 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
 ) -> None:
     told(objects)
     LogPacking(objects).pack(at(END))
-    stretches = LogArchive(objects).stretches()
+    archives = LogArchive(objects).ranges()
     folded = log_on(objects).catch_up()
     dropped = LogPacking(objects).drop(at(100 + 20 * 12))
-    left = LogArchive(objects).stretches()
-    assert 0 < dropped.dropped_archives < len(stretches)
-    assert left == stretches[dropped.dropped_archives :]
-    assert dropped.dropped_entries == left[0].first
+    left = LogArchive(objects).ranges()
+    assert 0 < dropped.dropped_archives < len(archives)
+    assert left == archives[dropped.dropped_archives :]
+    assert dropped.dropped_entries == left[0][0]
     log = log_on(objects)
     assert log.catch_up() == folded
     state, ticks = recorded_ticks(log)
@@ -285,7 +285,7 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
     assert verdict.first_difference is None
     assert 0 < verdict.decisions < TICKS
     assert check_log(log, at(0)).is_whole
-    with pytest.raises(CorruptObject, match="is not kept any more"):
+    with pytest.raises(CorruptObject, match="keeps nothing before entry"):
         standing_before(log, 3)
 
 
@@ -317,15 +317,15 @@ def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> N
     objects = DiskObjects(tmp_path)
     told(objects)
     LogPacking(objects).pack(at(END))
-    stretch = LogArchive(objects).stretches()[0]
-    path = tmp_path / stretch.name
+    numbers = LogArchive(objects).ranges()[0]
+    path = tmp_path / archive_name(numbers)
     path.write_bytes(path.read_bytes()[:-50])
     log = log_on(objects)
-    with pytest.raises(CorruptObject, match=stretch.name):
-        log.entry(stretch.first)
+    with pytest.raises(CorruptObject, match=archive_name(numbers)):
+        log.entry(numbers[0])
     assert log.catch_up().number == max(log.numbers())
     with pytest.raises(LakeError, match="put back a copy of that"):
-        log.forget(stretch.first, "a disk broke")
+        log.forget(numbers[0], "a disk broke")
     assert not check_log(log, at(0)).is_whole
 
 
@@ -345,6 +345,6 @@ def test_an_hour_of_ticks_is_a_few_objects(tmp_path: Path, monkeypatch: pytest.M
     told(objects)
     singles = {number: len(objects.read(entry_name(number))) for number in log_on(objects).live_numbers()}
     LogPacking(objects).pack(at(END) + timedelta(hours=1))
-    (stretch,) = LogArchive(objects).stretches()
-    size = len(objects.read(stretch.name))
-    assert size < sum(singles[number] for number in stretch.numbers) / 2
+    (archived,) = LogArchive(objects).ranges()
+    size = len(objects.read(archive_name(archived)))
+    assert size < sum(singles[number] for number in archived) / 2

@@ -140,21 +140,21 @@ def append_once(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> Wat
     return log.catch_up()
 
 
-def move_without_an_archive(packing: LogPacking, entries: dict[int, bytes], *, dry_run: bool) -> None:
+def move_without_an_archive(packing: LogPacking, entries: dict[int, bytes]) -> None:
     """What is old is deleted, as if it were archived."""
     for number in sorted(entries):
         packing._objects.delete(entry_name(number))
 
 
-def move_deleting_first(packing: LogPacking, entries: dict[int, bytes], *, dry_run: bool) -> None:
+def move_deleting_first(packing: LogPacking, entries: dict[int, bytes]) -> None:
     for number in sorted(entries):
         packing._objects.delete(entry_name(number))
-    packing._archive.keep(entries)
+    packing._keep(entries)
 
 
-def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes], *, dry_run: bool) -> None:
+def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> None:
     """Who has read one of the oldest finds it, and nothing after it."""
-    packing._archive.keep(entries)
+    packing._keep(entries)
     for number in sorted(entries, reverse=True):
         packing._objects.delete(entry_name(number))
 
@@ -178,7 +178,7 @@ def oldest_decision(log: TrackingLog) -> DecisionRecord | None:
 
 def numbers_by_archives_first(log: TrackingLog) -> list[int]:
     """What moves to an archive meanwhile is in neither list."""
-    archived = [number for stretch in log._archive.stretches() for number in stretch.numbers]
+    archived = [number for numbers in log._archive.ranges() for number in numbers]
     return sorted({*archived, *log.live_numbers()})
 
 

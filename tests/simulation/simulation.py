@@ -14,7 +14,7 @@ from pipeline.clock import ManualClock, from_us, iso
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.log.archive import Stretch
+from pipeline.lake.log.archive import archived_numbers
 from pipeline.lake.log.tracking_log import FOLDER as LOG
 from pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
 from pipeline.ticks.budget import Budget
@@ -108,9 +108,9 @@ class Simulation:
         raise Broken(self.seed, number, what, "\n".join(map(_told, self._last)), fault)
 
     def _on_create(self, name: str, content: bytes) -> None:
-        stretch = Stretch.named(name)
-        if stretch is not None:
-            self.archived.update(stretch.numbers)
+        archived = archived_numbers(name)
+        if archived is not None:
+            self.archived.update(archived)
             return
         if not name.startswith(LOG):  # a note of how far the log has come
             return

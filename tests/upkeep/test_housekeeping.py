@@ -358,7 +358,7 @@ def test_the_log_is_packed_and_its_archives_dropped_by_age(tmp_path: Path) -> No
     house.clock.advance(MANY_DAYS)
     (dropped,) = of(house.tidy(), "retention", "tracking log")
     assert dropped.figures["archives"] == 1
-    assert not LogArchive(log._objects).stretches()
+    assert not LogArchive(log._objects).ranges()
     assert house.lake.tracking_log().catch_up() == log.catch_up()
 
 

@@ -1,28 +1,33 @@
-"""Moves old entries of the tracking log to archives, and drops archives that are older than the log is kept.
+"""Moves old entries of the tracking log to archives, and drops archives older than the log is kept.
 
-Whole stretches move, from the first entry up to a compacted one, which stays: a restart reads no further back than
-that, and every archive after the first begins with a compacted one, so that a replay can begin with any. May be killed
-anywhere, and run at the same time as trackers, readers, and itself.
+Entries move in whole stretches, from the first entry up to a compacted one, which stays. So a restart needs no archive,
+and every archive after the first begins with a compacted entry, where a replay can begin. Packing may be killed at any
+point, and may run beside trackers, readers and other packings.
 """
 
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.errors import CorruptObject
-from pipeline.lake.log.archive import LogArchive, Stretch
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.errors import CorruptObject, ObjectExists
+from pipeline.lake.log.archive import LogArchive, archive_name
 from pipeline.lake.log.codec import decode
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
-"""An archive is full with so many, and goes on to the next compacted one: some hundred kilobytes."""
+"""An archive with this many entries ends at the next compacted one. It is then some hundred kilobytes large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was moved or dropped, or would be: entries that went to archives, leftovers of an earlier time that were
-    deleted, and archives and the entries in them that were dropped."""
+    """What was moved or dropped, or would be. `leftovers` are entries that an archive held already and whose own
+    objects were still there; they were deleted."""
 
     entries: int = 0
     archives: int = 0
@@ -40,66 +45,82 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Move what was decided before a moment, as far as a compacted entry follows it that was made before it too.
+        """Move the entries that precede the last compacted entry made before a moment.
 
-        Guarantee: every entry can be read all the time, under its number. Raises CorruptObject for an entry that is
-        damaged or missing, which stays as it is, with all after it; LakeError.
+        Guarantee: every entry can be read under its number at all times. A damaged or missing entry, and all after it,
+        stay in place. Raises CorruptObject for it, and LakeError.
         """
-        stretches = self._archive.stretches()
+        archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
-        leftovers = [number for number in live if any(number in stretch.numbers for stretch in stretches)]
+        leftovers = [number for number in live if number in archived]
         if not dry_run:
             for number in leftovers:
-                self._archive.content(number)  # which it would not be without its archive
+                self._archive.content(number)  # raises if the archive is damaged: the leftover is then the only copy
                 self._objects.delete(entry_name(number))
         entries = archives = 0
+        for stretch in self._old_stretches([number for number in live if number not in archived], before):
+            entries, archives = entries + len(stretch), archives + 1
+            if not dry_run:
+                self._move(stretch)
+        return Packed(entries=entries, archives=archives, leftovers=len(leftovers))
+
+    def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
+        """Delete the archives whose last decision was made before a moment, the oldest first. Raises LakeError."""
+        dropped = 0, 0
+        for numbers in self._archive.ranges():
+            decided_at = self._decided_at(numbers)
+            if decided_at is None or decided_at >= before:
+                break
+            if not dry_run:
+                self._objects.delete(archive_name(numbers))
+            dropped = dropped[0] + 1, dropped[1] + len(numbers)
+        return Packed(dropped_archives=dropped[0], dropped_entries=dropped[1])
+
+    def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
+        """The entries of each new archive: a compacted entry made before the moment follows each of them."""
         whole: dict[int, bytes] = {}
         current: dict[int, bytes] = {}
-        left = [number for number in live if number not in set(leftovers)]
-        for number, expected in zip(left, range(left[0], left[-1] + 1) if left else (), strict=False):
+        for expected, number in enumerate(numbers, numbers[0] if numbers else 0):
             if number != expected:
                 raise CorruptObject(f"{self._objects.uri}/{entry_name(expected)} is missing from the tracking log")
-            content = self._log.content(number)  # which another housekeeper may be moving
+            content = self._log.content(number)  # from an archive if another packing has just moved it
             entry = decode(content, entry_name(number))
             if _is_from(entry, before):
                 break
             if isinstance(entry, Compacted):
-                whole.update(current)
-                current = {}
+                whole, current = whole | current, {}
                 if len(whole) >= ENTRIES:
-                    entries, archives = entries + len(whole), archives + 1
-                    self._move(whole, dry_run=dry_run)
+                    yield whole
                     whole = {}
             current[number] = content
         if whole:
-            entries, archives = entries + len(whole), archives + 1
-            self._move(whole, dry_run=dry_run)
-        return Packed(entries=entries, archives=archives, leftovers=len(leftovers))
+            yield whole
 
-    def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Delete the archives that end before a moment, the oldest first. Raises LakeError."""
-        dropped: list[Stretch] = []
-        for stretch in self._archive.stretches():
-            decided_at = self._decided_at(stretch)
-            if decided_at is None or decided_at >= before:
-                break
-            if not dry_run:
-                self._archive.drop(stretch)
-            dropped.append(stretch)
-        return Packed(dropped_archives=len(dropped), dropped_entries=sum(len(stretch.numbers) for stretch in dropped))
-
-    def _move(self, entries: dict[int, bytes], *, dry_run: bool) -> None:
-        if dry_run:
-            return
-        self._archive.keep(entries)
+    def _move(self, entries: dict[int, bytes]) -> None:
+        """Archive consecutive entries durably, then delete their own objects. Safe to repeat."""
+        self._keep(entries)
         for number in sorted(entries):
             self._objects.delete(entry_name(number))
 
-    def _decided_at(self, stretch: Stretch) -> datetime | None:
+    def _keep(self, entries: dict[int, bytes]) -> None:
+        numbers = range(min(entries), max(entries) + 1)
+        sink = io.BytesIO()
+        columns = {"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]}
+        pq.write_table(pa.table(columns), sink, compression="zstd")
+        try:
+            self._objects.create(archive_name(numbers), sink.getvalue())
+        except ObjectExists:
+            if self._archive.read(numbers) != entries:
+                raise CorruptObject(
+                    f"{self._objects.uri}/{archive_name(numbers)} holds other entries than the log; move it away, and "
+                    "`tidemark housekeep` makes it anew"
+                ) from None
+
+    def _decided_at(self, numbers: range) -> datetime | None:
         """When the last decision in an archive was made."""
-        for number in reversed(stretch.numbers):
+        for number in reversed(numbers):
             content = self._archive.content(number)
-            if content is None:  # dropped by another housekeeper meanwhile
+            if content is None:  # another housekeeper has just dropped it
                 return None
             entry = decode(content, entry_name(number))
             if isinstance(entry, DecisionRecord):
@@ -109,10 +130,7 @@ class LogPacking:
 
 def _is_from(entry: Entry, moment: datetime) -> bool:
     """Whether an entry is known to have been made at a moment or later."""
-    match entry:
-        case DecisionRecord():
-            return entry.decision.at >= moment
-        case Compacted():
-            return entry.state.decision is not None and entry.state.decision.at >= moment
-        case _:
-            return False
+    decision = entry.decision if isinstance(entry, DecisionRecord) else None
+    if isinstance(entry, Compacted):
+        decision = entry.state.decision
+    return decision is not None and decision.at >= moment

@@ -1,8 +1,8 @@
-"""One numbered, create-only log of histogram snapshots and decisions: what restart, replay and charts read.
+"""The tracking log: one numbered, create-only sequence of histogram snapshots and decisions.
 
-Who loses a number folds what took it, and takes the next one. So every decision was made with every entry before
-it in view, whoever wrote them, and the log has no gaps. Old entries move to archives, from the first on up to a
-compacted one: what is left is all that a restart needs.
+If another writer has taken a number, the log folds that entry and tries the next number. So every decision is made
+with all entries before it in view, whoever wrote them, and the log has no gaps. Old entries move to archives, from the
+first one up to a compacted one; the entries that are left are all that a restart needs.
 """
 
 import logging
@@ -22,15 +22,14 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "tracking/log/"
 SUFFIX = ".parquet"
-DIGITS = 12
 ATTEMPTS = 100
-"""Numbers that may be lost in a row; more means that something else than another tracker is writing here."""
+"""The most numbers in a row that other writers may take. A few trackers never take so many."""
 
 
 class TrackingLog:
-    """The log and its live fold. One object has one user at a time; any number of objects may share the log.
+    """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log.
 
-    `state` is a cache: `catch_up` brings it up to the log, from nothing if need be.
+    The fold is a cache: `catch_up` brings it up to date, from nothing if need be.
     """
 
     def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
@@ -43,10 +42,10 @@ class TrackingLog:
         self._standing: WatermarkState | None = None
 
     def catch_up(self) -> WatermarkState:
-        """Fold what others have written since, and return where the watermark stands.
+        """Fold the entries that others have written since, and return the state.
 
-        Raises CorruptObject for a damaged or missing entry; nothing may be pulled then, because what is pulled
-        could not be judged against all that is known.
+        Raises CorruptObject for a damaged or missing entry. The caller must not pull then: messages could not be
+        judged against all that is known.
         """
         state = self._restored() if self._standing is None else self._standing
         while True:
@@ -77,24 +76,24 @@ class TrackingLog:
         return None if note is None else note.watermark
 
     def begin(self, beginning: Beginning) -> WatermarkState:
-        """Write the first entry, unless another tracker already has. (Where that one was lost, a later one does.)"""
+        """Write the log's beginning, unless it has one."""
         return self._append(lambda state: beginning if state.complete_from is None else None)
 
     def append(self, entry: Entry) -> WatermarkState:
-        """Make an entry durable, under whatever number comes next."""
+        """Make an entry durable under the next free number."""
         return self._append(lambda _: entry)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> WatermarkState:
-        """Decide on everything that the log holds, and make the decision its next entry."""
+        """Write a decision on the fold of all entries. Calls `decide` again if another entry came first."""
         return self._append(decide)
 
     def compact_if_due(self) -> WatermarkState:
-        """Every so many entries, write one that holds all before it."""
+        """Write a compacted entry if `checkpoint_every` entries have followed the last one."""
         every = self._checkpoint_every
         return self._append(lambda state: Compacted(state) if state.number - state.checkpoint >= every else None)
 
     def newest_decision(self) -> DecisionRecord | None:
-        """The newest decision alone, without the histogram: cheap for whoever only asks where the watermark is."""
+        """The newest decision, without folding the log: it reads a listing and an entry or two."""
         for number in reversed(self.live_numbers()):
             entry = decode(self._live_content(number), entry_name(number))
             if isinstance(entry, DecisionRecord):
@@ -104,33 +103,30 @@ class TrackingLog:
         return None
 
     def entry(self, number: int) -> Entry:
-        """One entry, wherever it is by now. Raises ObjectMissing or CorruptObject."""
+        """One entry, archived or not. Raises ObjectMissing or CorruptObject."""
         return decode(self.content(number), entry_name(number))
 
     def content(self, number: int) -> bytes:
-        """One entry as it was written. Raises ObjectMissing or CorruptObject."""
+        """One entry's bytes as they were written. Raises ObjectMissing or CorruptObject."""
         return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
-        """The numbers of the entries that are there, archived ones too, in order."""
-        live = self.live_numbers()  # first: what moves to an archive meanwhile is seen there
-        archived = (number for stretch in self._archive.stretches() for number in stretch.numbers)
+        """The numbers of all entries, archived ones too, in order."""
+        live = self.live_numbers()  # first, so that an entry that moves meanwhile is found in its archive
+        archived = (number for numbers in self._archive.ranges() for number in numbers)
         return sorted({*archived, *live})
 
     def live_numbers(self) -> list[int]:
-        """The numbers of the entries that stand in the log itself, in order."""
-        return sorted(
-            int(name.removeprefix(FOLDER).removesuffix(SUFFIX))
-            for name in self._objects.names(FOLDER)
-            if name.removeprefix(FOLDER).removesuffix(SUFFIX).isdigit()
-        )
+        """The numbers of the entries that are not archived, in order."""
+        found = (name.removeprefix(FOLDER).removesuffix(SUFFIX) for name in self._objects.names(FOLDER))
+        return sorted(int(number) for number in found if number.isdigit())
 
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
-        """Put a note of the loss in the place of an entry that is beyond repair. Assumption: no tracker runs.
+        """Replace an entry that is beyond repair by a note of its loss. Assumption: no tracker runs.
 
-        The entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
-        have come from outside of the log: it does not go back below that. Raises LakeError for an entry that has moved
-        to an archive: no tracker needs it.
+        The entry may have been the newest decision. `watermark_at_least` is how far the watermark is known, from
+        outside the log, to have come; it does not go back below that. Raises LakeError for an archived entry, which no
+        tracker needs.
         """
         if self._archive.covers(number):
             raise LakeError(
@@ -155,7 +151,7 @@ class TrackingLog:
             except ObjectExists:
                 continue
             if self._archive.covers(number):
-                # Its number was free because others had long taken it, and it was archived since we looked.
+                # Another writer took the number, and its entry was archived, between our look and our write.
                 self._objects.delete(entry_name(number))
                 self._standing = None
                 continue
@@ -163,12 +159,12 @@ class TrackingLog:
             self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
-            f"{self._objects.uri}/{FOLDER} gave {ATTEMPTS} numbers in a row to other writers; stop the trackers that "
+            f"other writers took {ATTEMPTS} numbers in a row in {self._objects.uri}/{FOLDER}; stop the trackers that "
             "should not run against this lake"
         )
 
     def _live_content(self, number: int) -> bytes:
-        """One entry that was in the log a moment ago: it may have moved to an archive since."""
+        """The content of an entry that was listed outside the archives. It may have moved there since."""
         try:
             return self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -178,12 +174,12 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Whether the last entry that was folded has moved to an archive, and others after it.
+        """Whether the last folded entry has moved to an archive, so that newer entries exist.
 
-        Raises CorruptObject if it is lost: nothing may be appended to what is not there.
+        Raises CorruptObject if that entry is lost: nothing may be appended after it.
         """
         if number < 0:
-            return bool(self._archive.stretches())
+            return bool(self._archive.ranges())
         try:
             self._objects.read(entry_name(number))
         except ObjectMissing:
@@ -199,25 +195,35 @@ class TrackingLog:
         )
 
     def _restored(self) -> WatermarkState:
-        """The fold from the newest compacted entry (or the beginning) on, checked to have no gaps."""
+        """The fold from the newest compacted entry on, or from the first. Raises CorruptObject for a gap."""
         numbers = self.live_numbers()
-        if not numbers:
-            return WatermarkState()
-        entries: list[tuple[int, Entry]] = []
         present = set(numbers)
-        for number in range(numbers[-1], -1, -1):
+
+        def read(number: int) -> Entry:
             if number not in present:
                 raise self._gap(number)
-            entries.append((number, decode(self._live_content(number), entry_name(number))))
-            if isinstance(entries[-1][1], Compacted):
-                break
-        state = WatermarkState()
-        for number, entry in reversed(entries):
-            state = state.after(number, entry)
-        logger.info("restored the histogram from entries %d to %d", entries[-1][0], numbers[-1])
+            return decode(self._live_content(number), entry_name(number))
+
+        if not numbers:
+            return WatermarkState()
+        state = folded_up_to(numbers[-1], read)
+        logger.info("restored the histogram from entries %d to %d", state.checkpoint, state.number)
         return state
+
+
+def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
+    """The fold of all entries up to `last`: reads back to the newest compacted one, or to the first."""
+    entries: list[tuple[int, Entry]] = []
+    for number in range(last, -1, -1):
+        entries.append((number, read(number)))
+        if isinstance(entries[-1][1], Compacted):
+            break
+    state = WatermarkState()
+    for number, entry in reversed(entries):
+        state = state.after(number, entry)
+    return state
 
 
 def entry_name(number: int) -> str:
     """The object that holds an entry."""
-    return f"{FOLDER}{number:0{DIGITS}d}{SUFFIX}"
+    return f"{FOLDER}{number:012d}{SUFFIX}"
