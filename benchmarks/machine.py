@@ -25,7 +25,7 @@ from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from pipeline.services.emulator import choose_emulator
+from pipeline.services.emulator_choice import choose_emulator
 from pipeline.services.processes import Supervisor
 from pipeline.services.spark_server import spark_server, token_environment
 from pipeline.services.stack import start_emulator

@@ -10,7 +10,7 @@ from pathlib import Path
 from google.api_core import exceptions as api
 
 from pipeline.pubsub.connection import publisher_client
-from pipeline.services.emulator import choose_emulator
+from pipeline.services.emulator_choice import choose_emulator
 
 READY_WITHIN_SECONDS = 60
 STOPPED_WITHIN_SECONDS = 10

@@ -13,7 +13,7 @@ from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.server import served
 from pipeline.errors import InvalidSettings
-from pipeline.services.emulator import is_loopback
+from pipeline.services.emulator_choice import is_loopback
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 

@@ -170,7 +170,7 @@ class Supervisor:
 def listens(host: str, port: int) -> bool:
     """Whether anything accepts connections there."""
     try:
-        socket.create_connection((host, port), timeout=1).close()
+        socket.create_connection((host.strip("[]"), port), timeout=1).close()
     except OSError:
         return False
     return True

@@ -12,12 +12,11 @@ from pipeline.clock import Clock
 from pipeline.errors import InvalidSettings, ServiceFailed
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import ProvisionReport, provision
-from pipeline.services.emulator import choose_emulator
+from pipeline.services.emulator_choice import choose_emulator, is_loopback
 from pipeline.services.processes import ServiceSpec, Supervisor, listens
 from pipeline.services.spark_server import is_ours_to_start, spark_server, token_environment
 from pipeline.settings import Settings
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFINITIONS = "assets.definitions"
 
 
@@ -48,7 +47,7 @@ def dagster_environment(settings: Settings, config: Path, root: Path) -> dict[st
 def emulator_is_absent(settings: Settings) -> bool:
     """Whether the emulator is asked for, on this machine, and does not run."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
-    return host in LOOPBACK and not listens(host, int(port))
+    return is_loopback(host) and not listens(host, int(port))
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:

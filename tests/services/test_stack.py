@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.clock import SystemClock
 from pipeline.pubsub.connection import publisher_client
-from pipeline.services import emulator
+from pipeline.services import emulator_choice
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
 from pipeline.settings import PubSubSettings, Settings
@@ -58,7 +58,7 @@ def test_our_own_pubsub_is_started_where_it_is_wanted_and_that_is_said(started: 
 def test_on_a_machine_without_the_official_emulator_ours_is_started(
     started: Started, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(emulator, "SDK_PLACES", ())
+    monkeypatch.setattr(emulator_choice, "SDK_PLACES", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     settings = settings_for("auto")
     start_emulator(started.supervisor, settings)

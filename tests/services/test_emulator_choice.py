@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import InvalidSettings, ToolMissing
-from pipeline.services import emulator
-from pipeline.services.emulator import choose_emulator, emulator_command, find_emulator_jar, is_loopback
+from pipeline.services import emulator_choice
+from pipeline.services.emulator_choice import choose_emulator, find_emulator_jar, is_loopback
 from tests.spark.machine import bare, java_saying
 
 
 @pytest.fixture
 def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine with nothing on its path; its folder of programs."""
-    monkeypatch.setattr(emulator, "SDK_PLACES", ())
+    monkeypatch.setattr(emulator_choice, "SDK_PLACES", ())
     return bare(monkeypatch, tmp_path)
 
 
@@ -69,7 +69,7 @@ def test_our_own_is_taken_beside_the_official_one_where_it_is_wanted(bare_machin
     (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
     java_saying(bare_machine, "17.0.1")
     assert choose_emulator("local").name == "tidemark's own Pub/Sub"
-    assert emulator_command("127.0.0.1", 8085, "local")[1:4] == ["-m", "pipeline.cli", "pubsub"]
+    assert choose_emulator("local").command("127.0.0.1", 8085)[1:4] == ["-m", "pipeline.cli", "pubsub"]
 
 
 def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path) -> None:

@@ -1,4 +1,4 @@
-"""What stands in for Pub/Sub: the official emulator where it is on this machine, else tidemark's own."""
+"""Chooses the emulator that stands in for Pub/Sub: the official one where this machine has it, else tidemark's own."""
 
 import ipaddress
 import re
@@ -23,7 +23,7 @@ SDK_PLACES = (
     "/snap/google-cloud-cli/current",
     "~/google-cloud-sdk",
 )
-"""Where the Google Cloud SDK usually is, if no `gcloud` on the path says so."""
+"""Folders searched for the Google Cloud SDK, after that of the `gcloud` on the path."""
 
 JAR = "platform/pubsub-emulator/lib/cloud-pubsub-emulator-*-all.jar"
 HOW_TO_GET_IT = (
@@ -33,7 +33,7 @@ HOW_TO_GET_IT = (
 
 
 def find_emulator_jar() -> Path:
-    """The emulator's newest jar. Raises ToolMissing, which says how to get it."""
+    """Find the official emulator's newest jar. Raises ToolMissing, which says how to install it."""
     places = [Path(place).expanduser() for place in SDK_PLACES]
     if gcloud := shutil.which("gcloud"):
         places.insert(0, Path(gcloud).resolve().parents[1])
@@ -45,13 +45,13 @@ def find_emulator_jar() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Emulator:
-    """What stands in for the service: what it is, in words, and the program with its flags."""
+    """An emulator: its name for people, and the program with its flags."""
 
     name: str
     program: tuple[str, ...]
 
     def command(self, host: str, port: int) -> list[str]:
-        """What starts it. None has authentication: raises InvalidSettings for a host that is not loopback."""
+        """The command that starts it. Raises InvalidSettings for a host that is not loopback."""
         if not is_loopback(host):
             raise InvalidSettings(
                 f"pubsub.emulator_host = {host}:{port}: an emulator has no authentication, and is started on loopback "
@@ -61,9 +61,9 @@ class Emulator:
 
 
 def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
-    """The official one where it is on this machine with a Java that runs it, else tidemark's own; or as is wanted.
+    """By default the official emulator if this machine has it and a Java that runs it, else tidemark's own.
 
-    Raises ToolMissing where the official one is wanted and is not there.
+    Raises ToolMissing if the official one is wanted and cannot run.
     """
     own = (sys.executable, "-m", "pipeline.cli", "pubsub")
     if wanted == "local":
@@ -80,23 +80,18 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
     return Emulator("the official Pub/Sub emulator", official)
 
 
-def emulator_command(host: str, port: int, wanted: EmulatorKind = "auto") -> list[str]:
-    """What starts the chosen emulator. Raises ToolMissing and InvalidSettings."""
-    return choose_emulator(wanted).command(host, port)
-
-
 def heap_flags() -> list[str]:
-    """How much memory the official emulator's JVM gets: at most a quarter of the machine's, half of it for what is new.
+    """Memory flags of the official emulator's JVM: at most a quarter of the machine's, half of it for new objects.
 
-    While anything is outstanding, the emulator copies its set of undelivered messages at every pull: with JVM
-    defaults a backlog of 400,000 drains at a third of the speed.
+    The emulator copies its set of undelivered messages at every pull. With the JVM's defaults a backlog of 400,000
+    messages drains at a third of the speed.
     """
     heap_mb = min(6144, psutil.virtual_memory().total // 4 >> 20)
     return ["-XX:+UseSerialGC", "-XX:+UseTransparentHugePages", f"-Xmx{heap_mb}m", f"-Xmn{heap_mb // 2}m"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach the host."""
+    """Whether only this machine can reach the host."""
     if host == "localhost":
         return True
     try:
