@@ -1,6 +1,6 @@
 """Traffic made in memory, for what is measured without a Pub/Sub: sizes, memory, and a table to compute from."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
@@ -39,12 +39,12 @@ class MadeSubscription:
         made = [message for rows in self._next(max_messages) for message in self._messages(rows)]
         return PulledBatch(made, [message.message_id for message in made], sum(one.ByteSize() for one in made))
 
-    def leased(self, batch: PulledBatch) -> Any:  # noqa: ARG002 (the protocol's)
+    def leased(self, ack_ids: Sequence[str]) -> Any:  # noqa: ARG002 (the protocol's)
         """These leases do not run out."""
         return nullcontext()
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
-        return Acknowledged(len(batch))
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        return Acknowledged(len(ack_ids))
 
     def _next(self, wanted: int) -> Iterator[Rows]:
         while wanted > 0:

@@ -5,7 +5,7 @@ Acknowledging is the caller's last step: a batch is acknowledged only after it i
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Event, Thread
@@ -65,12 +65,12 @@ class Subscription(Protocol):
         """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog."""
         ...
 
-    def leased(self, batch: PulledBatch) -> Any:
-        """A context in which the batch's leases are kept from running out."""
+    def leased(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
+        """A context in which the leases of these messages are extended before they run out."""
         ...
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
-        """Tell Pub/Sub that the batch is durable."""
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        """Tell Pub/Sub that these messages are durable."""
         ...
 
 
@@ -129,7 +129,7 @@ class PubSubSubscription:
                 return PullResponse()._pb
 
     @contextmanager
-    def leased(self, batch: PulledBatch) -> Iterator[None]:
+    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
         """Extend the leases every third of the ack deadline for as long as the block runs.
 
         An extension that fails is logged and tried again: at worst the messages are delivered twice.
@@ -138,7 +138,7 @@ class PubSubSubscription:
 
         def keep() -> None:
             while not done.wait(self._ack_deadline.total_seconds() / 3):
-                self._extend(batch.ack_ids)
+                self._extend(ack_ids)
 
         keeper = Thread(target=keep, name=f"leases of {self._path}", daemon=True)
         keeper.start()
@@ -161,14 +161,14 @@ class PubSubSubscription:
             except api.GoogleAPICallError as error:
                 logger.warning("leases on %s were not extended, messages may come again: %s", self._path, error)
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         """Acknowledge in chunks. A chunk that fails is reported, and the others go on.
 
         Raises SubscriptionMissing and PermissionMissing, which trying again does not mend.
         """
         outcome = Acknowledged()
-        for start in range(0, len(batch.ack_ids), IDS_PER_CALL):
-            chunk = list(batch.ack_ids[start : start + IDS_PER_CALL])
+        for start in range(0, len(ack_ids), IDS_PER_CALL):
+            chunk = list(ack_ids[start : start + IDS_PER_CALL])
             with reported("acknowledge on", self._path, CONSUME):
                 try:
                     self._client.acknowledge(

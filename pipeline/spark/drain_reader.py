@@ -137,7 +137,7 @@ class _Opened:
             self._subscription(split),
             objects=self._objects,
             keeper=self._tables,
-            watermark=lambda: self._log.catch_up().watermark,
+            watermark=lambda: self._log.newest_watermark(),
             reader=self._reader,
             budget=budget,
             clock=self._clock,

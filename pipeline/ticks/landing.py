@@ -91,12 +91,12 @@ def land(
     at once. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
     """
     landed, tables = Landed(), Tables(heartbeats, quarantine)
-    log.catch_up()  # before anything is pulled: with a damaged log nothing could be judged, and all would come again
+    log.newest_watermark()  # before anything is pulled: with a damaged log nothing could be judged
     for batch in batches(subscription, budget, clock):
-        with subscription.leased(batch):
-            sorted_out = SortedOut.of(batch.messages, reader, log.catch_up().watermark, clock.now())
+        with subscription.leased(batch.ack_ids):
+            sorted_out = SortedOut.of(batch.messages, reader, log.newest_watermark(), clock.now())
             tables.keep(sorted_out)
-            acknowledged = subscription.acknowledge(batch)
+            acknowledged = subscription.acknowledge(batch.ack_ids)
         landed += sorted_out.report(acknowledged)
         del batch, sorted_out
     return landed

@@ -19,7 +19,7 @@ from pipeline.heartbeat import FieldKind, HeartbeatReader, RejectionReason
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
 from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
+from pipeline.pubsub.subscription import Acknowledged, Subscription
 from pipeline.ticks.budget import Budget, batches
 from pipeline.ticks.landing import Keeper, Landed, SortedOut
 
@@ -72,8 +72,7 @@ def land_named(
     ack_ids: list[str] = []
     with ExitStack() as leases:
         for batch in batches(subscription, budget, clock):
-            held = PulledBatch((), batch.ack_ids, 0)  # without the messages: memory holds one batch of them, not all
-            leases.enter_context(subscription.leased(held))
+            leases.enter_context(subscription.leased(batch.ack_ids))
             sorted_out = SortedOut.of(batch.messages, reader, watermark(), clock.now())
             pieces = keeper.keep(sorted_out)
             landing = replace(
@@ -89,7 +88,7 @@ def land_named(
         except ObjectExists:
             return _served_instead(landing, objects)
         _refuse(is_over, name)
-        acknowledged = subscription.acknowledge(PulledBatch((), ack_ids, 0))
+        acknowledged = subscription.acknowledge(ack_ids)
     return replace(landing, landed=replace(landing.landed, acknowledged=acknowledged))
 
 

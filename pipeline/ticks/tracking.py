@@ -42,19 +42,12 @@ class Persisted:
 class Tracked:
     """What a tracking tick did. `problems` are sentences about what will be tried again by itself."""
 
+    decision: Decision
     state: WatermarkState
     messages: int
     snapshots: int
     acknowledged: Acknowledged
     problems: tuple[str, ...]
-
-    @property
-    def decision(self) -> Decision:
-        """The tick's decision."""
-        decision = self.state.decision
-        if decision is None:
-            raise ValueError("a tick always decides")
-        return decision
 
 
 def track(
@@ -78,8 +71,9 @@ def track(
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
-    log.decide(lambda state: state.decide(base, tracking, policy, clock.now()))
+    decided = log.decide(lambda state: state.decide(base, tracking, policy, clock.now()))
     return Tracked(
+        decision=decided.decision,
         state=log.compact_if_due(),
         messages=persisted.messages,
         snapshots=persisted.snapshots,
@@ -107,9 +101,9 @@ def persist(
     """
     persisted = Persisted()
     for batch in batches(subscription, budget, clock):
-        with subscription.leased(batch):
+        with subscription.leased(batch.ack_ids):
             log.append(Snapshot(histogram_of(batch.messages, reader)))
-            persisted += Persisted(len(batch), 1, subscription.acknowledge(batch))
+            persisted += Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
         del batch
     return persisted
 

@@ -63,7 +63,7 @@ class Operator:
     def lose_one(self) -> None:
         """Publish a message that another consumer takes from base, and keeps."""
         self.straggler = self.world.topic.publish(self.now - 1)
-        self.elsewhere.enter_context(self.world.base.leased(self.world.base.pull(1, 1000, 1)))
+        self.elsewhere.enter_context(self.world.base.leased(self.world.base.pull(1, 1000, 1).ack_ids))
         self.world.wait(1)
 
     @property

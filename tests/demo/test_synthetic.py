@@ -197,7 +197,7 @@ def test_every_message_of_the_truth_is_on_the_topic_and_no_other(
     arrived: dict[str, Any] = {}
     while batch := subscription.pull(1_000, 1 << 30, 5):
         arrived |= {message.message_id: message for message in batch.messages}
-        subscription.acknowledge(batch)
+        subscription.acknowledge(batch.ack_ids)
     assert arrived.keys() == {row["message_id"] for row in truth}
     for row in truth:
         message = arrived[row["message_id"]]

@@ -120,7 +120,7 @@ def test_nothing_is_lost_while_everything_fails_now_and_then(house: House) -> No
         ids = [message.message_id for message in batch.messages]
         copies += len(set(ids) & durable)
         durable.update(ids)
-        failed += house.base.acknowledge(batch).failed
+        failed += house.base.acknowledge(batch.ack_ids).failed
         assert sent <= durable | house.outstanding()
         if durable == sent and not house.outstanding():
             break
@@ -175,13 +175,13 @@ def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the
     sent = send(house.publisher, house.settings, 5)
     batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(**{fault: 1.0})
-    outcome = house.base.acknowledge(batch)
+    outcome = house.base.acknowledge(batch.ack_ids)
     assert (outcome.count, outcome.failed) == (0, 5)
     house.model.faults = Faults()
     house.wait_for_leases()
     again = house.patient().pull(5, MUCH, 5)
     assert [message.message_id for message in again.messages] == sent
-    assert house.base.acknowledge(again).count == 5
+    assert house.base.acknowledge(again.ack_ids).count == 5
     assert not house.outstanding()
 
 
@@ -189,7 +189,7 @@ def test_an_acknowledgement_is_repeated_until_it_is_answered(house: House) -> No
     send(house.publisher, house.settings, 5)
     batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(unavailable=0.4, acknowledgement_answer_lost=0.4)
-    assert house.base.acknowledge(batch).count == 5
+    assert house.base.acknowledge(batch.ack_ids).count == 5
     assert not house.outstanding()
 
 
@@ -200,13 +200,13 @@ def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
     hasty = house.settings.model_copy(update={"ack_deadline": timedelta(milliseconds=600)})
     batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(throttled=1.0)
-    with subscription_of(house.subscriber, hasty, clock=house.clock).leased(batch):
+    with subscription_of(house.subscriber, hasty, clock=house.clock).leased(batch.ack_ids):
         house.wait_for_leases()
     assert "were not extended" in caplog.text
     house.model.faults = Faults()
     again = house.patient().pull(5, MUCH, 5)
     assert [message.message_id for message in again.messages] == sent
-    assert house.base.acknowledge(batch).count == 5
+    assert house.base.acknowledge(batch.ack_ids).count == 5
     assert not house.outstanding()
 
 

@@ -188,13 +188,12 @@ def test_who_loses_a_number_folds_what_took_it_and_decides_again(tmp_path: Path)
         other.append(Snapshot(published([(140, 60)])))
 
     store.before = take_the_number
-    state = log.decide(decide)
+    decision = log.decide(decide).decision
     assert [one.number for one in seen] == [4, 5]
     assert seen[1].histogram.messages == seen[0].histogram.messages + 1
-    assert state == other.catch_up()
+    assert log.catch_up() == other.catch_up()
     # What the other wrote happened long before, and is in this decision's evidence.
-    assert state.decision is not None
-    assert state.decision.candidate == at(60)
+    assert decision.candidate == at(60)
 
 
 def test_a_number_lost_to_another_beginning_is_not_begun_twice(tmp_path: Path) -> None:
@@ -236,7 +235,7 @@ def test_an_entry_whose_answer_was_lost_is_folded_before_it_is_written_again(tmp
     with pytest.raises(LakeUnreachable):
         log.append(snapshot(100))
     assert log.append(snapshot(100)).histogram.messages == 2  # counted twice, which changes no minimum
-    assert log.decide(deciding(120)).watermark == at(99)
+    assert log.decide(deciding(120)).decision.watermark == at(99)
     assert log.numbers() == [0, 1, 2, 3]
 
 
@@ -333,11 +332,9 @@ def test_after_forgetting_the_watermark_holds_until_base_has_passed_the_loss(set
     log.append(snapshot(210))
     log.decide(lambda s: s.decide(reading(220, 130, names=False), reading(220), Policy(), at(220)))
     held = log.decide(lambda s: s.decide(reading(240, 219, names=False), reading(240), Policy(), at(240)))
-    assert held.decision is not None
-    assert (held.decision.reason, held.watermark) == (Reason.HELD_INCOMPLETE, before)
+    assert (held.decision.reason, held.decision.watermark) == (Reason.HELD_INCOMPLETE, before)
     passed = log.decide(lambda s: s.decide(reading(260, 221, names=False), reading(260), Policy(), at(260)))
-    assert passed.decision is not None
-    assert (passed.decision.reason, passed.watermark) == (Reason.ADVANCED, at(209))
+    assert (passed.decision.reason, passed.decision.watermark) == (Reason.ADVANCED, at(209))
 
 
 def test_a_lost_beginning_is_begun_again(tmp_path: Path) -> None:
@@ -350,9 +347,8 @@ def test_a_lost_beginning_is_begun_again(tmp_path: Path) -> None:
     assert log.begin(Beginning(at(101))).complete_from == at(101)
     assert log.begin(Beginning(at(200))).complete_from == at(101)
     held = log.decide(lambda s: s.decide(reading(120, 110, names=False), reading(120), Policy(), at(120))).decision
-    assert held is not None
     assert (held.reason, held.complete_from) == (Reason.HELD_INCOMPLETE, at(120))
-    assert log.decide(deciding(121)).watermark == at(99)
+    assert log.decide(deciding(121)).decision.watermark == at(99)
 
 
 def test_a_lost_checkpoint_is_made_up_for_by_what_stands_before_it(tmp_path: Path) -> None:
@@ -385,12 +381,11 @@ def test_the_watermark_does_not_go_back_below_what_is_known_of_a_lost_decision(t
     assert again.catch_up().watermark == at(110)
     for second in (142, 150):
         held = again.decide(lambda s, now=second: s.decide(reading(now, 120), reading(now), Policy(), at(now)))
-        assert held.decision is not None
         assert (held.decision.reason, held.decision.watermark) == (Reason.HELD_INCOMPLETE, at(110))
     again.compact_if_due()
     assert TrackingLog(DiskObjects(tmp_path), checkpoint_every=2).catch_up() == again.catch_up()
     again.append(snapshot(170))
-    assert again.decide(deciding(190)).watermark == at(169)
+    assert again.decide(deciding(190)).decision.watermark == at(169)
 
 
 def test_the_floor_of_a_lost_first_decision_is_kept(tmp_path: Path) -> None:
@@ -400,7 +395,6 @@ def test_the_floor_of_a_lost_first_decision_is_kept(tmp_path: Path) -> None:
     log.append(Compacted(log.catch_up()))
     again = TrackingLog(DiskObjects(tmp_path), checkpoint_every=1000)
     held = again.decide(lambda s: s.decide(None, None, Policy(), at(120)))
-    assert held.decision is not None
     assert (held.decision.reason, held.decision.watermark) == (Reason.HELD_STALE_READING, at(60))
 
 

@@ -106,7 +106,7 @@ def test_each_subscription_has_its_own_reading(
     send(publisher, settings, 5)
     CLOCK.sleep(1.1)
     tracking = subscription_of(subscriber, settings, settings.tracking_path)
-    tracking.acknowledge(tracking.pull(10, 1 << 20, 5))
+    tracking.acknowledge(tracking.pull(10, 1 << 20, 5).ack_ids)
     assert backlog_of(subscriber, settings).read().names_a_message
     assert not backlog_of(subscriber, settings, settings.tracking_path).read().names_a_message
 

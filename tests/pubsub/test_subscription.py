@@ -37,7 +37,7 @@ def drained(subscription: PubSubSubscription) -> list[str]:
     """Pull and acknowledge until nothing comes; the ids, copies included."""
     ids: list[str] = []
     while batch := subscription.pull(1000, MUCH, 5):
-        assert subscription.acknowledge(batch).failed == 0
+        assert subscription.acknowledge(batch.ack_ids).failed == 0
         ids += ids_of(batch)
     return ids
 
@@ -97,7 +97,7 @@ def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is
 def test_an_empty_subscription_gives_an_empty_batch(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
     batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
     assert len(batch) == 0
-    assert subscription_of(subscriber, settings).acknowledge(batch).count == 0
+    assert subscription_of(subscriber, settings).acknowledge(batch.ack_ids).count == 0
 
 
 def test_a_message_has_the_same_id_on_both_subscriptions(
@@ -116,10 +116,10 @@ def test_leases_outlast_a_slow_write_and_what_is_not_leased_comes_again(
     forgotten = subscription_of(subscriber, settings, settings.tracking_path)
     batch = slow.pull(1_000, MUCH, 5)
     assert len(forgotten.pull(1_000, MUCH, 5)) == 50
-    with slow.leased(batch):
+    with slow.leased(batch.ack_ids):
         SystemClock().sleep(settings.ack_deadline.total_seconds() + 2)
         assert ids_of(slow.pull(1_000, MUCH, 5)) == []
-    assert slow.acknowledge(batch).count == 50
+    assert slow.acknowledge(batch.ack_ids).count == 50
     assert drained(slow) == []
     assert sorted(drained(forgotten)) == sorted(sent)
 
@@ -135,10 +135,10 @@ def test_an_extension_that_fails_is_logged_and_the_batch_is_acknowledged_all_the
     hasty = settings.model_copy(update={"ack_deadline": timedelta(milliseconds=300)})
     subscription = subscription_of(failing, hasty)
     batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
-    with caplog.at_level(logging.WARNING), subscription.leased(batch):
+    with caplog.at_level(logging.WARNING), subscription.leased(batch.ack_ids):
         SystemClock().sleep(0.5)
     assert "were not extended" in caplog.text
-    assert subscription.acknowledge(batch).count == 5
+    assert subscription.acknowledge(batch.ack_ids).count == 5
     assert drained(subscription_of(subscriber, settings)) == []
 
 
@@ -154,7 +154,7 @@ def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledg
     batch = subscription.pull(30, MUCH, 5)
     ack_ids = [*batch.ack_ids]
     ack_ids[10] = "bogus"
-    outcome = subscription.acknowledge(PulledBatch(batch.messages, ack_ids, batch.size_bytes))
+    outcome = subscription.acknowledge(ack_ids)
     assert (outcome.count, outcome.failed) == (20, 10)
     assert "bogus" in outcome.problems[0]
     subscriber.modify_ack_deadline(subscription=settings.base_path, ack_ids=batch.ack_ids, ack_deadline_seconds=0)
@@ -169,7 +169,7 @@ def test_an_acknowledgement_that_is_not_answered_is_counted_as_failed(
     send(publisher, settings, 5)
     batch = subscription_of(subscriber, settings).pull(5, MUCH, 5)
     away = Altered(subscriber, acknowledge=raising(api.ServiceUnavailable("away")))
-    outcome = subscription_of(away, settings).acknowledge(batch)
+    outcome = subscription_of(away, settings).acknowledge(batch.ack_ids)
     assert (outcome.count, outcome.failed, outcome.problems) == (0, 5, ("503 away",))
 
 
@@ -178,7 +178,7 @@ def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient,
     with pytest.raises(SubscriptionMissing, match="tidemark provision"):
         subscription.pull(10, MUCH, 5)
     with pytest.raises(SubscriptionMissing, match=fresh_pubsub.base_path):
-        subscription.acknowledge(PulledBatch([], ["some:1"], 0))
+        subscription.acknowledge(["some:1"])
 
 
 def test_a_missing_permission_is_named(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:

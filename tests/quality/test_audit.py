@@ -30,7 +30,7 @@ from tests.watermark.builders import at, bounded, seconds
 def _unsynced() -> Iterator[None]:
     """Nothing here is about a machine that loses its power."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.lake.tables.table.os.sync", lambda: None)
+        patch.setattr("pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
         yield
 
 

@@ -42,9 +42,7 @@ def record(log: TrackingLog, messages: Batch, policy: Policy, tick: float = 10) 
     for each in ticks_of(Held(messages), seconds(tick), policy.idle_timeout):
         for entry in each.entries:
             log.append(entry)
-        state = log.decide(deciding(each, policy))
-        assert state.decided is not None
-        decided.append(state.decided)
+        decided.append(log.decide(deciding(each, policy)))
         log.compact_if_due()
     return decided
 

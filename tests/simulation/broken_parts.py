@@ -11,7 +11,7 @@ from pipeline.lake.log import codec as log_codec
 from pipeline.lake.log import tracking_log
 from pipeline.lake.log.packing import LogPacking
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from pipeline.pubsub.subscription import Acknowledged
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.histogram import Histogram
@@ -33,11 +33,11 @@ class Early:
         self.path, self.pull = subscription.path, subscription.pull
 
     @contextmanager
-    def leased(self, batch: PulledBatch) -> Iterator[None]:
-        self._subscription.acknowledge(batch)
+    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
+        self._subscription.acknowledge(ack_ids)
         yield
 
-    def acknowledge(self, _batch: PulledBatch) -> Acknowledged:
+    def acknowledge(self, _ack_ids: Sequence[str]) -> Acknowledged:
         return Acknowledged()
 
 
@@ -47,18 +47,18 @@ class Late:
     def __init__(self, subscription: Any, backlog: Any) -> None:
         self._subscription, self._backlog = subscription, backlog
         self.path, self.pull, self.leased = subscription.path, subscription.pull, subscription.leased
-        self._pulled: list[PulledBatch] = []
+        self._pulled: list[str] = []
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
-        self._pulled.append(batch)
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        self._pulled += ack_ids
         return Acknowledged()
 
     def read(self) -> Reading:
         try:
             return self._backlog.read()  # type: ignore[no-any-return]
         finally:
-            for batch in self._pulled:
-                self._subscription.acknowledge(batch)
+            if self._pulled:
+                self._subscription.acknowledge(self._pulled)
 
 
 class Remembered:
@@ -95,21 +95,25 @@ def track_reading_before_pulling(subscription: Any, *, tracking_backlog: Any, ba
     return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
 
 
-def decide_on_what_is_known(log: TrackingLog, decide: Callable[[WatermarkState], DecisionRecord]) -> WatermarkState:
-    return log.append(decide(log._standing or log.catch_up()))
+def decide_on_what_is_known(log: TrackingLog, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
+    record = decide(log._standing or log.catch_up())
+    log.append(record)
+    return record
 
 
 class AsItWas:
     """A log at which a process looked once."""
 
     def __init__(self, log: TrackingLog) -> None:
-        self._standing = log._standing or log.catch_up()
+        seen, self._watermark = log._looked
+        if seen < 0:
+            self._watermark = log.newest_watermark()
 
-    def catch_up(self) -> WatermarkState:
-        return self._standing
+    def newest_watermark(self) -> datetime | None:
+        return self._watermark
 
 
-def land_without_catching_up(subscription: Any, *, log: Any, **others: Any) -> Any:
+def land_without_looking_again(subscription: Any, *, log: Any, **others: Any) -> Any:
     return land(subscription, log=AsItWas(log), **others)  # type: ignore[arg-type]
 
 

@@ -58,7 +58,7 @@ from tests.simulation.broken_parts import (
     decode_without_the_frontier,
     land_acknowledging_first,
     land_reporting_nothing_late,
-    land_without_catching_up,
+    land_without_looking_again,
     land_without_quarantine,
     move_deleting_first,
     move_from_the_newest_on,
@@ -142,7 +142,7 @@ _ALL = (
     Planted("T is read before what was persisted is acknowledged", 40, track=track_reading_before_acknowledging),
     Planted("T and B are read before anything is pulled", 40, track=track_reading_before_pulling),
     _patched("the log is not listed again", 20, two_trackers, f"{LOG}.TrackingLog.decide", decide_on_what_is_known),
-    Planted("late is judged by what was known before", 40, land=land_without_catching_up),
+    Planted("late is judged by what was known before", 40, land=land_without_looking_again),
     _patched("who loses a number loses its entry", 50, two_trackers, f"{LOG}.TrackingLog._append", append_once),
     _patched("a restart forgets the histogram", 10, anyway, f"{LOG}.TrackingLog._restored", restored_without_cells),
     _patched(

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
 from pipeline.lake.log import codec as log_codec
+from pipeline.lake.log import tracking_log
 from pipeline.watermark.state import Entry, WatermarkState
 
 Row = dict[str, Any]
@@ -29,7 +30,7 @@ class Outside(Protocol):
         ...
 
     def found_nothing_more(self) -> None:
-        """The worker has looked for an object that is not there."""
+        """The worker has looked for an object that is not there, or has listed the log."""
         ...
 
     def lake_fails(self, risk: float = 1.0) -> bool:
@@ -119,6 +120,8 @@ class WorkersObjects:
 
     def names(self, prefix: str) -> Iterator[str]:
         self._outside.step(f"list {prefix}")
+        if prefix == tracking_log.FOLDER:
+            self._outside.found_nothing_more()
         return iter(sorted(name for name in self._objects.contents if name.startswith(prefix)))
 
     def delete(self, name: str) -> None:

@@ -50,6 +50,7 @@ class WorkersSubscription:
         self._model = model
         self._name = name
         self._outside = outside
+        self._pulled: dict[str, Any] = {}
 
     @property
     def path(self) -> str:
@@ -67,6 +68,7 @@ class WorkersSubscription:
         except Transient as error:
             raise PubSubUnreachable(str(error)) from error
         messages = [each.message for each in delivered]
+        self._pulled |= {each.ack_id: each.message for each in delivered}
         self._outside.pulled()
         self._outside.step(f"pulled {len(delivered)} from {self._name}")
         return PulledBatch(
@@ -74,10 +76,10 @@ class WorkersSubscription:
         )
 
     @contextmanager
-    def leased(self, batch: PulledBatch) -> Iterator[None]:
+    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
         def extend() -> None:
             seconds = int(self._model.get_subscription(self._name).ack_deadline.total_seconds())
-            self._model.modify_ack_deadline(self._name, batch.ack_ids, seconds, self._outside.clock.now())
+            self._model.modify_ack_deadline(self._name, ack_ids, seconds, self._outside.clock.now())
 
         stop = self._outside.keep(extend)
         try:
@@ -85,14 +87,14 @@ class WorkersSubscription:
         finally:
             stop()
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
-        self._outside.step(f"acknowledge {len(batch)} on {self._name}")
-        self._outside.acknowledging(self._name, batch.messages)
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        self._outside.step(f"acknowledge {len(ack_ids)} on {self._name}")
+        self._outside.acknowledging(self._name, [self._pulled.pop(ack_id) for ack_id in ack_ids])
         try:
-            self._model.acknowledge(self._name, batch.ack_ids, self._outside.clock.now())
-            outcome = Acknowledged(count=len(batch))
+            self._model.acknowledge(self._name, ack_ids, self._outside.clock.now())
+            outcome = Acknowledged(count=len(ack_ids))
         except Transient as error:
-            outcome = Acknowledged(failed=len(batch), problems=(str(error),))
+            outcome = Acknowledged(failed=len(ack_ids), problems=(str(error),))
         self._outside.step(f"acknowledged on {self._name}")
         return outcome
 

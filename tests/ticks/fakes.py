@@ -188,8 +188,8 @@ class FakeSubscription:
         return number not in self._acknowledged or self._rng.random() < self._redelivered
 
     @contextmanager
-    def leased(self, batch: PulledBatch) -> Iterator[None]:
-        leases = [self._lease(ack_id) for ack_id in batch.ack_ids]
+    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
+        leases = [self._lease(ack_id) for ack_id in ack_ids]
         for lease in leases:
             lease.ends = None
         try:
@@ -202,12 +202,12 @@ class FakeSubscription:
         number, delivery = map(int, ack_id.split(":"))
         return next(lease for lease in self._leases[number] if lease.number == delivery)
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         self.steps.take(f"acknowledge {self.name}")
-        too_early = self._not_durable([self._topic.messages[int(ack_id.split(":")[0])] for ack_id in batch.ack_ids])
+        too_early = self._not_durable([self._topic.messages[int(ack_id.split(":")[0])] for ack_id in ack_ids])
         assert not too_early, f"acknowledged on {self.name}, and not durable: {too_early}"
         outcome = Acknowledged()
-        for ack_id in batch.ack_ids:
+        for ack_id in ack_ids:
             lease = self._lease(ack_id)
             if self.acknowledgements_that_fail:
                 self.acknowledgements_that_fail -= 1

@@ -1,5 +1,6 @@
 """How much one tick takes: what ends it first ends the pulling, and a batch in hand is always finished."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -35,11 +36,11 @@ class Endless:
         count = max_messages if self.sizes is None else min(self.sizes.pop(0), max_messages)
         return PulledBatch([None] * count, [""] * count, count * MESSAGE_BYTES)
 
-    def leased(self, batch: PulledBatch) -> Any:
-        raise AssertionError(f"the budget leases nothing, but {len(batch)} messages were to be")
+    def leased(self, ack_ids: Sequence[str]) -> Any:
+        raise AssertionError(f"the budget leases nothing, but {len(ack_ids)} messages were to be")
 
-    def acknowledge(self, batch: PulledBatch) -> Acknowledged:
-        raise AssertionError(f"the budget acknowledges nothing, but {len(batch)} messages were to be")
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        raise AssertionError(f"the budget acknowledges nothing, but {len(ack_ids)} messages were to be")
 
 
 def taken(budget: Budget, sizes: list[int] | None = None) -> tuple[list[int], Endless]:

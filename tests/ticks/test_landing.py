@@ -10,6 +10,7 @@ from pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, PubSubUnre
 from pipeline.heartbeat import RejectionReason
 from pipeline.lake.log.tracking_log import entry_name
 from pipeline.ticks.budget import Budget
+from pipeline.watermark.state import DecisionRecord
 from tests.ticks.fakes import World, to_written
 from tests.watermark.builders import at
 
@@ -159,7 +160,7 @@ def test_acknowledging_what_is_not_durable_would_be_seen(world: World) -> None:
     for subscription in (world.base, world.tracking):
         batch = subscription.pull(10, 1000, 1)
         with pytest.raises(AssertionError, match=r"not durable: \['m"):
-            subscription.acknowledge(batch)
+            subscription.acknowledge(batch.ack_ids)
         assert len(subscription.unacknowledged) == 2
 
 
@@ -209,7 +210,8 @@ def test_an_unreachable_pubsub_is_raised_and_what_was_landed_before_stays(world:
 def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
     publish(world, 3)
     world.track()
-    path = world.folder / entry_name(1)
+    path = world.folder / entry_name(2)
+    assert isinstance(world.log.entry(2), DecisionRecord)
     whole = path.read_bytes()
     path.write_bytes(b"")
     world.restart()
@@ -218,6 +220,30 @@ def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
     assert world.steps.taken == []
     path.write_bytes(whole)
     assert world.land().heartbeats == 3
+
+
+def test_once_the_log_has_lost_its_end_nothing_is_pulled(world: World) -> None:
+    publish(world, 3)
+    world.track()
+    world.land()
+    world.steps.taken.clear()
+    (world.folder / entry_name(2)).unlink()
+    with pytest.raises(CorruptObject, match="is missing from the tracking log"):
+        world.land()
+    assert world.steps.taken == []
+
+
+def test_only_the_entries_since_the_newest_decision_are_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        publish(world, 3)
+        world.track()
+    world.restart()
+    read, names = list[str](), world.objects.read
+    monkeypatch.setattr(world.objects, "read", lambda name: read.append(name) or names(name))
+    newest = max(world.log.live_numbers())
+    for _ in range(2):
+        world.land()
+    assert read == [entry_name(newest)]
 
 
 def test_acknowledgements_that_fail_are_told_and_their_messages_land_again(world: World) -> None:

@@ -40,6 +40,8 @@ class TrackingLog:
         self._checkpoint_every = checkpoint_every
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
+        self._looked: tuple[int, datetime | None] = -1, None
+        """The newest entry that `newest_watermark` has seen, and the watermark then."""
 
     def catch_up(self) -> WatermarkState:
         """Fold the entries that others have written since, and return the state.
@@ -83,9 +85,13 @@ class TrackingLog:
         """Make an entry durable under the next free number."""
         return self._append(lambda _: entry)
 
-    def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> WatermarkState:
-        """Write a decision on the fold of all entries. Calls `decide` again if another entry came first."""
-        return self._append(decide)
+    def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
+        """Write a decision on the fold of all entries, and return it. Calls `decide` again if another entry came
+        first."""
+        decided = self._append(decide).decided
+        if decided is None:
+            raise ValueError("a decision was appended, and the state has none")
+        return decided
 
     def compact_if_due(self) -> WatermarkState:
         """Write a compacted entry if `checkpoint_every` entries have followed the last one."""
@@ -101,6 +107,33 @@ class TrackingLog:
             if isinstance(entry, Compacted):
                 return entry.state.decided
         return None
+
+    def newest_watermark(self) -> datetime | None:
+        """The newest watermark alone, without the histogram; None before the first one.
+
+        One listing, and the entries since the newest decision or the previous call. Raises CorruptObject if one of
+        them is damaged or missing.
+        """
+        seen, watermark = self._looked
+        newest = max(self.live_numbers(), default=-1)
+        if newest < seen:
+            raise self._gap(seen)
+        found = [watermark]
+        for number in range(newest, seen, -1):
+            try:
+                entry = decode(self._live_content(number), entry_name(number))
+            except ObjectMissing:
+                raise self._gap(number) from None
+            if isinstance(entry, Lost):
+                found.append(entry.watermark_at_least)
+            if isinstance(entry, DecisionRecord):
+                found.append(entry.decision.watermark)
+                break
+            if isinstance(entry, Compacted):
+                found.append(entry.state.watermark)
+                break
+        self._looked = newest, max((moment for moment in found if moment is not None), default=None)
+        return self._looked[1]
 
     def entry(self, number: int) -> Entry:
         """One entry, archived or not. Raises ObjectMissing or CorruptObject."""
@@ -140,8 +173,14 @@ class TrackingLog:
         self._standing = None
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
+        """Write what `build` makes of the state under the next number; None writes nothing.
+
+        The state in memory is not brought up to date first: that the next number is free proves that it is current.
+        """
+        state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
-            state = self.catch_up() if self._is_compared else self.catch_up_to_append()
+            if state is None:
+                state = self.catch_up() if self._is_compared else self.catch_up_to_append()
             entry = build(state)
             if entry is None:
                 return state
@@ -149,11 +188,12 @@ class TrackingLog:
             try:
                 self._objects.create(entry_name(number), encode(entry, self._writer))
             except ObjectExists:
+                state = None
                 continue
             if self._archive.covers(number):
                 # Another writer took the number, and its entry was archived, between our look and our write.
                 self._objects.delete(entry_name(number))
-                self._standing = None
+                state = self._standing = None
                 continue
             self._standing = state.after(number, entry)
             self._witness.note(number, self._standing.watermark)

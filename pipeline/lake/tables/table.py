@@ -3,8 +3,7 @@
 A table that does not exist yet is an empty one; its first append creates it.
 """
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from deltalake.fs import DeltaStorageHandler
 
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+from pipeline.lake.tables.commit_sync import CommitSync
 
 APPEND_RETRIES = 50
 """Appends conflict with nothing but the table's creation and a change of its schema: the library tries again."""
@@ -53,6 +53,8 @@ class LakeTable:
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
         self._commit: tuple[int, int] | None = None
+        self._sync = None if "://" in uri else CommitSync(Path(uri))
+        """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone.
@@ -71,6 +73,8 @@ class LakeTable:
                 return None
             self._table, self._commit = table, self._commit_of(table)
             self.opened += 1
+            if self._sync is not None:
+                self._sync.opened_at(table.version())
             return table
 
     def _updated(self) -> DeltaTable | None:
@@ -149,9 +153,16 @@ class LakeTable:
             )
 
     def make_durable(self) -> None:
-        """Have a local disk write what the library left to its cache; a bucket is durable by itself."""
-        if "://" not in self.uri:
-            os.sync()
+        """Make every commit since the last call durable, with the files that it adds. Raises LakeFull, LakeError."""
+        if self._sync is not None:
+            with table_errors(self.uri):
+                self._sync.sync_commits()
+
+    def make_files_durable(self, paths: Iterable[str]) -> None:
+        """Make files durable before a commit names them, by their paths in the table. Raises LakeFull, LakeError."""
+        if self._sync is not None:
+            with table_errors(self.uri):
+                self._sync.sync_files(paths)
 
     def file_location(self, path: str) -> str:
         """Where a file of the table is, as Spark and Arrow name it."""

@@ -138,7 +138,7 @@ class WindowedTable:
         """
         with table_errors(self.table.uri):
             adds = self._added(run)
-        self.table.make_durable()
+        self.table.make_files_durable(add.path for added in adds.values() for add in added)
         ours = {key: {add.path for add in added} for key, added in adds.items()}
         lost_answer: LakeUnreachable | None = None
         for attempt in range(1, COMMIT_ATTEMPTS + 1):

@@ -1,0 +1,88 @@
+"""Making a Delta table on a local disk durable: the library leaves what it writes in the operating system's cache."""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count, takewhile
+from pathlib import Path
+from urllib.parse import unquote
+
+LOG_FOLDER = "_delta_log"
+
+RECENT_COMMITS = 20
+"""Commits before the one that was opened that are synced as well: their writers may have died before they did it."""
+
+THREADS = 8
+"""Files synced at the same time: a file system writes what several ask for together."""
+
+
+class CommitSync:
+    """Syncs the commits of one table, the files that these add, and the folders that hold them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = folder / LOG_FOLDER
+        self._through = -1
+        self._synced: set[Path] = set()
+
+    def opened_at(self, version: int) -> None:
+        """Take the commits of an opened table as durable, but for the most recent ones."""
+        self._through = max(version - RECENT_COMMITS, -1)
+        self._synced.clear()
+
+    def sync_files(self, paths: Iterable[str]) -> None:
+        """Make files durable before a commit names them. Raises OSError."""
+        files = {self._folder / path for path in paths}
+        self._sync(files)
+        self._synced |= files
+
+    def sync_commits(self) -> None:
+        """Make every commit since the last call durable, whoever wrote it. Raises OSError.
+
+        The commits of others are included because a table can be read only if no commit before its newest is missing.
+        """
+        versions = self._new_versions()
+        written = {file for version in versions for file in self._written_by(version)}
+        self._sync(written - self._synced)
+        self._synced.clear()
+        self._through = max(versions, default=self._through)
+
+    def _new_versions(self) -> list[int]:
+        versions = list(takewhile(lambda version: self._commit(version).exists(), count(self._through + 1)))
+        if versions:
+            return versions
+        # The next commit was cleaned up long ago, or the table was deleted and begun anew: look at what there is.
+        names = (name.removesuffix(".json") for name in os.listdir(self._log) if name.endswith(".json"))
+        return sorted(int(name) for name in names if name.isdigit())[-RECENT_COMMITS:]
+
+    def _commit(self, version: int) -> Path:
+        return self._log / f"{version:020d}.json"
+
+    def _written_by(self, version: int) -> Iterator[Path]:
+        """The commit, the files that it adds, and the checkpoint that the library may write after it."""
+        commit = self._commit(version)
+        yield commit
+        for line in commit.read_bytes().splitlines():
+            if add := json.loads(line).get("add"):
+                yield self._folder / unquote(add["path"])
+        checkpoint = self._log / f"{version:020d}.checkpoint.parquet"
+        if checkpoint.exists():
+            yield from (checkpoint, self._log / "_last_checkpoint")
+
+    def _sync(self, files: set[Path]) -> None:
+        """The files, and then the folders between them and the table's parent, which has the table's own name."""
+        folders = {folder for file in files for folder in file.parents if folder.is_relative_to(self._folder)}
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="fsync") as pool:
+            list(pool.map(_sync_one, sorted(files)))
+            list(pool.map(_sync_one, sorted(folders | {self._folder.parent})))
+
+
+def _sync_one(path: Path) -> None:
+    with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
