@@ -69,12 +69,9 @@ def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: Wo
     world.wait(100)
     publish(world, 5)
     world.track()
-    assert world.steps.taken[:4] == [
-        "read tracking",
-        f"create {entry_name(0)}",
-        f"created {entry_name(0)}",
-        "pull tracking",
-    ]
+    steps = world.steps.taken
+    assert steps[:3] == ["read tracking", f"create {entry_name(0)}", f"created {entry_name(0)}"]
+    assert next(step for step in steps[3:] if "log_witness" not in step) == "pull tracking"
     assert world.log.entry(0) == Beginning(at(101))  # the oldest message that tracking held then
     publish(world, 5)
     world.track()
