@@ -7,9 +7,9 @@ import dagster as dg
 
 from assets.observed import HEARTBEAT_DIFFS, HEARTBEATS
 from pipeline.clock import SystemClock, iso
+from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.audit import Audit, audit
 from pipeline.quality.late import Late
-from pipeline.quality.missed import Missed
 from pipeline.quality.status import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.settings_sections import NEVER
@@ -49,7 +49,7 @@ DESCRIPTIONS: Mapping[str, str] = {
 }
 
 
-def missed_result(missed: Missed, settings: Settings) -> dg.AssetCheckResult:
+def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """An error where nothing would mend it by itself, else a warning."""
     return dg.AssetCheckResult(
         asset_key=HEARTBEAT_DIFFS,

@@ -14,7 +14,6 @@ from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.quality.checked import CheckedStore
 from pipeline.quality.late import LateHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import LakeSettings
@@ -50,12 +49,8 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return _diffs(self._key(), user)
 
     def staleness(self, user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
-        """What landed after its window was computed, from what the last check left on."""
+        """The check of missed heartbeats, which goes on from the checkpoint that the lake keeps."""
         return _staleness(self._key(), user, windowing, lookback)
-
-    def checked(self, user: str) -> CheckedStore:
-        """Where a check of staleness is kept for the next."""
-        return _checked(self._key(), user)
 
     def late(self, user: str, windowing: Windowing) -> LateHeartbeats:
         """What first landed below the watermark."""
@@ -96,13 +91,8 @@ def _diffs(key: tuple[Any, ...], _user: str) -> HeartbeatDiffs:
 
 
 @lru_cache(maxsize=16)
-def _staleness(key: tuple[Any, ...], user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
-    return Staleness.of(_lake(key), windowing, lookback, _checked(key, user).newest())
-
-
-@lru_cache(maxsize=16)
-def _checked(key: tuple[Any, ...], _user: str) -> CheckedStore:
-    return CheckedStore(_lake(key).objects())
+def _staleness(key: tuple[Any, ...], _user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
+    return Staleness.restored(_lake(key), windowing, lookback)
 
 
 @lru_cache(maxsize=16)

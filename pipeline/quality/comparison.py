@@ -1,10 +1,10 @@
-"""What the windows of `heartbeat_diffs` hold against what has landed, told from the contents of the two tables alone.
+"""What the windows of `heartbeat_diffs` lack, told from the contents of the two tables alone.
 
-It reads both, hour by hour, and so serves where following their logs does not: commits or replaced files were removed.
+It reads both tables, hour by hour. It serves where the tables' logs do not say what landed when: commits or replaced
+files were removed.
 """
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -12,106 +12,94 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import duration_us, to_us
 from pipeline.errors import CorruptObject
 from pipeline.lake.tables.diffs import PARTITION as WINDOW
-from pipeline.lake.tables.heartbeats import HOUR_FORMAT
+from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
 from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from pipeline.lake.tables.table import MOMENT, table_errors
-from pipeline.quality.arrivals import ARRIVED, IDENTITY, READ, identified
-from pipeline.quality.missed import Reach
-from pipeline.watermark.histogram import Ints
+from pipeline.quality.affected import NOT_COMPUTED, AffectedWindows, microseconds
+from pipeline.quality.first_landings import LANDINGS, landings
 
 HOUR = timedelta(hours=1)
 HOURS_AT_ONCE = 6
-"""Of 10,000 streams, an hour of both tables takes some seconds."""
+"""Event hours in one step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
+
+HELD = pa.schema(
+    [
+        pa.field("stream_id", pa.string()),
+        pa.field("event_time", MOMENT),
+        pa.field("message_id", pa.string()),
+    ]
+)
+"""What a row of `heartbeat_diffs` says of the copy that it was made from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The heartbeats that their windows do not hold, as rows of ARRIVED; and the windows in whose lookback heartbeats
-    have landed whose own window was not compared, so that its rows do not say what was there to be read."""
+class Comparison:
+    """A comparison under way between one version of `heartbeats` and one of `heartbeat_diffs`.
 
-    lacking: pa.Table
-    untold: frozenset[str]
-
-
-def compared(
-    heartbeats: DeltaTable, diffs: DeltaTable, computed: Mapping[str, int], reach: Reach
-) -> Generator[int, None, Compared]:
-    """What has landed against the windows of `computed`, which has their starts in microseconds, by key. After every
-    few event hours it says how many are left.
-
-    A window holds a heartbeat if a row of it has the stream, the event time, and the message id of one of its copies.
-    Which version a heartbeat first landed with cannot be told: the newest is taken. One event hour is in memory at a
-    time. Raises LakeError.
+    `lacking` has the heartbeats found so far that their own window does not hold, as rows of LANDINGS. The version that
+    they first landed with is not known, so the compared version stands for it. `unknown` has the windows found so far
+    that may or may not have read what landed in their lookback. One event hour is in memory at a time.
     """
-    starts = np.array(sorted(computed.values()), dtype=np.int64)
-    keys = {start: key for key, start in computed.items()}
-    length_us = duration_us(reach.windowing.length)
-    wanted = np.unique(np.concatenate([starts - before_us for before_us in reach.starts(0)]))
-    found, untold = [ARRIVED.empty_table()], set[str]()
-    hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
-    for number, hour in enumerate(hours):
-        if number and number % HOURS_AT_ONCE == 0:
-            yield len(hours) - number
-        begins_us = to_us(datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC))
-        overlapping = wanted[(wanted > begins_us - length_us) & (wanted < begins_us + duration_us(HOUR))]
-        if not len(overlapping):
-            continue
-        landed = _landed(heartbeats, hour)
-        event_us = landed["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
-        own_us = reach.own_starts(event_us)
-        is_compared = np.isin(own_us, starts)
-        untold.update(keys[start] for start in _reached(event_us[~is_compared], reach) & keys.keys())
-        landed = landed.filter(pa.array(is_compared))
-        held = _held(diffs, [keys[start] for start in overlapping.tolist() if start in keys])
-        both = landed.join(held, ["stream_id", "event_time", "message_id"], use_threads=False)
-        of_each = both.group_by(list(IDENTITY), use_threads=False).aggregate([("is_held", "max")])
-        lacking = of_each.filter(pc.is_null(of_each["is_held_max"])).select(list(IDENTITY))
-        version = pa.array([heartbeats.version()] * lacking.num_rows, pa.int64())
-        missed = pa.array([False] * lacking.num_rows, pa.bool_())
-        found.append(lacking.append_column("version", version).append_column("missed", missed).cast(ARRIVED))
-    return Compared(pa.concat_tables(found), frozenset(untold))
+
+    def __init__(
+        self, tables: tuple[str, str], heartbeats: DeltaTable, diffs: DeltaTable, affected: AffectedWindows
+    ) -> None:
+        """`tables` are the ids of the two tables."""
+        self.tables = tables
+        self.heartbeats, self.diffs = heartbeats, diffs
+        self.lacking = LANDINGS.empty_table()
+        self.unknown: set[str] = set()
+        self._affected = affected
+        self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
+
+    def advance(self, versions: Mapping[str, int]) -> int:
+        """Compare the next few event hours, and return how many are left.
+
+        `versions` says what each window was computed from; windows that are not in it are not compared. Raises
+        LakeError; then the next call tries the same hour again.
+        """
+        for hour in self._hours[:HOURS_AT_ONCE]:
+            begins = datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)
+            if any(key in versions for key in self._affected.keys_between(begins, begins + HOUR)):
+                self._compare(hour, versions)
+            self._hours.remove(hour)
+        return len(self._hours)
+
+    def _compare(self, hour: str, versions: Mapping[str, int]) -> None:
+        landed = self._landed(hour)
+        ((own, _), *_) = self._affected.starts(microseconds(landed["event_time"]))
+        held = self._held([key for key in map(self._affected.key, np.unique(own).tolist()) if key in versions])
+        of_copies = landed.join(held, HELD.names, use_threads=False).group_by(list(IDENTITY), use_threads=False)
+        each = of_copies.aggregate([("is_held", "max")])
+        is_held = pc.fill_null(each["is_held_max"], False).combine_chunks().to_numpy(zero_copy_only=False)
+        ((own, _), *later) = self._affected.starts(microseconds(each["event_time"]))
+        own_version = self._affected.versions_of(own, versions)
+        is_lacking = ~is_held & (own_version != NOT_COMPUTED)
+        lacking = landings(each.filter(pa.array(is_lacking)).select(IDENTITY), self.heartbeats.version())
+        self.lacking = pa.concat_tables([self.lacking, lacking])
+        for starts, affects in later:
+            # A window has read for certain what another window holds that was computed from the same version or before.
+            may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
+            self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
+
+    def _landed(self, hour: str) -> pa.Table:
+        """Identity and message id of every row of an event hour."""
+        rows = _read(self.heartbeats, (EVENT_HOUR, "=", hour), IDENTITY_SOURCE)
+        return identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
+
+    def _held(self, windows: list[str]) -> pa.Table:
+        """The rows of these windows, each marked as held."""
+        rows = _read(self.diffs, (WINDOW, "in", windows), HELD.names).cast(HELD) if windows else HELD.empty_table()
+        return rows.append_column("is_held", pa.array([True] * rows.num_rows, pa.bool_()))
 
 
-def _reached(event_us: Ints, reach: Reach) -> set[int]:
-    """The starts of the windows that these event times matter to: of each window's, the last reaches furthest."""
-    own, rows = np.unique(reach.own_starts(event_us), return_inverse=True)
-    last = own.copy()
-    np.maximum.at(last, rows, event_us)
-    return {
-        start_us
-        for own_us, last_us in zip(own.tolist(), last.tolist(), strict=True)
-        for start_us in reach.starts(own_us)
-        if start_us - duration_us(reach.lookback) <= last_us
-    }
-
-
-def _landed(heartbeats: DeltaTable, hour: str) -> pa.Table:
-    """Identity and message id of every row of an event hour."""
-    rows = _read(heartbeats, (EVENT_HOUR, "=", hour), READ)
-    return identified(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
-
-
-def _held(diffs: DeltaTable, windows: list[str]) -> pa.Table:
-    rows = _read(diffs, (WINDOW, "in", windows), ("stream_id", "event_time", "message_id"))
-    return pa.table(
-        {
-            "stream_id": rows["stream_id"].cast(pa.string()),
-            "event_time": rows["event_time"].cast(MOMENT),
-            "message_id": rows["message_id"].cast(pa.string()),
-            "is_held": pa.array([True] * rows.num_rows, pa.bool_()),
-        }
-    )
-
-
-def _read(table: DeltaTable, partition: tuple[str, str, object], columns: tuple[str, ...]) -> pa.Table:
+def _read(table: DeltaTable, partition: tuple[str, str, object], columns: list[str] | tuple[str, ...]) -> pa.Table:
     with table_errors(table.table_uri):
         try:
             dataset = table.to_pyarrow_dataset(file_pruning_predicate=[partition])
             return dataset.to_table(columns=list(columns), use_threads=False)
         except FileNotFoundError as error:
             raise CorruptObject(
-                f"{table.table_uri} has lost a file of its newest version: {error}; put back a copy"
+                f"{table.table_uri} lost a file of version {table.version()}: {error}; put back a copy"
             ) from error

@@ -14,9 +14,8 @@ from deltalake import DeltaTable
 
 from pipeline.clock import duration_us, from_us
 from pipeline.lake.layout import HEARTBEATS, Lake
-from pipeline.lake.tables.heartbeats import HOUR_FORMAT, PARTITION
+from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
 from pipeline.lake.tables.table import LakeTable, table_errors
-from pipeline.quality.arrivals import IDENTITY, READ, identified
 from pipeline.windows import Windowing
 
 
@@ -93,11 +92,11 @@ class LateHeartbeats:
             return known
         with table_errors(self._heartbeats.uri):
             dataset = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-            late = dataset.to_table(columns=list(READ), filter=pc.field("late"), use_threads=False)
+            late = dataset.to_table(columns=list(IDENTITY_SOURCE), filter=pc.field("late"), use_threads=False)
             of_these_streams = ~pc.field("late") & pc.field("stream_id").isin(pc.unique(late["stream_id"]))
-            in_time = dataset.to_table(columns=list(READ), filter=of_these_streams, use_threads=False)
-        each = identified(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
-        each = each.join(identified(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
+            in_time = dataset.to_table(columns=list(IDENTITY_SOURCE), filter=of_these_streams, use_threads=False)
+        each = identities(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
+        each = each.join(identities(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
         event_us = each["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
         starts = pc.value_counts(pa.array(event_us - event_us % duration_us(self._windowing.length))).to_pylist()
         return _Hour(

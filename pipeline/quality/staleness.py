@@ -1,236 +1,265 @@
-"""Missed heartbeats: what landed after its window was computed, and the windows that are stale by it.
+"""Missed heartbeats and stale windows: what landed after a window was computed that is in its input.
 
-A window was computed from one version of `heartbeats`, which its run's manifest names. A heartbeat that *first* landed
-with a later version was not read: its own window missed it, and every computed window whose lookback reaches it is
-stale as well. Copies of what had landed before (same stream, event time, and publisher's id or else message id) bring
-nothing new, nor does compaction, whose commits say so.
+A run's manifest names the version of `heartbeats` that its windows were computed from. A heartbeat that *first* landed
+with a later version was not read: its own window missed it, and each computed window whose lookback reaches it is stale
+as well. Copies of earlier heartbeats bring nothing new, and neither does compaction.
 
-What is looked at are the two tables' own logs, from where the last check stopped. A file of new heartbeats is opened
-only if it may hold event times that a window was computed without.
+A check follows the log of `heartbeats` from its checkpoint on. It opens a file only if the file may hold event times
+that some window was computed without. One step of it reads a bounded stretch of commits and moves the checkpoint to the
+end of that stretch, so a long check is a sequence of short ones.
 """
 
 import logging
-from collections.abc import Generator, Mapping, Set
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import timedelta
-from typing import TypeAlias
+from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
-from pipeline.clock import duration_us, to_us
-from pipeline.errors import CorruptObject, ObjectMissing
+from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, Lake
-from pipeline.lake.tables.delta_log import READERS, DeltaLog
+from pipeline.lake.tables.delta_log import READERS, AddedFile, added_files
 from pipeline.lake.tables.diffs import HeartbeatDiffs
+from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from pipeline.lake.tables.table import LakeTable
-from pipeline.quality.arrivals import Arrivals, earliest
-from pipeline.quality.checked import Checked
-from pipeline.quality.comparison import compared
-from pipeline.quality.missed import Missed, Reach, StaleWindow, Unread, judged, with_later_copies
+from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, microseconds, missed_by
+from pipeline.quality.comparison import Comparison
+from pipeline.quality.first_landings import earliest, first_landings
+from pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
 from pipeline.windows import Windowing
 
 logger = logging.getLogger(__name__)
 
+COMMITS_AT_ONCE = 1000
+"""Commits that one step reads: on a bucket this takes some ten seconds, well within a sensor's tick."""
+
+FILES_AT_ONCE = 200
+"""Files of heartbeats that one step opens, beside what landed earlier in the same event hours."""
+
 MANIFESTS_AT_ONCE = 500
-"""Of runs, read before a long check says how many are left."""
+"""Manifests of runs that one step reads."""
 
-Look: TypeAlias = Generator[int, None, tuple[Checked, Missed]]
-"""A check that says now and then how much is left of what it is reading, and ends with what it found."""
-
-COMMITS_KEPT = 2000
-"""Of the newest versions, what they added is remembered: a run that has read one of them may still commit."""
+CUT = timedelta(milliseconds=1)
+"""The Delta library may have cut a file's greatest event time by this much."""
 
 
 class Staleness:
-    """Checks one lake, again and again; each check looks only at what has changed since. One user at a time.
+    """Checks one lake again and again; each check reads only what has changed since. One user at a time.
 
-    Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time.
-    Compaction disturbs nothing. If the log's commits or files since the last check (the first time: since the oldest
-    run whose windows stand) have been removed, the tables' contents are compared instead: what is missed is exact all
-    the same, and a window may be called stale that is not, never the other way round.
+    Assumptions: a heartbeat stays in the table as long as its window does, and copies share stream and event time. If
+    commits or files since the checkpoint were removed (without a checkpoint: since the oldest run whose windows stand),
+    the contents of the tables are compared instead. Then the missed heartbeats are exact all the same, and a window
+    that is not stale may be called stale, never the other way round.
     """
 
     def __init__(
-        self,
-        heartbeats: LakeTable,
-        diffs: HeartbeatDiffs,
-        windowing: Windowing,
-        lookback: timedelta,
-        checked: Checked | None = None,
+        self, heartbeats: LakeTable, diffs: HeartbeatDiffs, affected: AffectedWindows, store: CheckpointStore
     ) -> None:
-        """Go on from what an earlier check left, else from nothing."""
-        self.checked = checked
+        self.checkpoint: StalenessCheckpoint | None = None
         self._heartbeats = heartbeats
         self._diffs = diffs
-        self._reach = Reach(windowing, lookback)
-        self._heartbeats_log = DeltaLog(heartbeats, "event_time")
-        self._diffs_log = DeltaLog(diffs.table)
-        self._arrivals = Arrivals(heartbeats, self._heartbeats_log)
-        self._missed: Missed | None = None
-        self._under_way: tuple[tuple[str, str], tuple[int, int], Look] | None = None
-        self._computed: Mapping[str, int] = {}
-        self._computed_at = (0, -1)
+        self._affected = affected
+        self._store = store
+        self._missed = MissedHeartbeats()
+        self._comparison: Comparison | None = None
+        self._runs: tuple[tuple[str, int], Mapping[str, str]] = ("", -1), {}
+        self._version_of_run: dict[str, int | None] = {}
 
     @classmethod
-    def of(cls, lake: Lake, windowing: Windowing, lookback: timedelta, checked: Checked | None = None) -> "Staleness":
-        """The check of a lake, going on from what an earlier one left."""
-        return cls(lake.table(HEARTBEATS), lake.diffs(), windowing, lookback, checked)
+    def of(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
+        """A check of a lake that begins at the beginning."""
+        affected = AffectedWindows(windowing, lookback)
+        return cls(lake.table(HEARTBEATS), lake.diffs(), affected, CheckpointStore(lake.objects()))
 
-    def check(self) -> Missed:
+    @classmethod
+    def restored(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
+        """A check that goes on from the checkpoint that the lake keeps. Raises LakeUnreachable."""
+        staleness = cls.of(lake, windowing, lookback)
+        staleness.checkpoint = staleness._store.newest()
+        return staleness
+
+    def keep(self) -> None:
+        """Keep the checkpoint in the lake, for the next process. Raises LakeError."""
+        if self.checkpoint is not None:
+            self._store.keep(self.checkpoint)
+
+    def check(self) -> MissedHeartbeats:
         """What is missed and stale now. Raises LakeError."""
         missed = self.step()
-        while self._under_way is not None:
+        while missed.left:
             missed = self.step()
         return missed
 
-    def step(self) -> Missed:
-        """The same for who has little time: one stretch of a long check, which the next call goes on with. A check of
-        what a few minutes bring is done in one. Raises LakeError; the next call begins the check again, and has what
-        was read of the tables' logs by then."""
+    def step(self) -> MissedHeartbeats:
+        """One bounded step of a check; the next call goes on if anything is `left`. One step is enough for what a few
+        minutes bring. Raises LakeError; then the next call tries again."""
         # In this order: a window that is computed in between may have read more than this version, never less.
         heartbeats, diffs = self._heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
-            self._under_way = None
-            return Missed()
-        tables, now = (str(heartbeats.metadata().id), str(diffs.metadata().id)), (heartbeats.version(), diffs.version())
-        before = self._before(tables, now)
-        if self._under_way is None or self._under_way[0] != tables:
-            if self._missed is not None and (before.heartbeats_version, before.diffs_version) == now:
+            self._comparison = None
+            return MissedHeartbeats()
+        before = self._checkpoint_for(heartbeats, diffs)
+        now = heartbeats.version(), diffs.version()
+        if self._comparison is not None and self._comparison.tables != before.tables:
+            self._comparison = None
+        if self._comparison is None:
+            if (self._missed.heartbeats_version, self._missed.diffs_version) == now and before is self.checkpoint:
                 return self._missed
-            self._under_way = tables, now, self._look(before, *now)
-        _, as_of, look = self._under_way
+            try:
+                return self._follow(before, heartbeats, diffs)
+            except ObjectMissing as gone:
+                logger.info("the tables are compared as a whole, because %s", gone)
+                self._comparison = Comparison(
+                    before.tables, self._heartbeats.at(now[0]), self._diffs.table.at(now[1]), self._affected
+                )
         try:
-            left = next(look)
-        except StopIteration as end:
-            self.checked, self._missed = end.value
+            return self._compare(self._comparison, before, heartbeats.version())
         except CorruptObject:
-            self._under_way = None
-            if as_of == now:
+            compared = self._comparison.heartbeats.version(), self._comparison.diffs.version()
+            self._comparison = None
+            if compared == now:
                 raise
-            return self.step()  # what it was reading was replaced and removed meanwhile
-        except BaseException:
-            self._under_way = None
-            raise
-        else:
-            return replace(self._missed or Missed(), left=left)
-        self._under_way = None
+            return self.step()  # a file of the compared versions was replaced and removed meanwhile
+
+    def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
+        """The last checkpoint, unless it is of other tables: one may have been lost and begun again."""
+        tables, last = (str(heartbeats.metadata().id), str(diffs.metadata().id)), self.checkpoint
+        if last is None or last.tables != tables:
+            return StalenessCheckpoint(tables)
+        if last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version():
+            return StalenessCheckpoint(tables)
+        return last
+
+    def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
+        """One step along the log. Raises ObjectMissing if the log or the files do not go back far enough."""
+        earlier, runs = self._runs_before(before), self._runs_of(diffs)
+        changed = {key: run for key, run in runs.items() if earlier.get(key) != run}
+        versions, unknown, left = self._versions(changed)
+        if left:
+            return replace(self._missed, left=left)
+        # All that a window which stands as before lacks up to the checkpoint is known; of the others, nothing is.
+        read = {key: versions.get(key, before.heartbeats_version) for key in runs if key not in unknown}
+        unknown |= (before.unknown & runs.keys()) - changed.keys()
+        after = min(read.values(), default=heartbeats.version())
+        through = min(after + COMMITS_AT_ONCE, heartbeats.version())
+        unread = before.unread
+        if through > after:
+            end = self._affected.windowing.named(max(runs)).end
+            files = self._unread_files(added_files(self._heartbeats, after, through, "event_time"), read, end)
+            if len(files) > FILES_AT_ONCE:
+                through = files[FILES_AT_ONCE - 1].version
+                files = [file for file in files if file.version <= through]
+            if files:
+                unread = earliest([unread, first_landings(self._heartbeats, files, end)])
+        checkpoint = replace(
+            before,
+            heartbeats_version=through,
+            diffs_version=diffs.version(),
+            unread=unread,
+            unknown=frozenset(unknown),
+        )
+        reached = self._affected.keys_of(microseconds(unread["event_time"])) & runs.keys()
+        versions, unknown, left = self._versions({key: runs[key] for key in reached})
+        checkpoint = replace(checkpoint, unknown=checkpoint.unknown | unknown)
+        if left:
+            self.checkpoint = checkpoint
+            return replace(self._missed, left=left)
+        return self._judged(checkpoint, versions, heartbeats.version())
+
+    def _unread_files(self, files: list[AddedFile], read: Mapping[str, int], end: datetime) -> list[AddedFile]:
+        """The files that may hold heartbeats which a window has not read, and the later files that may hold copies of
+        these, which share their event hour. `read` has the version through which each window's input is checked."""
+        chosen = [
+            file
+            for file in files
+            if any(read.get(key, file.version) < file.version for key in self._affected.keys_between(*_range_of(file)))
+        ]
+        first, hours = min((file.version for file in chosen), default=0), {file.partition for file in chosen}
+        return [
+            file for file in files if file.version >= first and file.partition in hours and _range_of(file)[0] < end
+        ]
+
+    def _compare(
+        self, comparison: Comparison, before: StalenessCheckpoint, heartbeats_version: int
+    ) -> MissedHeartbeats:
+        """One step of a comparison of the tables' contents."""
+        versions, unknown, left = self._versions(self._runs_of(comparison.diffs))
+        left = left or comparison.advance(versions)
+        if left:
+            return replace(self._missed, left=left)
+        self._comparison = None
+        checkpoint = replace(
+            before,
+            heartbeats_version=comparison.heartbeats.version(),
+            diffs_version=comparison.diffs.version(),
+            unread=comparison.lacking,
+            unknown=frozenset(unknown | comparison.unknown),
+        )
+        return self._judged(checkpoint, versions, heartbeats_version)
+
+    def _judged(
+        self, checkpoint: StalenessCheckpoint, versions: Mapping[str, int], heartbeats_version: int
+    ) -> MissedHeartbeats:
+        """Judge what is unread, and move the checkpoint there."""
+        unread, missed = missed_by(checkpoint.unread, versions, self._affected)
+        self.checkpoint = replace(checkpoint, unread=unread, mended=checkpoint.mended + missed.mended)
+        stale = {found.window.key: found for found in missed.stale}
+        for key in checkpoint.unknown:
+            found = stale.get(key, StaleWindow(self._affected.windowing.named(key), 0, 0, None))
+            stale[key] = replace(found, computed_from=None)
+        self._missed = replace(
+            missed,
+            heartbeats_version=checkpoint.heartbeats_version,
+            diffs_version=checkpoint.diffs_version,
+            stale=sorted(stale.values()),
+            mended=self.checkpoint.mended,
+            left=heartbeats_version - checkpoint.heartbeats_version,
+        )
         return self._missed
 
-    def _look(self, before: Checked, heartbeats_version: int, diffs_version: int) -> Look:
-        """A check as of these versions."""
+    def _runs_before(self, before: StalenessCheckpoint) -> Mapping[str, str]:
+        """The run that each window stood from at the checkpoint; nothing if that version cannot be read any more."""
+        if before.diffs_version < 0:
+            return {}
+        if self._runs[0] == (before.tables[1], before.diffs_version):
+            return self._runs[1]
         try:
-            found = yield from self._after(before, heartbeats_version, diffs_version)
-        except ObjectMissing as gone:
-            logger.info("the tables are compared as a whole, because %s", gone)
-            found = yield from self._compared(before, heartbeats_version, diffs_version)
-        self._heartbeats_log.forget(heartbeats_version - COMMITS_KEPT)
-        self._diffs_log.forget(diffs_version)
-        return found
+            return self._runs_of(self._diffs.table.at(before.diffs_version))
+        except LakeUnreachable:
+            raise
+        except LakeError as gone:
+            logger.info("every window is checked anew, because its run at the last check is not known: %s", gone)
+            return {}
 
-    def _before(self, tables: tuple[str, str], now: tuple[int, int]) -> Checked:
-        """What the last check left, unless it was of other tables: one may have been lost, and begun again."""
-        last = self.checked
-        if last is not None and last.tables == tables and (last.heartbeats_version, last.diffs_version) <= now:
-            return last
-        return Checked(tables)
+    def _runs_of(self, diffs: DeltaTable) -> Mapping[str, str]:
+        """The run that each computed window stands from in a version of the diffs."""
+        version = str(diffs.metadata().id), diffs.version()
+        if self._runs[0] != version:
+            self._runs = version, self._diffs.runs(at=diffs)
+        return self._runs[1]
 
-    def _after(self, before: Checked, heartbeats_version: int, diffs_version: int) -> Look:
-        computed = self._computed_windows(diffs_version)
-        yield from self._diffs_log.read(before.diffs_version, diffs_version)
-        changed = computed.keys() & {
-            file.partition for file in self._diffs_log.added(before.diffs_version, diffs_version)
-        }
-        versions, unknown = yield from self._versions(changed)
-        # For windows that stand as they stood, what came after the last check; for the others, after what they read.
-        unread = versions if changed == computed.keys() else {**versions, "": before.heartbeats_version}
-        base = min(unread.values(), default=heartbeats_version)
-        end_us = max(computed.values(), default=0) + duration_us(self._reach.windowing.length)
-        yield from self._heartbeats_log.read(base, heartbeats_version)
-        files = [
-            file
-            for file in self._heartbeats_log.added(base, heartbeats_version)
-            if file.oldest is None or to_us(file.oldest) < end_us
-        ]
-        if files:
-            of_each = {start: versions.get(key, before.heartbeats_version) for key, start in computed.items()}
-            files = with_later_copies(files, Unread.of(self._reach, of_each))
-        arrived = before.arrived
-        if files:
-            first = yield from self._arrivals.first_in(files, end_us)
-            arrived = earliest(pa.concat_tables([arrived, first]))
-        reached, without_manifest = yield from self._versions(
-            (computed.keys() & self._reach.keys_reached_by(arrived)) - changed
-        )
-        unknown |= without_manifest | ((before.unknown & computed.keys()) - changed)
-        now = replace(before, heartbeats_version=heartbeats_version, diffs_version=diffs_version, arrived=arrived)
-        return self._judged(now, {**versions, **reached}, unknown)
-
-    def _compared(self, before: Checked, heartbeats_version: int, diffs_version: int) -> Look:
-        """The same from the tables' contents. A window is unknown if one in its lookback has read more than it has, or
-        stands from nobody knows what, or is not computed: what has landed there may have landed in between."""
-        computed = self._computed_windows(diffs_version)
-        diffs = self._diffs.table.at(diffs_version)
-        versions, unknown = yield from self._versions(computed.keys(), diffs)
-        found = yield from compared(
-            self._heartbeats.at(heartbeats_version),
-            diffs,
-            {key: computed[key] for key in versions},
-            self._reach,
-        )
-        unknown |= found.untold
-        for key, version in versions.items():
-            for later in map(self._reach.key, self._reach.starts(computed[key])):
-                if versions.get(later, version) < version:
-                    unknown.add(later)
-        now = replace(before, heartbeats_version=heartbeats_version, diffs_version=diffs_version, arrived=found.lacking)
-        return self._judged(now, versions, unknown)
-
-    def _judged(self, now: Checked, versions: Mapping[str, int], unknown: set[str]) -> tuple[Checked, Missed]:
-        arrived, mended, missed = judged(now.arrived, versions, self._reach)
-        now = replace(now, arrived=arrived, unknown=frozenset(unknown), mended=now.mended + mended)
-        stale = {found.window.key: found for found in missed.stale}
-        for key in unknown:
-            stale[key] = replace(
-                stale.get(key, StaleWindow(self._reach.windowing.named(key), 0, 0, None)), computed_from=None
-            )
-        return now, replace(
-            missed,
-            heartbeats_version=now.heartbeats_version,
-            diffs_version=now.diffs_version,
-            stale=sorted(stale.values()),
-            mended=now.mended,
-        )
-
-    def _computed_windows(self, diffs_version: int) -> Mapping[str, int]:
-        """The computed windows' starts by their keys."""
-        at = (self._diffs.table.opened, diffs_version)
-        if at != self._computed_at:
-            known, named = self._computed, self._reach.windowing.named
-            self._computed = {
-                key: known[key] if key in known else to_us(named(key).start) for key in self._diffs.computed()
-            }
-            self._computed_at = at
-        return self._computed
-
-    def _versions(
-        self, windows: Set[str], at: DeltaTable | None = None
-    ) -> Generator[int, None, tuple[dict[str, int], set[str]]]:
-        """The version that each of these windows was computed from, and those of which nobody knows any more."""
-        runs = self._diffs.runs(windows, at) if windows else {}
-        names, version_of = sorted(set(runs.values())), dict[str, int | None]()
-        for first in range(0, len(names), MANIFESTS_AT_ONCE):
-            if first:
-                yield len(names) - first
-            some = names[first : first + MANIFESTS_AT_ONCE]
+    def _versions(self, runs: Mapping[str, str]) -> tuple[dict[str, int], set[str], int]:
+        """The version that each of these windows was computed from, given its run; the windows of which nobody knows it
+        any more; and how many manifests are left to be read before that can be said."""
+        absent = sorted(set(runs.values()) - self._version_of_run.keys())
+        if absent:
+            some = absent[:MANIFESTS_AT_ONCE]
             with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
-                version_of |= zip(some, pool.map(self._version_of, some), strict=True)
-        known = {key: version for key, run in runs.items() if (version := version_of[run]) is not None}
-        return known, runs.keys() - known.keys()
+                self._version_of_run |= zip(some, pool.map(self._read_version, some), strict=True)
+        if len(absent) > MANIFESTS_AT_ONCE:
+            return {}, set(), len(absent) - MANIFESTS_AT_ONCE
+        known = {key: version for key, run in runs.items() if (version := self._version_of_run[run]) is not None}
+        return known, runs.keys() - known.keys(), 0
 
-    def _version_of(self, run: str) -> int | None:
+    def _read_version(self, run: str) -> int | None:
         try:
             return int(self._diffs.manifest(run)["heartbeats_version"])
         except (ObjectMissing, CorruptObject):
             return None
+
+
+def _range_of(file: AddedFile) -> tuple[datetime, datetime]:
+    """The range of event times that a file may hold: by its statistics, else by its event hour."""
+    hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
+    return file.oldest or hour, hour + HOUR if file.newest is None else file.newest + CUT

@@ -8,10 +8,9 @@ from pipeline.clock import from_us
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.table import data_files
+from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.audit import Audit, audit
-from pipeline.quality.checked import CheckedStore
 from pipeline.quality.late import Late, LateHeartbeats
-from pipeline.quality.missed import Missed
 from pipeline.quality.staleness import Staleness
 from pipeline.watermark.state import WatermarkState
 from pipeline.windows import Window, Windowing, due
@@ -61,7 +60,7 @@ class Losses:
     """What did not go as it should: late within a day, missed and not mended, lost outside of the pipeline within an
     hour."""
 
-    missed: Missed
+    missed: MissedHeartbeats
     late: Late
     lost: Audit
 
@@ -71,7 +70,7 @@ def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: date
     log = lake.tracking_log()
     newest = log.newest_decision()
     return Losses(
-        missed=Staleness.of(lake, windowing, lookback, CheckedStore(lake.objects()).newest()).check(),
+        missed=Staleness.restored(lake, windowing, lookback).check(),
         late=LateHeartbeats.of(lake, windowing).since(
             late_since(None if newest is None else newest.decision.watermark, now)
         ),

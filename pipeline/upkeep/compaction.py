@@ -12,7 +12,6 @@ from datetime import timedelta
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
-from pipeline.lake.tables.delta_log import DeltaLog
 from pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 from pipeline.upkeep.orphans import LOG_FOLDER
 
@@ -161,5 +160,5 @@ def _remember_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> Non
 
 def _commits(table: LakeTable) -> int:
     """How many commits the table's log has."""
-    found = DeltaLog(table).files().get_file_info(pafs.FileSelector(LOG_FOLDER))
+    found = table.file_system().get_file_info(pafs.FileSelector(LOG_FOLDER))
     return sum(info.base_name.endswith(".json") for info in found)

@@ -19,7 +19,6 @@ import pyarrow.fs as pafs
 from pipeline.clock import iso
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing
 from pipeline.lake.tables import heartbeats as landed
-from pipeline.lake.tables.delta_log import DeltaLog
 from pipeline.lake.tables.diffs import PARTITION, HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.table import MOMENT, DataFile, LakeTable, data_files
@@ -237,7 +236,7 @@ def _looked_at(
     """The damaged ones of a table's files, each with what is wrong."""
     if not files:
         return
-    place: pafs.FileSystem = DeltaLog(table).files()
+    place: pafs.FileSystem = table.file_system()
     tell(0, len(files))
     with ThreadPoolExecutor(READERS, thread_name_prefix="integrity") as pool:
         look = partial(damage_of, place, read_values=read_values)

@@ -16,7 +16,7 @@ import pyarrow.fs as pafs
 from deltalake.exceptions import TableNotFoundError
 
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.delta_log import READERS, DeltaLog
+from pipeline.lake.tables.delta_log import READERS
 from pipeline.lake.tables.table import LakeTable, table_errors
 from pipeline.lake.tables.windowed import RUNS_FOLDER
 
@@ -168,6 +168,6 @@ def _place_of(table: LakeTable) -> Place | None:
     """The table's folder; None where there is none."""
     with table_errors(table.uri):
         try:
-            return Place(DeltaLog(table).files(), table.uri)
+            return Place(table.file_system(), table.uri)
         except TableNotFoundError:
             return None

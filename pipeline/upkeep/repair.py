@@ -10,7 +10,6 @@ from pipeline.errors import CorruptObject
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
 from pipeline.lake.store.address import arrow_files, open_objects, table_uri
 from pipeline.lake.tables.windowed import MANIFESTS
-from pipeline.quality.checked import CheckedStore
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
 from pipeline.upkeep.integrity import Integrity, Progress, WindowChecker
@@ -128,9 +127,7 @@ class Surveyor:
             heartbeats=lake.heartbeats(),
             diffs=of_diffs,
             beside=[lake.table(STREAM_STATUS)],
-            staleness=Staleness.of(
-                lake, settings.windowing, settings.windows.lookback, CheckedStore(lake.objects()).newest()
-            ),
+            staleness=Staleness.restored(lake, settings.windowing, settings.windows.lookback),
             windowing=settings.windowing,
             lookback=settings.windows.lookback,
         )

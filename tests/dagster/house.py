@@ -52,7 +52,6 @@ def forget_caches() -> None:
         "_quarantine",
         "_diffs",
         "_staleness",
-        "_checked",
         "_late",
     ):
         getattr(lake_resource, cached).cache_clear()

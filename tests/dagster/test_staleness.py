@@ -11,7 +11,7 @@ from assets import staleness as staleness_module
 from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import ManualClock
-from pipeline.lake.tables import delta_log
+from pipeline.quality import staleness as quality_staleness
 from pipeline.settings import CheckSettings, LakeSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
@@ -182,13 +182,15 @@ def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, in
 def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
     history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_log, "COMMITS_AT_ONCE", 4)
+    monkeypatch.setattr(quality_staleness, "COMMITS_AT_ONCE", 4)
     history.land([Beat("b", 45)])
+    for number in range(9):
+        history.land([Beat("a", 640 + number)])
     ticking = ticking_on(history, instance)
     first, second = ticking.tick("staleness"), ticking.tick("staleness")
     assert keys(first) == ["heartbeats", "heartbeats"]  # nothing is said of what is missed before it is known
-    assert "7 commits, manifests, files or hours of the tables are still to be looked at" in (first.skip_message or "")
-    assert "3 commits, manifests" in (second.skip_message or "")
+    assert "6 commits, manifests or hours of the tables are left" in (first.skip_message or "")
+    assert "2 commits, manifests" in (second.skip_message or "")
     assert (second.asset_events, second.run_requests) == ([], [])
     assert asked(ticking) == (WINDOWS[0].key, WINDOWS[2].key)
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from pipeline.lake.layout import Lake
 from pipeline.lake.tables.diffs import DiffRun, Fence
-from pipeline.quality.missed import Missed
+from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.windows import Windowing
 from tests.lake.builders import Beat, columns_of, lake_in
@@ -94,6 +94,16 @@ class History:
     def staleness(self) -> Staleness:
         return Staleness.of(self.lake, WINDOWING, LOOKBACK)
 
+    def restored(self) -> Staleness:
+        """A new process's, which goes on from what the lake keeps."""
+        return Staleness.restored(self.lake, WINDOWING, LOOKBACK)
+
+    def after_restart(self, staleness: Staleness) -> Staleness:
+        """A new process's, which goes on from this one's checkpoint."""
+        anew = self.staleness()
+        anew.checkpoint = staleness.checkpoint
+        return anew
+
     def truth(self) -> "Truth":
         """By brute force: every heartbeat's first version, against every computed window."""
         first: dict[tuple[str, float, str], int] = {}
@@ -128,7 +138,7 @@ def identity(beat: Beat) -> str:
     return f"m{beat.message_id}" if beat.publisher_id is None else f"p{beat.publisher_id}"
 
 
-def found_in(missed: Missed) -> Truth:
+def found_in(missed: MissedHeartbeats) -> Truth:
     """A check's answer in the same shape."""
     stale = {one.window.key: (one.missed, one.missed_before) for one in missed.stale}
     return Truth(Counter(missed.by_window), Counter(missed.by_stream), stale)

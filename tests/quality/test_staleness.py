@@ -1,28 +1,27 @@
 """Missed heartbeats and stale windows: exact under random landings, computations, compactions and restarts."""
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ObjectMissing
-from pipeline.lake.tables import delta_log
 from pipeline.lake.tables.diffs import MANIFESTS
-from pipeline.quality import arrivals, comparison
+from pipeline.quality import comparison, first_landings
 from pipeline.quality import staleness as staleness_module
-from pipeline.quality.checked import FOLDER, Checked, CheckedStore
-from pipeline.quality.missed import Missed
-from pipeline.quality.staleness import Staleness
+from pipeline.quality.affected import MissedHeartbeats
+from pipeline.quality.staleness_checkpoint import FOLDER, StalenessCheckpoint
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, lake_of
 from tests.quality.staleness_history import (
-    LOOKBACK,
-    WINDOWING,
     WINDOWS,
     History,
     UnderWay,
@@ -30,7 +29,7 @@ from tests.quality.staleness_history import (
     found_in,
     new_history,
 )
-from tests.watermark.builders import bounded
+from tests.watermark.builders import at, bounded
 
 SYNC_IS_SLOW = "pipeline.lake.tables.commit_sync.CommitSync._sync"
 
@@ -99,7 +98,7 @@ def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tup
                 case "compact":
                     history.compact()
                 case "restart":
-                    staleness = Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked)
+                    staleness = history.after_restart(staleness)
                 case "vacuum" if not under_way:  # once all is checked, what compaction replaced may go
                     staleness.check()
                     history.compact()
@@ -117,9 +116,9 @@ def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tup
 @pytest.fixture
 def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a check is as short as it can be."""
-    monkeypatch.setattr(delta_log, "COMMITS_AT_ONCE", 1)
+    monkeypatch.setattr(staleness_module, "COMMITS_AT_ONCE", 1)
     monkeypatch.setattr(staleness_module, "MANIFESTS_AT_ONCE", 1)
-    monkeypatch.setattr(arrivals, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(staleness_module, "FILES_AT_ONCE", 1)
     monkeypatch.setattr(comparison, "HOURS_AT_ONCE", 1)
 
 
@@ -159,12 +158,12 @@ def test_a_long_check_says_how_much_is_left_and_goes_on_where_it_was(history: Hi
     if is_cut:
         history.compact()
         history.vacuum()
-    staleness, said = history.staleness(), list[Missed]()
+    staleness, said = history.staleness(), list[MissedHeartbeats]()
     while not said or said[-1].left:
         said.append(staleness.step())
     assert [missed.total for missed in said] == [0] * (len(said) - 1) + [1]
-    assert len(said) > 12
-    assert [missed.left for missed in said[:5]] == [6, 5, 4, 3, 2]
+    assert len(said) > 10
+    assert [missed.left for missed in said[:5]] == [5, 4, 3, 2, 1]  # manifests, then commits or hours
     assert found_in(said[-1]).stale.keys() >= history.truth().stale.keys()
     assert history.staleness().check() == said[-1]
     assert staleness.step() is said[-1]
@@ -266,13 +265,21 @@ def test_while_nothing_lands_late_no_file_of_heartbeats_is_opened(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a file was opened")
 
-    monkeypatch.setattr(arrivals.pq, "read_table", refuse)
+    monkeypatch.setattr(first_landings.pq, "read_table", refuse)
     for number in range(3):
         history.land([Beat("a", 100 + number)])
         assert staleness.check().total == 0
     history.land([Beat("a", 20)])
     with pytest.raises(AssertionError, match="a file was opened"):
         staleness.check()
+
+
+def follow_from_the_beginning(history: History) -> None:
+    """The check that reads the log, without the comparison that takes its place."""
+    heartbeats, diffs = history.lake.heartbeats().pinned(), history.lake.diffs().table.current()
+    assert heartbeats is not None
+    assert diffs is not None
+    history.staleness()._follow(StalenessCheckpoint(("", "")), heartbeats, diffs)
 
 
 def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same(history: History) -> None:
@@ -282,7 +289,7 @@ def test_after_the_log_and_the_replaced_files_are_gone_the_contents_say_the_same
     history.compact()
     history.vacuum()
     with pytest.raises(ObjectMissing):
-        list(history.staleness()._after(Checked(("", "")), 2, 1))
+        follow_from_the_beginning(history)
     missed = history.staleness().check()
     assert found_in(missed) == history.truth()
     assert missed.total == 1
@@ -337,9 +344,7 @@ def test_a_window_whose_manifest_is_gone_is_stale_until_it_is_computed_again(his
     (stale,) = staleness.check().stale
     assert (stale.window, stale.computed_from) == (WINDOWS[0], None)
     assert "nobody can say any more" in stale.sentence
-    assert [one.window for one in Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check().stale] == [
-        WINDOWS[0]
-    ]
+    assert [one.window for one in history.after_restart(staleness).check().stale] == [WINDOWS[0]]
     history.compute(0, 0)
     assert list(staleness.check().stale) == []
 
@@ -353,10 +358,10 @@ def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_begi
     assert staleness.check().total == 1
     shutil.rmtree(history.folder / "lake" / "heartbeat_diffs")
     history.computed.clear()
-    assert Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check() == Missed()
+    assert history.after_restart(staleness).check() == MissedHeartbeats()
     history.compute(0, 0)
     history.land([Beat("a", 30)])
-    assert found_in(Staleness.of(history.lake, WINDOWING, LOOKBACK, staleness.checked).check()) == history.truth()
+    assert found_in(history.after_restart(staleness).check()) == history.truth()
 
 
 def test_who_holds_both_tables_while_they_are_lost_and_begun_again_checks_the_new_ones(history: History) -> None:
@@ -389,20 +394,19 @@ def test_in_cloud_storage_it_is_the_same(tmp_path: Path) -> None:
         history.compute(0, 1)
         history.land([Beat("a", 10, message_id="m1"), Beat("b", 70)])
         history.compact()
-        staleness, store = history.staleness(), CheckedStore(history.lake.objects())
+        staleness = history.staleness()
         assert found_in(staleness.check()) == history.truth()
-        assert staleness.checked is not None
-        store.keep(staleness.checked)
+        staleness.keep()
         history.land([Beat("b", 75)])
-        restored = Staleness.of(history.lake, WINDOWING, LOOKBACK, CheckedStore(history.lake.objects()).newest())
+        restored = history.restored()
         assert restored.check().total == 2
         assert found_in(restored.check()) == history.truth()
 
 
 def test_a_lake_without_tables_misses_nothing(history: History) -> None:
-    assert history.staleness().check() == Missed()
+    assert history.staleness().check() == MissedHeartbeats()
     history.land([Beat("a", 10)])
-    assert history.staleness().check() == Missed()
+    assert history.staleness().check() == MissedHeartbeats()
 
 
 def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands(history: History) -> None:
@@ -414,30 +418,73 @@ def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands
 def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_over(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
-    staleness, store = history.staleness(), CheckedStore(history.lake.objects())
-    assert store.newest() is None
+    staleness = history.staleness()
+    assert history.restored().checkpoint is None
     for event in (20, 30):
         history.land([Beat("a", event)])
         staleness.check()
-        assert staleness.checked is not None
-        store.keep(staleness.checked)
-    assert store.newest() == staleness.checked
+        staleness.keep()
+    assert history.restored().checkpoint == staleness.checkpoint
     (kept,) = (history.folder / "lake" / FOLDER).iterdir()  # the earlier one is gone
-    restored = Staleness.of(history.lake, WINDOWING, LOOKBACK, CheckedStore(history.lake.objects()).newest())
-    assert restored.check() == staleness.check()
+    assert history.restored().check() == staleness.check()
     kept.chmod(0o644)
     kept.write_bytes(kept.read_bytes()[:40])
-    assert CheckedStore(history.lake.objects()).newest() is None
+    assert history.restored().checkpoint is None
 
 
 def test_what_a_check_leaves_is_not_written_again_while_it_says_the_same(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
-    staleness, store = history.staleness(), CheckedStore(history.lake.objects())
+    staleness = history.staleness()
     for number in range(3):
         history.land([Beat("a", 100 + number)])
         staleness.check()
-        assert staleness.checked is not None
-        store.keep(staleness.checked)
+        staleness.keep()
     (kept,) = (history.folder / "lake" / FOLDER).iterdir()
     assert kept.name.startswith("000000000001-")
+
+
+def test_a_checkpoint_that_an_earlier_version_wrote_is_read(history: History) -> None:
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    tables = [
+        str(table.metadata().id)
+        for table in (history.lake.heartbeats().pinned(), history.lake.diffs().table.current())
+        if table
+    ]
+    history.land([Beat("a", 20)])
+    columns = pa.schema(
+        [
+            ("stream_id", pa.string()),
+            ("event_time", pa.timestamp("us", "UTC")),
+            ("id", pa.string()),
+            ("version", pa.int64()),
+            ("missed", pa.bool_()),
+        ]
+    )
+    said = {"tables": tables, "heartbeats_version": 1, "diffs_version": 1, "unknown": [WINDOWS[1].key], "mended": 7}
+    rows = pa.table(
+        [["a"], [at(20)], ["mm"], [1], [True]], columns.with_metadata({"tidemark.checked": json.dumps(said)})
+    )
+    folder = history.folder / "lake" / FOLDER
+    folder.mkdir()
+    pq.write_table(rows, folder / "000000000001-000000000001.parquet", compression="zstd")
+    missed = history.restored().check()
+    assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (1, 7, WINDOWS[:1])
+
+
+def test_a_long_check_goes_on_in_a_new_process_from_the_checkpoint_that_is_kept(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staleness_module, "COMMITS_AT_ONCE", 2)
+    history.land([Beat("a", 10)])
+    history.compute(0, 0)
+    for number in range(6):
+        history.land([Beat("b", 20.0 + number)])
+    left = []
+    for _ in range(3):
+        staleness = history.restored()
+        left.append(staleness.step().left)
+        staleness.keep()
+    assert left == [4, 2, 0]
+    assert found_in(staleness.check()) == history.truth()

@@ -28,6 +28,14 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 }
 
 
+IDENTITY = ("stream_id", "event_time", "id")
+"""The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
+message's id after an `m`. `pipeline.spark.diffs` has the same key as a Spark expression."""
+
+IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
+"""The columns that `identities` makes them from."""
+
+
 def message_columns() -> list[pa.Field]:
     """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
     return [
@@ -167,6 +175,19 @@ class Heartbeats:
             return []
         values = {partition[PARTITION] for partition in table.partitions()}
         return sorted(datetime.strptime(value, HOUR_FORMAT).replace(tzinfo=UTC) for value in values)
+
+
+def identities(rows: pa.Table) -> pa.Table:
+    """The columns of IDENTITY for rows with the columns of IDENTITY_SOURCE, in the same order."""
+    publisher = pc.binary_join_element_wise("p", rows["publisher_id"], "")
+    message = pc.binary_join_element_wise("m", rows["message_id"], "")
+    return pa.table(
+        {
+            "stream_id": rows["stream_id"].cast(pa.string()),
+            "event_time": rows["event_time"].cast(MOMENT),
+            "id": pc.coalesce(publisher, message).cast(pa.string()),
+        }
+    )
 
 
 def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from pipeline.errors import LakeError, ObjectMissing, TableConflict
-from pipeline.lake.tables.delta_log import DeltaLog
+from pipeline.lake.tables.delta_log import added_files
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 
@@ -70,7 +70,6 @@ class Streams:
     def __init__(self, table: LakeTable, diffs: HeartbeatDiffs) -> None:
         self.table = table
         self._diffs = diffs
-        self._log = DeltaLog(diffs.table)
 
     def known(self) -> KnownStreams:
         """Every stream of the diffs as they are now. Writes nothing. Raises LakeError."""
@@ -116,12 +115,10 @@ class Streams:
             return kept
         if kept.diffs_table == name and kept.diffs_version < version:
             try:
-                added = [file.path for file in self._log.added(kept.diffs_version, version)]
+                added = [file.path for file in added_files(self._diffs.table, kept.diffs_version, version)]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
                 logger.info("the streams are gathered anew, because %s", gone)
-            finally:
-                self._log.forget(version)
         if kept.diffs_table == name and kept.diffs_version > version:  # another process has seen more
             return kept
         paths = [file.path for file in data_files(diffs, self._diffs.table.partition_column)]
@@ -129,7 +126,7 @@ class Streams:
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
         """Streams by name, with those of these files. Raises ObjectMissing where a file is gone."""
-        files = self._log.files()
+        files = self._diffs.table.file_system()
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
@@ -166,7 +163,7 @@ def streams_in(diffs: HeartbeatDiffs, windows: Iterable[str]) -> dict[str, int]:
     table = diffs.table.current()
     if table is None or not wanted:
         return {}
-    files = DeltaLog(diffs.table).files()
+    files = diffs.table.file_system()
     seen: dict[str, list[pa.ChunkedArray]] = {}
     for file in data_files(table, diffs.table.partition_column):
         if file.partition in wanted:

@@ -68,7 +68,7 @@ class LakeTable:
             self._table = None
             try:
                 table = DeltaTable(self.uri, storage_options=self.storage_options)
-                self._files = pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
+                self._files = self.file_system()
             except TableNotFoundError:
                 return None
             self._table, self._commit = table, self._commit_of(table)
@@ -102,6 +102,10 @@ class LakeTable:
         """The table as it was at a version, whatever has been written or compacted since."""
         with table_errors(self.uri):
             return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
+
+    def file_system(self) -> pafs.FileSystem:
+        """The table's folder as Arrow reads it, including files that no version lists any more."""
+        return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
     def rows_between(self, column: str, start: datetime, end: datetime, columns: Sequence[str]) -> pa.Table | None:
         """These columns of the rows that have `column` in `[start, end)`, both in whole seconds; None if the table was

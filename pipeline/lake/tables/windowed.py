@@ -86,10 +86,12 @@ class WindowedTable:
         """The version of `heartbeats` that each computed window was read from, by its run's manifest."""
         return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
 
-    def runs(self, windows: Iterable[str], at: DeltaTable | None = None) -> dict[str, str]:
-        """The run that each of these windows stands from, now or in a version; one that is not computed is left out."""
-        by_window = _files_by_window(self.table.current() if at is None else at, set(windows))
-        return {key: _run_of(path) for key, paths in by_window.items() for path in paths}
+    def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
+        """The run that wrote each of these windows (None: all), in the newest version or in another one; windows that
+        are not computed are left out."""
+        table, wanted = at or self.table.current(), None if windows is None else set(windows)
+        files = [] if table is None else data_files(table, PARTITION)
+        return {file.partition: _run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """Remember what the windows have now. Take it before the input is listed."""

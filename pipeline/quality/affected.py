@@ -1,0 +1,143 @@
+"""Which computed windows lack heartbeats that landed later: pure functions on columns."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.clock import duration_us, from_us
+from pipeline.watermark.histogram import Ints
+from pipeline.windows import Window, Windowing
+
+NOT_COMPUTED = np.iinfo(np.int64).max
+"""Stands for the version of a window that is not computed, or of which nobody knows what it was computed from."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StaleWindow:
+    """A computed window whose input has grown since. `missed` of the new heartbeats are its own, `missed_before` are in
+    its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if that is not known
+    any more, or if what landed since is not."""
+
+    window: Window
+    missed: int
+    missed_before: int
+    computed_from: int | None
+
+    @property
+    def sentence(self) -> str:
+        """Which window is stale, and why."""
+        return f"{self.window}: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """Why it is stale."""
+        if self.computed_from is None:
+            return "nobody can say any more what it was computed from, or what has landed since"
+        return (
+            f"computed from version {self.computed_from} of heartbeats, without {self.missed} of its own and "
+            f"{self.missed_before} in its lookback"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissedHeartbeats:
+    """The heartbeats that landed after their window was computed, as of these versions of the two tables.
+
+    A heartbeat counts once, in its own window, until that window is computed again. Then it counts as `mended`, since
+    the lake's first check. While a long check is under way, `left` says how many commits, manifests or hours it still
+    has to read; until it is 0 the other figures are incomplete.
+    """
+
+    heartbeats_version: int = -1
+    diffs_version: int = -1
+    by_window: Mapping[str, int] = field(default_factory=dict)
+    by_stream: Mapping[str, int] = field(default_factory=dict)
+    stale: Sequence[StaleWindow] = ()
+    mended: int = 0
+    left: int = 0
+
+    @property
+    def total(self) -> int:
+        """How many heartbeats are missed."""
+        return sum(self.by_window.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedWindows:
+    """Which windows a heartbeat affects: its own, and each later one whose lookback holds its event time, both ends
+    included. Times in arrays are microseconds since the epoch, and a window is told by its start."""
+
+    windowing: Windowing
+    lookback: timedelta
+
+    def key(self, start_us: int) -> str:
+        """The name of the window that starts then."""
+        return self.windowing.containing(from_us(start_us)).key
+
+    def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
+        """The windows that each event time may affect: first its own, then the next one, and so on. Each comes with
+        whether the event time does affect it."""
+        length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
+        own = event_us - event_us % length_us
+        offsets = range(0, length_us + lookback_us, length_us)
+        return [(own + offset, event_us >= own + offset - lookback_us) for offset in offsets]
+
+    def keys_of(self, event_us: Ints) -> set[str]:
+        """The names of the windows that any of these event times affects."""
+        return {self.key(start) for starts, affects in self.starts(event_us) for start in np.unique(starts[affects])}
+
+    def keys_between(self, oldest: datetime, newest: datetime) -> Iterator[str]:
+        """The names of the windows that event times in `[oldest, newest]` may affect, in order."""
+        first = self.windowing.containing(oldest).start
+        return (window.key for window in self.windowing.between(first, newest + self.lookback + self.windowing.length))
+
+    def versions_of(self, starts: Ints, versions: Mapping[str, int]) -> Ints:
+        """The version that each window was computed from, given those that are known; else NOT_COMPUTED."""
+        each, rows = np.unique(starts, return_inverse=True)
+        known = [versions.get(self.key(start), NOT_COMPUTED) for start in each.tolist()]
+        return np.array(known, dtype=np.int64)[rows]
+
+
+def missed_by(
+    landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
+) -> tuple[pa.Table, MissedHeartbeats]:
+    """Which of these first landings are missed, given the version that each computed window was computed from.
+
+    Returns the landings that any window still lacks, and what is missed. `mended` counts those that were missed when
+    they were last judged and are not any more.
+    """
+    event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
+    was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
+    lacking_by_place = []
+    own, before = Counter[int](), Counter[int]()
+    for place, (starts, affects) in enumerate(affected.starts(event_us)):
+        lacks = affects & (landed_with > affected.versions_of(starts, versions))
+        lacking_by_place.append(lacks)
+        windows, counts = np.unique(starts[lacks], return_counts=True)
+        (before if place else own).update(dict(zip(windows.tolist(), counts.tolist(), strict=True)))
+    is_missed, is_lacking = lacking_by_place[0], np.logical_or.reduce(lacking_by_place)
+    by_stream = pc.value_counts(landings["stream_id"].filter(pa.array(is_missed)))
+    missed = MissedHeartbeats(
+        by_window={affected.key(start): own[start] for start in sorted(own)},
+        by_stream={entry["values"]: entry["counts"] for entry in by_stream.to_pylist()},
+        stale=[
+            StaleWindow(affected.windowing.named(key), own[start], before[start], versions[key])
+            for start in sorted(own.keys() | before.keys())
+            for key in [affected.key(start)]
+        ],
+        mended=int(np.count_nonzero(was_missed & ~is_missed)),
+    )
+    judged = landings.set_column(landings.column_names.index("missed"), "missed", pa.array(is_missed, pa.bool_()))
+    return judged.filter(pa.array(is_lacking)), missed
+
+
+def microseconds(times: pa.ChunkedArray) -> Ints:
+    """Times as microseconds since the epoch."""
+    values: Ints = times.cast(pa.int64()).combine_chunks().to_numpy()
+    return values

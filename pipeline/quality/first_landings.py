@@ -1,0 +1,101 @@
+"""Which heartbeats first landed with some files: the rows of the files, less what an earlier version held."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from pipeline.errors import LakeError, LakeUnreachable, ObjectMissing
+from pipeline.lake.tables.delta_log import AddedFile
+from pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, identities
+from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
+
+LANDINGS = pa.schema(
+    [
+        pa.field("stream_id", pa.string()),
+        pa.field("event_time", MOMENT),
+        pa.field("id", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("missed", pa.bool_()),
+    ]
+)
+"""One row a heartbeat: the version that it first landed with, and whether its own window was computed without it."""
+
+
+def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime) -> pa.Table:
+    """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
+
+    The version before the oldest of the files says what had landed by then. Memory follows the files of one event hour.
+    Assumption: copies that landed after the oldest of these files are in these files. Raises ObjectMissing if a file or
+    that version is gone.
+    """
+    earlier = _version(heartbeats, min(file.version for file in files) - 1)
+    found = []
+    for hour in sorted({file.partition for file in files}):
+        rows = earliest([_rows(heartbeats, file, before) for file in files if file.partition == hour])
+        if rows.num_rows and earlier is not None:
+            held = _held(heartbeats, earlier, hour, rows)
+            rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
+        found.append(rows)
+    return pa.concat_tables(found)
+
+
+def landings(heartbeats: pa.Table, version: int) -> pa.Table:
+    """Heartbeats with the columns of IDENTITY as rows of LANDINGS that landed with a version and are not missed yet."""
+    count = heartbeats.num_rows
+    rows = heartbeats.append_column("version", pa.array([version] * count, pa.int64()))
+    return rows.append_column("missed", pa.array([False] * count, pa.bool_())).cast(LANDINGS)
+
+
+def earliest(landed: Sequence[pa.Table]) -> pa.Table:
+    """Each heartbeat of these rows of LANDINGS once, with its least version; missed if any of its rows was."""
+    rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
+    first = rows.aggregate([("version", "min"), ("missed", "max")])
+    return (
+        first.rename_columns({"version_min": "version", "missed_max": "missed"}).select(LANDINGS.names).cast(LANDINGS)
+    )
+
+
+def _version(heartbeats: LakeTable, version: int) -> DeltaTable | None:
+    if version < 0:
+        return None
+    try:
+        return heartbeats.at(version)
+    except LakeUnreachable:
+        raise
+    except LakeError as error:
+        raise ObjectMissing(f"version {version} of {heartbeats.uri} cannot be read any more: {error}") from error
+
+
+def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
+    with table_errors(heartbeats.uri):
+        try:
+            rows = pq.read_table(
+                file.path,
+                columns=list(IDENTITY_SOURCE),
+                filesystem=heartbeats.file_system(),
+                filters=pc.field("event_time") < pa.scalar(before, MOMENT),
+                use_threads=False,
+            )
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"{heartbeats.uri}/{file.path} was removed before it was checked") from error
+    return landings(identities(rows), file.version)
+
+
+def _held(heartbeats: LakeTable, earlier: DeltaTable, hour: str, rows: pa.Table) -> pa.Table:
+    """The identities in an earlier version that `rows` may have: of the same hour, time range and streams."""
+    range_of = pc.min_max(rows["event_time"])
+    alike = (
+        (pc.field("event_time") >= range_of["min"])
+        & (pc.field("event_time") <= range_of["max"])
+        & pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
+    )
+    with table_errors(heartbeats.uri):
+        try:
+            dataset = earlier.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
+            return identities(dataset.to_table(columns=list(IDENTITY_SOURCE), filter=alike, use_threads=False))
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"{heartbeats.uri} lost files of version {earlier.version()}: {error}") from error
