@@ -1,4 +1,4 @@
-"""The command's frame: the settings option, errors for people, and which module has which command."""
+"""The `tidemark` command: the list of its commands, the settings option, and how errors reach a person."""
 
 import logging
 import os
@@ -11,7 +11,23 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli import housekeep, local, look, release, repair, replay, run, streams, tune, windows
+from pipeline.cli.demo import demo
+from pipeline.cli.diffs import diffs
+from pipeline.cli.explain import explain
+from pipeline.cli.forget import forget
+from pipeline.cli.housekeep import housekeep
+from pipeline.cli.output import printable
+from pipeline.cli.provision import provision
+from pipeline.cli.publish import publish
+from pipeline.cli.pubsub import pubsub
+from pipeline.cli.recompute import recompute
+from pipeline.cli.release import release
+from pipeline.cli.repair import repair
+from pipeline.cli.replay import replay
+from pipeline.cli.status import status
+from pipeline.cli.streams import streams
+from pipeline.cli.tune import tune
+from pipeline.cli.up import up
 from pipeline.errors import TidemarkError
 
 app = typer.Typer(
@@ -20,23 +36,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-run.register(app)
-look.register(app)
-streams.register(app)
-windows.register(app)
-repair.register(app)
-housekeep.register(app)
-release.register(app)
-replay.register(app)
-tune.register(app)
-local.register(app)
+for command in (
+    *(provision, publish, up, demo, status, explain, diffs, streams),
+    *(recompute, repair, housekeep, forget, release, replay, tune, pubsub),
+):
+    app.command()(command)
 
 
 @app.callback()
 def settings_file(
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", help="The settings file; else $TIDEMARK_CONFIG, else tidemark.toml."),
+        typer.Option("--config", "-c", help="The settings file. Without it: $TIDEMARK_CONFIG, else tidemark.toml."),
     ] = None,
 ) -> None:
     """Every command reads its settings from one file and the TIDEMARK_ variables."""
@@ -45,26 +56,26 @@ def settings_file(
 
 
 def main() -> None:
-    """Run the command; what tidemark reports on purpose is one message and exit code 1, without a trace."""
-    # Either way what was started is stopped; a shell's background command would not hear the first one otherwise.
+    """Run the command. An error that tidemark raises on purpose is printed as one message, with exit code 1."""
+    # Both signals stop what was started. A shell starts background commands with SIGINT ignored: take it back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
         app()
         code = 0
-    except SystemExit as leaving:  # how the command line ends: help, a refused option, or after the command
+    except SystemExit as leaving:  # how typer ends: after help, a refused option, or the command
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except TidemarkError as error:
-        print(f"tidemark: {error}", file=sys.stderr)
+        print("tidemark:", printable(str(error), keep="\n"), file=sys.stderr)
         code = 1
     except KeyboardInterrupt:
         code = 130
     except Exception:
         traceback.print_exc()
         code = 1
-    # Not by the interpreter's own end, which aborts if a thread of Arrow's that still reads ahead calls into Python.
+    # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.
     logging.shutdown()
-    with suppress(BrokenPipeError):  # whoever read has read enough
+    with suppress(BrokenPipeError):  # the reader closed the pipe
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.run import AsJson, wide_console
+from pipeline.cli.options import AsJson
+from pipeline.cli.output import console as wide_console
 from pipeline.clock import SystemClock
 from pipeline.settings import load_settings
 from pipeline.upkeep.housekeeping import Housekeeper

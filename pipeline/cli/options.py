@@ -1,6 +1,8 @@
 """What the commands share on the way in: options, how their values are read, and the lake that they open."""
 
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,6 +82,11 @@ def window_named(settings: Settings, text: str) -> Window:
         return settings.windowing.named(text)
     except ValueError:
         return settings.windowing.containing(moment(text, "neither a window's key nor a time"))
+
+
+def config_file() -> Path:
+    """The settings file that is in force."""
+    return Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
 
 
 def lake_of(settings: Settings, clock: Clock | None = None) -> Lake:

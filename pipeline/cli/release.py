@@ -1,7 +1,6 @@
 """The operator's command that lets stragglers go, after showing what is outstanding."""
 
 import getpass
-import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.cli.look import moment, plain
-from pipeline.cli.run import wide_console
+from pipeline.cli.options import moment
+from pipeline.cli.output import console as wide_console
+from pipeline.cli.output import print_json
 from pipeline.clock import SystemClock, from_us, iso, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError
@@ -64,7 +64,7 @@ def release(
         print("nothing was released")
         raise typer.Exit(code=1)
     if as_json:
-        print(json.dumps({**facts(preview), "released": yes, "by": entry.by}, default=plain))
+        print_json({**facts(preview), "released": yes, "by": entry.by})
     else:
         print(f"released by {entry.by}; the next tick of the sensor `tracking` decides")
 

@@ -1,6 +1,5 @@
 """The command that looks at a range of windows after an outage, and has what is wrong computed again."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,15 +10,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from pipeline.cli.look import moment, plain
-from pipeline.cli.run import duration, wide_console
-from pipeline.cli.windows import launch
+from pipeline.cli.options import duration, moment
+from pipeline.cli.output import console as wide_console
+from pipeline.cli.output import print_json
+from pipeline.cli.recompute import launch
 from pipeline.clock import Clock, SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
-from pipeline.lake.layout import Lake
 from pipeline.settings import Settings, load_settings
 from pipeline.upkeep.integrity import Progress as Tell
-from pipeline.upkeep.log_check import forget_entry
 from pipeline.upkeep.orphans import GRACE, Orphan
 from pipeline.upkeep.repair import Survey, Surveyor, findings
 from pipeline.windows import Window
@@ -78,7 +76,7 @@ def repair(
             problem = str(error)
         mended = problem is None and _wait(surveyor, survey, before, wait, clock)
     if as_json:
-        print(json.dumps(_facts(survey, removed, requested, clock.now(), mended=mended), default=plain))
+        print_json(_facts(survey, removed, requested, clock.now(), mended=mended))
     else:
         _show_end(survey, removed, requested, console, dry_run=dry_run, waited=bool(wait), mended=mended)
     if problem is not None:
@@ -226,22 +224,6 @@ def _facts(
     }
 
 
-def forget(
-    number: Annotated[int, typer.Argument(min=0, help="The entry that is beyond repair, as the error names it.")],
-) -> None:
-    """Put a note in the place of a lost entry of the tracking log. Stop the sensors first.
-
-    The watermark then holds until base has landed everything that the entry may have known, and does not go back below
-    what was last noted of it outside of the log, nor below the end of a computed window.
-    """
-    settings = load_settings()
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
-    floor = forget_entry(lake, settings.windowing, number)
-    print(f"entry {number} is noted as lost; the watermark holds until base has caught up")
-    print("nothing says how far it had come" if floor is None else f"it does not go back below {iso(floor)}")
-
-
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (repair, forget):
-        app.command()(command)
+    """Add this command."""
+    app.command()(repair)

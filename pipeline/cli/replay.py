@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.look import moment
+from pipeline.cli.options import AsJson, duration, moment
+from pipeline.cli.output import console as wide_console
 from pipeline.cli.replay_lake import from_lake as derive_from_lake
 from pipeline.cli.replay_views import Watched, exact, facts_of, print_grid, progress_bar, sentences_of
-from pipeline.cli.run import AsJson, duration, wide_console
 from pipeline.durations import format_duration
 from pipeline.replay.decisions_file import write_decisions
 from pipeline.replay.outcome import replayed

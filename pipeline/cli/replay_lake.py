@@ -12,7 +12,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from pipeline.cli.look import words
+from pipeline.cli.output import console as wide_console
+from pipeline.cli.output import text_of as words
 from pipeline.cli.replay_views import (
     differing,
     exact,
@@ -22,7 +23,6 @@ from pipeline.cli.replay_views import (
     progress_bar,
     sentences_of,
 )
-from pipeline.cli.run import wide_console
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pipeline.cli.look import words
+from pipeline.cli.output import text_of as words
 from pipeline.durations import format_duration
 from pipeline.replay.outcome import Replayed
 from pipeline.replay.replay import Difference

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.cli.run import AsJson, duration, wide_console
+from pipeline.cli.options import AsJson, duration
+from pipeline.cli.output import console as wide_console
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError

@@ -68,7 +68,7 @@ class Decision:
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
         if self.lag is not None:
             lag = timedelta(seconds=round(self.lag.total_seconds()))
-            where += f" ({format_duration(abs(lag))} {'behind' if lag >= timedelta(0) else 'ahead of'} now)"
+            where += f" ({format_duration(abs(lag))} {'behind' if lag >= timedelta(0) else 'ahead'} when decided)"
         return f"{self.reason}: {where}; {self._because()}"
 
     def _because(self) -> str:

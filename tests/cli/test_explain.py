@@ -118,14 +118,14 @@ def test_an_alternative_without_a_watermark_to_compare_with_says_what_there_woul
 def test_a_time_before_the_first_decision_is_refused_with_the_first(log: Log) -> None:
     result = run("--at", iso(at(19)))
     assert isinstance(result.exception, LakeError)
-    assert f"no decision was in force at {iso(at(19))}: the log's first is of {iso(at(20))}" in said(result)
+    assert f"no decision was in force at {iso(at(19))}: the first in the log was made at {iso(at(20))}" in said(result)
 
 
 @pytest.mark.parametrize(
     ("time", "why"),
     [
         ("noon", "noon is not a time"),
-        ("0001-01-01T00:00:00+14:00", "beyond the first or the last year"),
+        ("0001-01-01T00:00:00+14:00", "before year 1 or after year 9999"),
         ("2026-11-21T05:20:00", "has no time zone; write it as 2026-11-21T05:20:00Z"),
         ("2026-11-21", "has no time zone; write it as 2026-11-21T00:00:00Z"),
     ],
@@ -141,7 +141,7 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     found = facts()
     assert (found["reason"], found["alternatives"], found["messages_since_base"]) == ("PINNED_BY_BACKLOG", None, None)
     assert entry_name(3) in found["problem"]
-    assert f"That cannot be told: {entry_name(3)} is missing" in said(run())
+    assert f"This is not known: {entry_name(3)} is missing" in said(run())
 
 
 def test_a_release_is_told(log: Log) -> None:

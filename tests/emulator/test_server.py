@@ -16,7 +16,7 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1.types import PullRequest, PullResponse
 
-from pipeline.cli.local import FAULT_NAMES, faults_of, pubsub
+from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel, Transient

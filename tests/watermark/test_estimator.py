@@ -191,7 +191,7 @@ def test_every_reason_has_a_sentence_that_begins_with_it() -> None:
         assert (
             replace(full, reason=reason)
             .sentence()
-            .startswith(f"{reason}: watermark 2026-11-21T05:20:49Z (51s behind now); ")
+            .startswith(f"{reason}: watermark 2026-11-21T05:20:49Z (51s behind when decided); ")
         )
         assert replace(bare, reason=reason).sentence().startswith(f"{reason}: no watermark yet; ")
     assert len({replace(full, reason=reason).sentence().partition(";")[2] for reason in Reason}) == len(Reason)

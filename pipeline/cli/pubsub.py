@@ -1,4 +1,4 @@
-"""The command that serves tidemark's own Pub/Sub."""
+"""`tidemark pubsub`: tidemark's own Pub/Sub, served on loopback."""
 
 import random
 from dataclasses import fields
@@ -19,26 +19,28 @@ FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
 
 def pubsub(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one; the ready line says which.")] = 8085,
-    host: Annotated[str, typer.Option(help="On loopback: there is no authentication.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one, which the ready line names.")
+    ] = 8085,
+    host: Annotated[str, typer.Option(help="The address, on loopback: there is no authentication.")] = "127.0.0.1",
     seed: Annotated[
         int | None,
         typer.Option(help="Draw the faults from this seed: the same calls in the same order meet the same faults."),
     ] = None,
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help=f"What goes wrong, repeatable. Names: {', '.join(FAULT_NAMES)}."),
+        typer.Option(metavar="NAME=VALUE", help=f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}."),
     ] = None,
 ) -> None:
-    """Serve a Pub/Sub of our own on loopback, for a machine without the official emulator.
+    """Serve tidemark's own Pub/Sub on loopback, for a machine without the official emulator.
 
     It has what tidemark uses: topics, subscriptions, unary pulls, acknowledgements, leases that end, snapshots and
-    seeks. Everything is in memory and gone when it stops. Faults are chances (unavailable=0.01), durations
-    (visible_after=500ms) or true and false (shuffled=true); nothing goes wrong unless one is named.
+    seeks. It keeps everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a
+    duration (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
     """
     if not is_loopback(host):
         raise InvalidSettings(
-            f"--host {host}: this Pub/Sub has no authentication, and is served on loopback only, such as 127.0.0.1"
+            f"--host {host} is not on loopback; this Pub/Sub has no authentication: name an address such as 127.0.0.1"
         )
     if seed is None:
         seed = random.randrange(1 << 32)  # noqa: S311 no secret
@@ -53,7 +55,7 @@ def pubsub(
 
 
 def faults_of(written: list[str]) -> Faults:
-    """The faults that are written as `name=value`. Raises InvalidSettings."""
+    """Read faults that are written as `name=value`. Raises InvalidSettings."""
     values: dict[str, Any] = {}
     for one in written:
         name, equals, value = one.partition("=")
@@ -68,20 +70,15 @@ def faults_of(written: list[str]) -> Faults:
 
 
 def _value(name: str, written: str) -> bool | float | timedelta:
-    """A value of the kind that the fault's default is of."""
+    """Read a value of the type that the fault's default has."""
     default = getattr(Faults(), name)
     if isinstance(default, bool):
         if written not in ("true", "false"):
-            raise ValueError("it is true or false")
+            raise ValueError("write true or false")
         return written == "true"
     if isinstance(default, timedelta):
         return parse_duration(written)
     try:
         return float(written)
     except ValueError:
-        raise ValueError("it is a chance between 0 and 1, such as 0.05") from None
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(pubsub)
+        raise ValueError("write a probability between 0 and 1, such as 0.05") from None

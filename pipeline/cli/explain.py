@@ -1,0 +1,147 @@
+"""`tidemark explain`: a decision's explanation, for people and as JSON."""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from rich.console import Console
+
+from pipeline.cli.options import AsJson, lake_of, no_decision, time_option
+from pipeline.cli.output import console, grid, print_json, safe
+from pipeline.clock import iso
+from pipeline.durations import format_duration
+from pipeline.errors import CorruptObject, LakeError
+from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
+from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.settings import Settings, load_settings
+from pipeline.watermark.explain.alternatives import TRIED, Alternative
+from pipeline.watermark.explain.conditions import Outcome, rough
+from pipeline.watermark.explain.explanation import Explanation
+from pipeline.watermark.explain.explanation import explain as explain_decision
+from pipeline.watermark.state import DecisionRecord, WatermarkState
+
+MARKS = {
+    Outcome.PASSED: "[green]✓[/]",
+    Outcome.HELD: "[yellow]✗[/]",
+    Outcome.DECIDED: "[bold green]→[/]",
+}
+
+
+def explain(
+    at: Annotated[
+        datetime | None, time_option("Explain the decision in force at this time, instead of the newest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain why the watermark stands where it does, what would move it, and which setting would."""
+    settings = load_settings()
+    log = lake_of(settings).tracking_log()
+    number, decided = _decision(log, at, settings)
+    try:
+        state: WatermarkState | None = standing_before(log, number)
+        problem = None
+    except CorruptObject as error:
+        state, problem = None, str(error)
+    explanation = explain_decision(decided, state)
+    if as_json:
+        print_json({**explanation_facts(explanation), "log_entry": number, "problem": problem})
+    else:
+        show_explanation(explanation, number, problem, console())
+
+
+def _decision(log: TrackingLog, at: datetime | None, settings: Settings) -> tuple[int, DecisionRecord]:
+    # Times are printed to the millisecond: a copied one must find a decision anywhere within that millisecond.
+    found = decision_in_force(log, None if at is None else at.replace(microsecond=at.microsecond // 1000 * 1000 + 999))
+    if found is not None:
+        return found
+    first = first_decision(log)
+    if at is None or first is None:
+        raise no_decision(settings)
+    raise LakeError(f"no decision was in force at {iso(at)}: the first in the log was made at {iso(first.decision.at)}")
+
+
+def explanation_facts(explanation: Explanation) -> dict[str, Any]:
+    """The explanation as plain facts: its sentences, and the numbers by themselves."""
+    decision = explanation.decision
+    return {
+        "at": decision.at,
+        "watermark": decision.watermark,
+        "reason": decision.reason,
+        "candidate": decision.candidate,
+        "released_before": decision.released_before,
+        "conditions": [
+            {"rule": condition.rule, "outcome": condition.outcome, "text": condition.text}
+            for condition in explanation.conditions
+        ],
+        "pin": None
+        if decision.pin is None
+        else {
+            "published_from": decision.pin.published_from,
+            "event_time": decision.pin.min_event_time,
+            "messages": decision.pin.count,
+            "text": explanation.pin,
+        },
+        "messages_since_base": explanation.since_base,
+        "messages_since_pin": explanation.since_pin,
+        "moves": explanation.moves,
+        "alternatives": None
+        if explanation.alternatives is None
+        else [
+            {
+                "setting": other.setting,
+                "value": other.value,
+                "watermark": other.watermark,
+                "reason": other.reason,
+                "further_seconds": None if other.further is None else other.further.total_seconds(),
+                "cost": other.cost,
+            }
+            for other in explanation.alternatives
+        ],
+        "explanation": explanation.sentences(),
+    }
+
+
+def show_explanation(explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:
+    """Print the decision, each rule with its mark, what pins the watermark, what would move it, and which setting."""
+
+    def show(heading: str, *rows: tuple[str, ...]) -> None:
+        terminal.print(f"\n[bold]{heading}[/]")
+        table = grid(len(rows[0]))
+        for row in rows:
+            table.add_row(*row)
+        terminal.print(table)
+
+    def bullets(*texts: str | None) -> list[tuple[str, str]]:
+        return [("•", safe(text)) for text in texts if text]
+
+    decision = explanation.decision
+    terminal.print(f"[bold]{safe(decision.sentence())}.[/]")
+    terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
+    reached = [condition for condition in explanation.conditions if condition.outcome is not Outcome.NOT_REACHED]
+    show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))
+    left = [condition.rule for condition in explanation.conditions if condition.outcome is Outcome.NOT_REACHED]
+    if left:
+        terminal.print(f"[dim]·  not looked at: {', '.join(left)}[/]")
+    if explanation.pin or explanation.ahead:
+        show("Where it stands", *bullets(explanation.pin, explanation.ahead))
+    show("What would move it", *bullets(*explanation.moves))
+    heading = "Which setting would have changed this decision"
+    if explanation.alternatives is None:
+        show(heading, *bullets(f"This is not known: {problem}."))
+    elif not explanation.alternatives:
+        show(heading, *bullets(f"None of those that were tried: {', '.join(TRIED)}."))
+    else:
+        others = explanation.alternatives
+        show(heading, *((f"{other.setting} = {other.value}", _effect(other), other.cost) for other in others))
+
+
+def _effect(other: Alternative) -> str:
+    if other.watermark is None:
+        return f"no watermark ({other.reason})"
+    if other.further is None:
+        return f"a watermark, {iso(other.watermark)} ({other.reason})"
+    if not other.further:
+        return f"the same watermark ({other.reason})"
+    way = "further" if other.further > timedelta(0) else "further back"
+    by = abs(other.further)
+    text = format_duration(by) if by < timedelta(seconds=1) else rough(by)
+    return f"{text} {way}: {iso(other.watermark)} ({other.reason})"

@@ -1,0 +1,103 @@
+"""`tidemark publish`: synthetic heartbeats, and a record of each."""
+
+import signal
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from pipeline.cli.options import AsJson, Span, duration_option
+from pipeline.cli.output import print_json, printable, text_of
+from pipeline.clock import SystemClock, iso
+from pipeline.demo.synthetic import publish as publish_synthetic
+from pipeline.demo.synthetic_beats import SyntheticSource
+from pipeline.pubsub.connection import publisher_client
+from pipeline.settings import load_settings
+
+
+def publish(
+    streams: Annotated[int, typer.Option(min=1, help="The number of streams.")] = 10_000,
+    period: Annotated[timedelta, duration_option("The time between a stream's heartbeats.")] = Span(seconds=30),
+    since: Annotated[
+        timedelta, duration_option("How long ago the heartbeats begin; past ones are published at full speed.")
+    ] = Span(0),
+    lasting: Annotated[timedelta, duration_option("How long from now live heartbeats go on.", "--for")] = Span(
+        minutes=5
+    ),
+    jitter: Annotated[timedelta, duration_option("Each message is delayed at random by up to this much.")] = Span(
+        seconds=3
+    ),
+    lag: Annotated[timedelta, duration_option("Every message is delayed by this much as well.")] = Span(0),
+    duplicates: Annotated[
+        float, typer.Option(min=0, max=1, help="The share published twice; half of the copies come 60s later.")
+    ] = 0.01,
+    broken: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of extra messages that are not valid heartbeats.")
+    ] = 0.0001,
+    stragglers: Annotated[
+        float, typer.Option(min=0, max=1, help="The share delayed by --straggler-delay in addition.")
+    ] = 0.0,
+    straggler_delay: Annotated[timedelta, duration_option("The additional delay of stragglers.")] = Span(minutes=1),
+    speed_up: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Publish the past at most this many times faster than it happened."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same heartbeats.")] = 20_260_101,
+    truth: Annotated[Path, typer.Option(help="The Parquet file that records what was published.")] = Path(
+        "build/truth.parquet"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Publish synthetic heartbeats, and record each of them in a Parquet file."""
+    settings, clock = load_settings(), SystemClock()
+    source = SyntheticSource(
+        streams=streams,
+        period=period,
+        jitter=jitter,
+        lag=lag,
+        duplicates=duplicates,
+        broken=broken,
+        stragglers=stragglers,
+        straggler_delay=straggler_delay,
+        seed=seed,
+        event_time_attribute=settings.message.event_time_attribute,
+        stream_id_attribute=settings.message.stream_id_attribute,
+        heartbeat_id_attribute=settings.message.publisher_id_attribute,
+    )
+    now = clock.now()
+    stopped = Event()
+    signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())
+    with Progress(*bar, console=Console(stderr=True)) as progress:
+        task = progress.add_task("publishing", total=(since + lasting).total_seconds(), sent="")
+        published = publish_synthetic(
+            source,
+            publisher_client(settings.pubsub.emulator_host),
+            settings.pubsub.topic_path,
+            clock,
+            now - since,
+            now + lasting,
+            truth_path=truth,
+            speed_up=speed_up,
+            progress=lambda sent, reached: progress.update(
+                task, completed=(reached - (now - since)).total_seconds(), sent=f"{sent:,} sent, at {iso(reached)}"
+            ),
+            stop=stopped.is_set,
+        )
+    facts: dict[str, Any] = {
+        "published": published.messages,
+        "heartbeats": published.heartbeats,
+        "duplicates": published.duplicates,
+        "broken": dict(published.broken),
+        "messages_per_second": round(published.messages_per_second, 1),
+        "truth": str(truth),
+    }
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' ')}: {printable(text_of(value))}")
