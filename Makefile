@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs simulate drain-demo chaos bench check docs pictures clean
+.PHONY: help setup demo up test test-slow test-gcs gcs-tools simulate drain-demo chaos bench check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,8 +24,8 @@ demo: setup ## play the whole mission on real parts, and compare every row with 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up
 
-test: setup ## all tests but the slow ones and those on Cloud Storage
-	$(BIN)/python -m pytest -m 'not gcs and not slow'
+test: setup ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow)'
 
 test-slow: setup ## the tests that kill Spark's workers and drivers, or start a cluster: some minutes
 	$(BIN)/python -m pytest -m slow
@@ -33,9 +33,11 @@ test-slow: setup ## the tests that kill Spark's workers and drivers, or start a 
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $(if $(JOBS),--jobs $(JOBS))
 
-test-gcs: setup ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
+test-gcs: gcs-tools ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m gcs
+
+gcs-tools: setup
 	$(BIN)/python -m tests.gcs.tools
-	$(BIN)/python -m pytest -m gcs
 
 drain-demo: setup ## drain an outage's backlog of MESSAGES=3000000 with READERS=4, and compare every row with the truth
 	$(BIN)/python -m benchmarks.drain --messages $(or $(MESSAGES),3000000) --readers $(or $(READERS),4)
@@ -48,9 +50,18 @@ bench: setup ## each stage's speed and size beside a reference: a table, and bui
 	$(BIN)/python -m benchmarks --scale $(or $(SCALE),1)
 
 check: setup ## format, lint, types, import rules
+	@$(MAKE) --no-print-directory --jobs=4 ruff-format ruff-check mypy lint-imports
+
+ruff-format:
 	$(BIN)/ruff format --check .
+
+ruff-check:
 	$(BIN)/ruff check .
+
+mypy:
 	$(BIN)/mypy
+
+lint-imports:
 	$(BIN)/lint-imports
 
 docs: setup ## build the documentation as a site, in build/site; a broken link or an unknown name fails

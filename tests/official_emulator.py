@@ -4,8 +4,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 
 from google.api_core import exceptions as api
 
@@ -15,6 +16,10 @@ from pipeline.services.emulator_choice import choose_emulator
 READY_WITHIN_SECONDS = 60
 STOPPED_WITHIN_SECONDS = 10
 HOST = "127.0.0.1"
+PORTS = range(12_000, 32_000)
+"""Ports for servers: below those that Linux gives to outgoing connections, which would take a free one in between."""
+
+PORTS_TRIED = 100
 
 
 def running_emulator(log: Path) -> AbstractContextManager[str]:
@@ -63,8 +68,9 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) 
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of loopback that nobody listens on. It is a random one, so that parallel tests do not choose the same."""
+    for port in SystemRandom().sample(PORTS, PORTS_TRIED):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise AssertionError(f"none of {PORTS_TRIED} ports of {PORTS} is free")

@@ -12,7 +12,6 @@ from urllib.parse import urlparse
 import psutil
 
 from pipeline.clock import Clock
-from pipeline.demo.workspace import free_port
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.services.processes import Supervisor, listens
@@ -20,6 +19,7 @@ from pipeline.services.stack import dagster_environment, dagster_services
 from pipeline.settings import Settings
 from tests.chaos.house import MARK, ROOT, House, is_alive
 from tests.chaos.plan import SERVICES, Plan, Spell, Target, Trouble
+from tests.official_emulator import free_port
 
 STEP_SECONDS = 0.2
 PATIENT_SECONDS = 10.0
@@ -278,7 +278,7 @@ def second_settings(house: House) -> Settings:
     """The same, for Dagster processes with another port and another storage."""
     settings = house.settings
     dagster = settings.dagster.model_copy(
-        update={"code_port": free_port(0), "storage": str(house.folder / BESIDE[0] / "dagster")}
+        update={"code_port": free_port(), "storage": str(house.folder / BESIDE[0] / "dagster")}
     )
     return settings.model_copy(update={"dagster": dagster})
 

@@ -18,7 +18,6 @@ from benchmarks.watched import reports, runs_of_drain, ticks_of
 from pipeline.clock import Clock, iso
 from pipeline.demo.publishing import Source
 from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.demo.workspace import free_port
 from pipeline.errors import ServiceFailed
 from pipeline.lake.layout import Lake
 from pipeline.quality.status import LakeReport, read_losses
@@ -29,6 +28,7 @@ from tests.chaos.faults import BESIDE, Faults
 from tests.chaos.house import ROOT, STARTED_WITHIN_SECONDS, House, is_provisioned, until, until_running, up
 from tests.chaos.plan import Plan, Trouble, without
 from tests.chaos.summary import Summary
+from tests.official_emulator import free_port
 
 PATIENCE = timedelta(minutes=8)
 """For the faults as a whole, and then for everything to be computed."""
@@ -133,7 +133,7 @@ def house_of(asked: Asked, clock: Clock) -> House:
             idle=asked.idle_timeout,
             start_after=asked.start_after,
             start_size=asked.start_size,
-            **{name: free_port(0) for name in ("emulator", "spark", "web", "code")},
+            **{name: free_port() for name in ("emulator", "spark", "web", "code")},
         )
     )
     return House(folder, load_settings(config))

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Self
 from pipeline.errors import ServiceFailed
 from tests.gcs.tools import fake_gcs_server
 from tests.gcs.xml_proxy import XmlProxy
+from tests.official_emulator import free_port
 
 READY_SECONDS = 20.0
 ANSWER_SECONDS = 5.0
@@ -45,7 +45,7 @@ class CloudStorageServer:
 
     def __enter__(self) -> Self:
         program = fake_gcs_server()
-        self._proxy.upstream_port = _free_port()
+        self._proxy.upstream_port = free_port()
         options = {
             "scheme": "http",
             "host": "127.0.0.1",
@@ -98,10 +98,3 @@ class CloudStorageServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -1,16 +1,20 @@
-"""What the Cloud Storage tests need beside Python packages, fetched once into `build/tools`.
+"""Programs and JARs that the Cloud Storage tests need beside Python packages.
 
-`python -m tests.gcs.tools` fetches it all beforehand: the first build takes some minutes.
+They are built or fetched once a version, into a cache that all checkouts share: `tidemark-tests` below
+`$XDG_CACHE_HOME` or `~/.cache`. `python -m tests.gcs.tools` fills it beforehand; from nothing that takes some minutes.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.errors import ServiceFailed, ToolMissing
 
-TOOLS = Path(__file__).parents[2] / "build" / "tools"
 SERVER_MODULE = "github.com/fsouza/fake-gcs-server"
 SERVER_VERSION = "v1.56.1"
 CONNECTOR_GROUP = "com.google.cloud.bigdataoss"
@@ -20,24 +24,47 @@ FETCH_SECONDS = 1200.0
 
 
 def fake_gcs_server() -> Path:
-    """The server's program, compiled here when it is not there yet. Raises ToolMissing without Go."""
-    folder = TOOLS / f"fake-gcs-server-{SERVER_VERSION}"
-    program = folder / "fake-gcs-server"
-    if not program.exists():
-        go = _required("go", "install Go 1.24 or later, and put its `go` on the PATH")
-        _run([go, "install", f"{SERVER_MODULE}@{SERVER_VERSION}"], {"GOBIN": str(folder)})
+    """The server's program; it is compiled if the cache lacks it. Raises ToolMissing without Go, ServiceFailed."""
+    program = cache() / f"fake-gcs-server-{SERVER_VERSION}"
+    with _made_once(program) as folder:
+        if folder is not None:
+            go = _required("go", "install Go 1.24 or later, and put its `go` on the PATH")
+            _run([go, "install", f"{SERVER_MODULE}@{SERVER_VERSION}"], folder, {"GOBIN": str(folder)})
+            (folder / "fake-gcs-server").rename(program)
     return program
 
 
 def gcs_connector() -> Path:
-    """The JAR that lets Spark use `gs://`, fetched when it is not there yet. Raises ToolMissing without Maven."""
-    jar = TOOLS / f"gcs-connector-{CONNECTOR_VERSION}-shaded.jar"
-    if not jar.exists():
-        maven = _required("mvn", "install Maven (apt-get install maven), and put its `mvn` on the PATH")
-        artifact = f"-Dartifact={CONNECTOR_GROUP}:gcs-connector:{CONNECTOR_VERSION}:jar:shaded"
-        _run([maven, "-q", "-B", "dependency:get", artifact, "-Dtransitive=false"], {})
-        _run([maven, "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={TOOLS}"], {})
+    """The JAR that lets Spark use `gs://`; it is fetched if the cache lacks it. Raises ToolMissing without Maven,
+    ServiceFailed."""
+    jar = cache() / f"gcs-connector-{CONNECTOR_VERSION}-shaded.jar"
+    with _made_once(jar) as folder:
+        if folder is not None:
+            maven = _required("mvn", "install Maven (apt-get install maven), and put its `mvn` on the PATH")
+            artifact = f"-Dartifact={CONNECTOR_GROUP}:gcs-connector:{CONNECTOR_VERSION}:jar:shaded"
+            _run([maven, "-q", "-B", "dependency:get", artifact, "-Dtransitive=false"], folder, {})
+            _run([maven, "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={folder}"], folder, {})
+            (folder / jar.name).rename(jar)
     return jar
+
+
+def cache() -> Path:
+    """The folder that all checkouts on this machine share."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidemark-tests"
+
+
+@contextmanager
+def _made_once(file: Path) -> Iterator[Path | None]:
+    """A new folder to make the file in, or None if it is there. Parallel tests wait for the first to make it; a file
+    moves into the cache when it is whole."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with (file.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if file.exists():
+            yield None
+            return
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            yield Path(folder)
 
 
 def _required(program: str, remedy: str) -> str:
@@ -47,12 +74,11 @@ def _required(program: str, remedy: str) -> str:
     return found
 
 
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    TOOLS.mkdir(parents=True, exist_ok=True)
+def _run(command: list[str], folder: Path, environment: dict[str, str]) -> None:
     try:
         subprocess.run(
             command,
-            cwd=TOOLS,  # away from the project, so that no build file of it is read
+            cwd=folder,  # away from the project, so that no build file of it is read
             env=os.environ | environment,
             check=True,
             capture_output=True,

@@ -1,0 +1,66 @@
+"""How parallel workers share the tests: `pytest -n auto`.
+
+A worker takes one file at a time, so that a file's fixtures are set up once. Files that share a JVM are taken as one.
+"""
+
+import os
+
+import psutil
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+WORKER_BYTES = 3 << 30
+"""Memory that a worker may need: two JVMs of a gigabyte each, an emulator, and itself."""
+
+SPARK_SESSION = "the session of tests/spark"
+DAGSTER_ON_SPARK = "the session of Dagster's runs"
+SHARED_JVM = {
+    "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_drain.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_silence.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_staleness.py": DAGSTER_ON_SPARK,
+    "tests/spark/test_connect.py": SPARK_SESSION,
+    "tests/spark/test_diffs.py": SPARK_SESSION,
+    "tests/spark/test_drain.py": SPARK_SESSION,
+    "tests/spark/test_drain_on_cloud_storage.py": SPARK_SESSION,
+    "tests/spark/test_micro_batch.py": SPARK_SESSION,
+    "tests/spark/test_pubsub_source.py": SPARK_SESSION,
+    "tests/spark/test_silence.py": SPARK_SESSION,
+}
+"""The files whose tests run Spark in their own process. A file that is missing here starts a JVM of its own."""
+
+LONGEST_FIRST = ("tests/test_end_to_end.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py")
+"""What takes longest, so that no worker is left alone with it at the end."""
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives a worker the next file, or the next files that share a JVM."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+def unit_of(nodeid: str) -> str:
+    """What a worker takes as one: a file, or the files that share a JVM."""
+    file = nodeid.partition("::")[0]
+    return SHARED_JVM.get(file, file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
+    config.option.loadscopereorder = False  # else the files with the most tests come first, however short they are
+    return ByFile(config, log)  # type: ignore[arg-type]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Workers of `-n auto`: one more than cores, because many tests wait, as far as the memory allows."""
+    return max(1, min((os.cpu_count() or 1) + 1, psutil.virtual_memory().available // WORKER_BYTES))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a parallel run, put the longest first."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        order = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: order.get(unit_of(item.nodeid), len(order)))
