@@ -121,3 +121,9 @@ def test_every_decision_is_listed() -> None:
 def test_links_between_documents_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|mailto:|#)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_files_that_a_document_names_are_there(document: Path) -> None:
+    for named in re.findall(r"`((?:assets|pipeline|resources|tests|tools)/[\w/.]*)`", document.read_text()):
+        assert (ROOT / named).exists(), named
