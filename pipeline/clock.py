@@ -1,4 +1,4 @@
-"""The only place that asks what time it is, and the exact passage between times and integers."""
+"""The only module that asks for the time, and exact conversions between times and integers."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -9,7 +9,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """Where a tick gets its time from. Assumption: `monotonic` never goes back; `now` may."""
+    """Where a tick gets its time. Assumption: `monotonic` never goes back; `now` may."""
 
     def now(self) -> datetime:
         """The wall clock, aware, in UTC."""
@@ -53,7 +53,7 @@ class ManualClock:
         self.advance(timedelta(seconds=seconds))
 
     def advance(self, by: timedelta) -> None:
-        """Move the clock; the only way it ever moves."""
+        """Move the clock forward."""
         self._now += by
 
 
@@ -73,6 +73,6 @@ def duration_us(duration: timedelta) -> int:
 
 
 def iso(moment: datetime) -> str:
-    """How a moment is written wherever a person reads it: `2026-11-21T05:20:00Z`, with a fraction if any."""
+    """A moment as people read it: `2026-11-21T05:20:00Z`, with milliseconds if it has a fraction."""
     text = moment.astimezone(UTC).isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
     return text.replace("+00:00", "Z")

@@ -14,16 +14,15 @@ _UNITS = {
     "d": timedelta(days=1),
 }
 LONGEST = timedelta(days=36_500)
-"""So long before now there are still dates to calculate with."""
+"""The longest duration that is read. Subtracted from now it still gives a date that Python can hold."""
 
 _PART = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)")
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read `10s`, `5m`, `1h30m`, `0.5s`; a bare `0` is no time at all.
+    """Read `10s`, `5m`, `1h30m` or `0.5s`; a bare `0` is zero.
 
-    Raises ValueError, with what would be right, for anything else: a number without its unit is refused,
-    because nobody can tell seconds from minutes by looking at it; so is a negative one, and one beyond `LONGEST`.
+    Raises ValueError, which says what to write, for a number without a unit, a negative one, or one beyond `LONGEST`.
     """
     written = text.strip()
     if written == "0":
@@ -43,7 +42,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The shortest text that `parse_duration` reads back to within a millisecond; `-` before a negative one."""
+    """The shortest text that `parse_duration` reads back to the millisecond, with `-` before a negative one."""
     sign, left = ("-", -duration) if duration < timedelta(0) else ("", duration)
     if left and left % timedelta(seconds=1):
         left = timedelta(seconds=round(left.total_seconds(), 3))

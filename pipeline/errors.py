@@ -1,36 +1,8 @@
-"""Everything that tidemark raises on purpose. A message says what was wrong, where, and what to do next."""
-
-__all__ = [
-    "CorruptObject",
-    "InvalidSettings",
-    "LakeError",
-    "LakeFull",
-    "LakeUnreachable",
-    "LakeUnwritable",
-    "LandingOver",
-    "NothingToTune",
-    "ObjectExists",
-    "ObjectMissing",
-    "PermissionMissing",
-    "ProvisionRefused",
-    "PubSubError",
-    "PubSubUnreachable",
-    "ReadingUnavailable",
-    "ServiceFailed",
-    "SnapshotRefused",
-    "SparkUnreachable",
-    "SubscriptionMissing",
-    "TableConflict",
-    "TidemarkError",
-    "ToolMissing",
-    "TraceUnusable",
-    "WindowExpired",
-    "WindowNotClosed",
-]
+"""Every error that tidemark raises on purpose. A message says what was wrong, where, and what to do next."""
 
 
 class TidemarkError(Exception):
-    """The root: whoever catches this catches all that tidemark reports to a person."""
+    """The root of them. Catch it to report any of them to a person."""
 
 
 class InvalidSettings(TidemarkError):
@@ -38,15 +10,15 @@ class InvalidSettings(TidemarkError):
 
 
 class WindowNotClosed(TidemarkError):
-    """A computation was asked for a window that the watermark has not passed. Nothing was written."""
+    """A run was asked to compute a window that the watermark has not passed. Nothing was written."""
 
 
 class WindowExpired(TidemarkError):
-    """A computation was asked for a window whose heartbeats are no longer kept. Nothing was written."""
+    """A run was asked to compute a window whose heartbeats are no longer kept. Nothing was written."""
 
 
 class PubSubError(TidemarkError):
-    """Pub/Sub answered something that the pipeline cannot go on from."""
+    """Pub/Sub refused a request, or did not answer."""
 
 
 class PubSubUnreachable(PubSubError):
@@ -62,7 +34,7 @@ class PermissionMissing(PubSubError):
 
 
 class ReadingUnavailable(PubSubError):
-    """The publish time of the oldest unacknowledged message could not be read at this moment."""
+    """The publish time of the oldest unacknowledged message cannot be read now."""
 
 
 class SnapshotRefused(ReadingUnavailable):
@@ -70,27 +42,27 @@ class SnapshotRefused(ReadingUnavailable):
 
 
 class ProvisionRefused(PubSubError):
-    """What exists would break the method: the two subscriptions would not see the same messages."""
+    """The existing topic or subscriptions would break the method: both must see the same messages."""
 
 
 class LakeError(TidemarkError):
-    """The lake did not do what was asked."""
+    """The lake cannot do what was asked."""
 
 
 class ObjectExists(LakeError):
-    """A create-only object is already there, with other content."""
+    """A create-only object exists already, with other content."""
 
 
 class ObjectMissing(LakeError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class CorruptObject(LakeError):
-    """An object is there but cannot be read as what it should be."""
+    """An object exists but cannot be read as what it should be."""
 
 
 class NothingToTune(LakeError):
-    """Nothing has landed in the time that a tuning report is about."""
+    """Nothing has landed in the time range of a tuning report."""
 
 
 class LakeUnwritable(LakeError):
@@ -106,11 +78,11 @@ class LakeUnreachable(LakeError):
 
 
 class LandingOver(LakeError):
-    """A name to land under that nobody will ask for any more. Nothing was acknowledged for it now."""
+    """A landing was asked for under a name that is finished. This request acknowledged nothing."""
 
 
 class TableConflict(LakeError):
-    """A commit lost against others more often than is reasonable."""
+    """A commit lost against other commits too many times."""
 
 
 class SparkUnreachable(TidemarkError):
@@ -118,12 +90,12 @@ class SparkUnreachable(TidemarkError):
 
 
 class ToolMissing(TidemarkError):
-    """A program that is needed beforehand is not on this machine; the message says how to get it."""
+    """A program that must be installed is missing; the message says how to get it."""
 
 
 class ServiceFailed(TidemarkError):
-    """A process that tidemark started ended or did not become ready; the message names its log."""
+    """A process that tidemark started has ended, or is not ready in time; the message names its log."""
 
 
 class TraceUnusable(TidemarkError):
-    """A trace cannot be replayed as it is: a column is missing or of a type that says too little, or it is empty."""
+    """A trace cannot be replayed: it is empty, or a column is missing or of an unusable type."""

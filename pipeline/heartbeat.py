@@ -1,7 +1,7 @@
-"""The message contract: what a message must carry to be a heartbeat, and why one is rejected.
+"""The message contract: what makes a message a valid heartbeat, and why a message is rejected.
 
-Both subscriptions judge a message's times with the same function, so that a broken clock neither pins the
-watermark nor drags it forward.
+Both subscriptions judge a message's times with the same function. A broken clock thus neither holds the watermark
+back nor pushes it forward.
 """
 
 import math
@@ -15,38 +15,26 @@ from typing import Any
 import orjson
 
 from pipeline.clock import duration_us, from_us, iso, to_us
+from pipeline.durations import format_duration
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 RESERVED_FIELD_NAMES = frozenset(
-    [
-        "window",
-        "stream_id",
-        "event_time",
-        "previous_event_time",
-        "gap_seconds",
-        "missed_heartbeats",
-        "publish_time",
-        "message_id",
-        "late",
-        "publisher_id",
-        "attributes",
-        "payload",
-        "ordering_key",
-        "landed_at",
-        "event_hour",
-        "heartbeat_id",
-    ]
+    (
+        *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
+        *("publish_time", "message_id", "late", "publisher_id", "attributes", "payload", "ordering_key"),
+        *("landed_at", "event_hour", "heartbeat_id"),
+    )
 )
-"""Columns of the lake's tables, which a compared field cannot be called."""
+"""Columns of the lake's tables. A compared field cannot have one of these names."""
 
 MILLISECONDS = re.compile(r"-?\d{1,18}", re.ASCII)
 RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class FieldKind(StrEnum):
-    """How a payload field is compared: numbers by their difference, the others by whether they changed.
+    """How a payload field is compared: numbers by their difference, other kinds by whether they changed.
 
-    A value of another kind than the configured one counts as null; the payload keeps it as it came.
+    A value of another kind than the configured one counts as null; the payload keeps it unchanged.
     """
 
     NUMBER = "number"
@@ -56,7 +44,7 @@ class FieldKind(StrEnum):
 
 
 def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
-    """The columns that a compared field has among the diffs: itself, its previous value, and the comparison."""
+    """The columns of a compared field in `heartbeat_diffs`: its value, its previous value, and the comparison."""
     return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
 
 
@@ -83,8 +71,8 @@ class Rejection:
 class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
-    A name in `event_time_field` or `stream_id_field` takes the value from the payload instead of an attribute. Where
-    `payload_is_json` is false, a payload may be anything, and nothing is taken from it.
+    If `event_time_field` or `stream_id_field` is set, the value comes from the payload instead of an attribute. If
+    `payload_is_json` is false, a payload may be anything, and nothing is read from it.
     """
 
     event_time_attribute: str
@@ -99,20 +87,20 @@ class MessageContract:
 
     @property
     def needs_payload(self) -> bool:
-        """Whether the times or the stream cannot be told without the payload."""
+        """Whether the event time or the stream is in the payload."""
         return self.event_time_field is not None or self.stream_id_field is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a valid message says: which stream, and when it happened (microseconds since the epoch, UTC)."""
+    """A valid message's stream and event time (microseconds since the epoch, UTC)."""
 
     stream_id: str
     event_time_us: int
 
 
 class HeartbeatReader:
-    """Judges messages by a contract; the bounds are worked out once."""
+    """Judges messages by a contract."""
 
     def __init__(self, contract: MessageContract) -> None:
         self.contract = contract
@@ -122,9 +110,9 @@ class HeartbeatReader:
     def read(
         self, attributes: Mapping[str, str], payload: Mapping[str, Any] | None, publish_time_us: int
     ) -> Heartbeat | Rejection:
-        """The heartbeat of a message, or why it is none. `payload` may be None unless the contract needs it.
+        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
 
-        Guarantee: of an accepted message, `first_event_time <= event time <= publish time + max_future_skew`.
+        Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`.
         """
         contract = self.contract
         if contract.event_time_field is not None:
@@ -152,8 +140,8 @@ class HeartbeatReader:
         if event_time_us > publish_time_us + self._skew_us:
             return Rejection(
                 RejectionReason.IN_THE_FUTURE,
-                f"event time {_short(written)} is more than {contract.max_future_skew} after its publish time, "
-                f"{iso(from_us(publish_time_us))}",
+                f"event time {_short(written)} is more than {format_duration(contract.max_future_skew)} "
+                f"after its publish time, {iso(from_us(publish_time_us))}",
             )
         return Heartbeat(stream_id, event_time_us)
 
@@ -181,7 +169,7 @@ def read_event_time(written: Any) -> int | None:
 
 
 def read_payload(data: bytes) -> dict[str, Any] | Rejection:
-    """The payload as a JSON object, or why it is none."""
+    """The payload as a JSON object, or the reason why it is not one."""
     try:
         payload = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -192,7 +180,7 @@ def read_payload(data: bytes) -> dict[str, Any] | Rejection:
 
 
 def read_field(payload: Mapping[str, Any], name: str, kind: FieldKind) -> Any:
-    """A compared field as its configured kind, or None where it is absent, null or of another kind."""
+    """A compared field's value, or None if it is absent, null or not of the configured kind."""
     value = payload.get(name)
     if value is None:
         return None
@@ -207,7 +195,7 @@ def read_field(payload: Mapping[str, Any], name: str, kind: FieldKind) -> Any:
         case FieldKind.JSON:
             try:
                 return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-            except orjson.JSONEncodeError:  # nested deeper than the library writes, though it reads it
+            except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
                 return None
 
 

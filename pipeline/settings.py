@@ -62,14 +62,14 @@ __all__ = [
 
 PREFIX = "TIDEMARK_"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE"})
-"""Variables with the prefix that are about where things are, not settings of the tree."""
+"""Variables that have the prefix and say where files are; they set nothing in the tree."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
-"""How pydantic writes the bound of a duration in an error."""
+"""The bound of a duration as pydantic writes it in an error."""
 
 
 class Settings(BaseSettings):
-    """The whole tree, validated. Build it with `load_settings`, which reports errors for people."""
+    """The whole tree, validated. `load_settings` builds it and words the errors for people."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
@@ -100,61 +100,37 @@ class Settings(BaseSettings):
 
     @property
     def emulated(self) -> bool:
-        """Whether Pub/Sub is the emulator."""
+        """Whether Pub/Sub is an emulator."""
         return self.pubsub.emulator_host is not None
 
     @property
     def windowing(self) -> Windowing:
-        """How event time is cut."""
+        """How event time is cut into windows."""
         return Windowing(length=self.windows.length, first=self.windows.first)
 
     @property
     def contract(self) -> MessageContract:
         """What a message must carry."""
-        message = self.message
-        return MessageContract(
-            event_time_attribute=message.event_time_attribute,
-            stream_id_attribute=message.stream_id_attribute,
-            publisher_id_attribute=message.publisher_id_attribute,
-            event_time_field=message.event_time_field,
-            stream_id_field=message.stream_id_field,
-            first_event_time=self.windows.first,
-            max_future_skew=message.max_future_skew,
-            fields=dict(message.fields),
-        )
+        return MessageContract(**dict(self.message), first_event_time=self.windows.first)
 
     @property
     def policy(self) -> Policy:
-        """How trust is earned. Slacks left empty are nothing on the emulator, 1 s and the band on the service."""
-        chosen = self.watermark
-        reading_slack, base_slack = chosen.reading_slack, chosen.base_slack
-        if reading_slack is None:
-            reading_slack = ZERO if self.emulated else timedelta(seconds=1)
-        if base_slack is None:
-            base_slack = ZERO if self.emulated else chosen.band
-        return Policy(
-            rule=chosen.rule,
-            band=chosen.band,
-            near_real_time=chosen.near_real_time,
-            idle_timeout=chosen.idle_timeout,
-            idle=chosen.idle,
-            max_idle_lag=chosen.max_idle_lag,
-            max_reading_age=chosen.max_reading_age,
-            seek_tolerance=chosen.seek_tolerance,
-            quantile=chosen.quantile,
-            frontier_quantile=chosen.frontier_quantile,
-            reading_slack=reading_slack,
-            base_slack=base_slack,
-        )
+        """How the watermark is decided. On the service an empty reading_slack is 1 s, and an empty base_slack the
+        band; on the emulator both are zero."""
+        chosen = dict(self.watermark)
+        del chosen["tick"]
+        for name, on_the_service in (("reading_slack", timedelta(seconds=1)), ("base_slack", self.watermark.band)):
+            if chosen[name] is None:
+                chosen[name] = ZERO if self.emulated else on_the_service
+        return Policy(**chosen)
 
 
 def load_settings(path: Path | None = None, *, needs_file: bool = True) -> Settings:
     """Read the tree from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
 
-    Where it does not need a file, and none is named or here, it is the environment and the defaults.
-
-    `PUBSUB_EMULATOR_HOST`, where it is set, is the emulator's address. Relative paths are resolved against the
-    file's folder. Raises InvalidSettings, which names every wrong setting, its value, its source and the rule.
+    If it needs no file, and none is named or here, only the environment and the defaults count. If
+    `PUBSUB_EMULATOR_HOST` is set, it is the emulator's address. Relative paths are relative to the file's folder.
+    Raises InvalidSettings, which names every wrong setting, its value, its source and the rule.
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
@@ -169,9 +145,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True) -> Setti
     except ValidationError as error:
         raise InvalidSettings(_explain(error, file)) from error
     except SettingsError as error:
-        raise InvalidSettings(
-            f"a TIDEMARK_ variable holds something unreadable: {error}; write a table as JSON"
-        ) from error
+        raise InvalidSettings(f"a TIDEMARK_ variable cannot be read: {error}; write a table as JSON") from error
     return _with_absolute_paths(settings, file.parent)
 
 
@@ -194,7 +168,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         section, _, key = name.removeprefix(PREFIX).lower().partition("__")
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{PREFIX}{known.upper()}__<KEY>" for known in Settings.model_fields)
-            raise InvalidSettings(f"the variable {name} is no setting; the settings' variables are {known}")
+            raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
 
 
 def _explain(error: ValidationError, file: Path) -> str:
@@ -216,7 +190,7 @@ def _as_duration(bound: re.Match[str]) -> str:
 
 
 def _source(place: list[str], file: Path) -> str:
-    """Where a value was written: the variable that sets it, else the file and the variables that add to it."""
+    """Where a value was written: the variable that sets it, else the file and every variable that adds to it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):
@@ -243,8 +217,9 @@ def _nearest(place: list[str]) -> str:
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    lake, dagster = settings.lake, settings.dagster
+    lake, storage = settings.lake, str((base / settings.dagster.storage).resolve())
     if lake.folder is not None:
         lake = lake.model_copy(update={"uri": f"file:{(base / lake.folder).resolve()}"})
-    dagster = dagster.model_copy(update={"storage": str((base / dagster.storage).resolve())})
-    return settings.model_copy(update={"lake": lake, "dagster": dagster})
+    return settings.model_copy(
+        update={"lake": lake, "dagster": settings.dagster.model_copy(update={"storage": storage})}
+    )

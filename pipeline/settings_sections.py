@@ -1,11 +1,11 @@
-"""The sections of the settings: their keys, bounds and defaults. Unknown keys are refused."""
+"""The sections of the settings: their keys, bounds and defaults. `tidemark.toml` says what each key means."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlparse
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.clock import EPOCH
 from pipeline.durations import Duration, format_duration, parse_duration
@@ -14,19 +14,19 @@ from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, comp
 ZERO = timedelta(0)
 DAY = timedelta(days=1)
 LONGEST_RUN = timedelta(hours=3)
-"""Longer than `max_runtime_seconds` in dagster.yaml lets one be."""
-NEVER, AUTOMATIC, WITHIN = "never", "automatic", "within "
+"""Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
 LONGEST_PULL = timedelta(seconds=40)
-"""A sensor tick has 60 s: what it pulls must be persisted and acknowledged within the rest."""
+"""The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
+NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
-"""Window lengths that a cron schedule can express, which is how Dagster names time partitions."""
+"""The window lengths that a cron schedule can express: Dagster's time partitions follow one."""
 
 
 def _folder_named(uri: str) -> Path | None:
-    """The folder of `file:path` or `file:///path`, to the letter: a `#` or a `?` is part of a name."""
+    """The folder of `file:path` or `file:///path`, taken literally: a `#` or a `?` is part of the name."""
     if not uri.startswith("file:"):
         return None
     path = uri.removeprefix("file:")
@@ -37,28 +37,34 @@ def _folder_named(uri: str) -> Path | None:
     return Path(path) if path else None
 
 
-def _empty_is_none(value: Any) -> Any:
-    return None if value == "" else value
+def _recompute_within(written: str) -> timedelta:
+    """Read `never`, `automatic` or `within 1h` as a duration. Raises ValueError."""
+    fixed = {NEVER: ZERO, AUTOMATIC: timedelta.max}
+    if written in fixed:
+        return fixed[written]
+    before, _, duration = written.partition("within ")
+    if before or not (within := parse_duration(duration)):
+        raise ValueError(written)
+    return within
 
 
-def _after_within(policy: str) -> str:
-    """The duration of `within 1h`. Raises ValueError for any other text."""
-    if not policy.startswith(WITHIN):
-        raise ValueError(policy)
-    return policy.removeprefix(WITHIN)
+def _host_and_port(text: str | None) -> str | None:
+    host, _, port = (text or "").rpartition(":")
+    if text is not None and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError("write the address as host:port, such as 127.0.0.1:8085, or leave it empty")
+    return text
 
 
-def _is_host_and_port(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16
-
-
+EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
-OptionalText = Annotated[str | None, BeforeValidator(_empty_is_none)]
-KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, BeforeValidator(_empty_is_none)]
-KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, BeforeValidator(_empty_is_none)]
-OptionalDuration = Annotated[NotNegative | None, BeforeValidator(_empty_is_none)]
+OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
+KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
+KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
+TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
+CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
+OptionalText = Annotated[str | None, EmptyIsNone]
+OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
@@ -66,7 +72,7 @@ ReadingKind = Literal["auto", "snapshot", "monitoring"]
 
 
 class Section(BaseModel):
-    """A part of the tree: unknown keys are refused, and nothing changes after it was read."""
+    """A part of the tree. It refuses unknown keys, and nothing changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,44 +84,26 @@ class PubSubSettings(Section):
     topic: ResourceId = "heartbeats"
     base_subscription: ResourceId = "heartbeats-base"
     tracking_subscription: ResourceId = "heartbeats-tracking"
-    emulator_host: OptionalText = None
+    emulator_host: OptionalAddress = None
     emulator: EmulatorKind = "auto"
     ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
-    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
-    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
+    pull_wait: CallLong = timedelta(seconds=2)
+    call_timeout: CallLong = timedelta(seconds=10)
     metadata_only: bool = False
     reading: ReadingKind = "auto"
     snapshot_max_backlog: int = Field(10_000_000, ge=1)
-    monitoring_endpoint: OptionalText = None
-
-    @field_validator("emulator_host")
-    @classmethod
-    def _host_and_port(cls, value: str | None) -> str | None:
-        if value is not None and not _is_host_and_port(value):
-            raise ValueError("write the emulator's address as host:port, such as 127.0.0.1:8085, or leave it empty")
-        return value
-
-    @field_validator("monitoring_endpoint")
-    @classmethod
-    def _host_and_port_of_monitoring(cls, value: str | None) -> str | None:
-        if value is not None and not _is_host_and_port(value):
-            raise ValueError("write the server's address as host:port, or leave it empty for Google's service")
-        return value
+    monitoring_endpoint: OptionalAddress = None
 
     @model_validator(mode="after")
-    def _monitored_by_somebody(self) -> Self:
-        if self.reading == "monitoring" and self.emulator_host is not None and self.monitoring_endpoint is None:
-            raise ValueError(
-                'reading = "monitoring" has nobody to ask: the emulator has no metrics; say "snapshot" or "auto", or '
-                "name a server that has them in monitoring_endpoint"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _two_subscriptions(self) -> Self:
+    def _consistent(self) -> Self:
         if self.base_subscription == self.tracking_subscription:
             raise ValueError("base_subscription and tracking_subscription must be two different subscriptions")
+        if self.reading == "monitoring" and self.emulator_host is not None and self.monitoring_endpoint is None:
+            raise ValueError(
+                'reading = "monitoring" cannot work: the emulator has no metrics. Write "snapshot" or "auto", or name '
+                "a server that has them in monitoring_endpoint"
+            )
         return self
 
     @property
@@ -135,7 +123,7 @@ class PubSubSettings(Section):
 
 
 class MessageSettings(Section):
-    """Where a message carries what, and what is compared."""
+    """Where a message carries its time and its stream, and which payload fields are compared."""
 
     event_time_attribute: str = Field("event_time", min_length=1)
     stream_id_attribute: str = Field("stream_id", min_length=1)
@@ -152,7 +140,7 @@ class MessageSettings(Section):
             if not FIELD_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
             if name in RESERVED_FIELD_NAMES:
-                raise ValueError(f"{name!r} is the name of a column that is there already")
+                raise ValueError(f"{name!r} is the name of a column that the tables already have")
         columns = [column for name, kind in value.items() for column in compared_columns(name, kind)]
         twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
         if twice:
@@ -174,22 +162,15 @@ class WindowSettings(Section):
     @classmethod
     def _never_automatic_or_within(cls, value: str) -> str:
         try:
-            if value not in (NEVER, AUTOMATIC) and parse_duration(_after_within(value)) <= ZERO:
-                raise ValueError
+            _recompute_within(value)
         except ValueError as error:
             raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"') from error
         return value
 
     @property
     def recompute_within(self) -> timedelta:
-        """A stale window is computed again while the watermark is less than this beyond its end."""
-        if self.recompute_missed == NEVER:
-            return ZERO
-        return (
-            timedelta.max
-            if self.recompute_missed == AUTOMATIC
-            else parse_duration(_after_within(self.recompute_missed))
-        )
+        """A stale window is computed again until the watermark is this far past its end."""
+        return _recompute_within(self.recompute_missed)
 
     @field_validator("length")
     @classmethod
@@ -208,7 +189,7 @@ class WindowSettings(Section):
 
 
 class CheckSettings(Section):
-    """What the asset checks put up with; more than this, and a check fails."""
+    """The most that the asset checks tolerate; a check fails above it."""
 
     max_missed: int = Field(0, ge=0)
     max_late_share: float = Field(0.01, ge=0, le=1)
@@ -217,11 +198,11 @@ class CheckSettings(Section):
 
 
 class WatermarkSettings(Section):
-    """How trust is earned; `docs/watermark.md` has the meaning of each."""
+    """How the watermark is decided; `docs/watermark.md` explains each setting."""
 
     rule: Literal["band", "frontier"] = "band"
     band: NotNegative = timedelta(seconds=10)
-    tick: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=10)
+    tick: TickLong = timedelta(seconds=10)
     near_real_time: NotNegative = timedelta(seconds=10)
     idle_timeout: Positive = timedelta(minutes=2)
     idle: Literal["advance", "hold"] = "advance"
@@ -237,27 +218,39 @@ class WatermarkSettings(Section):
     @classmethod
     def _whole_seconds(cls, value: timedelta) -> timedelta:
         if value % timedelta(seconds=1):
-            raise ValueError("Dagster's sensors tick in whole seconds: write 1s, 2s, 10s or the like")
+            raise ValueError("Dagster's sensors tick in whole seconds: write 1s, 2s or 10s, for example")
         return value
 
 
 class BudgetSettings(Section):
-    """The most that one tick pulls; whichever is reached first ends the pulling."""
+    """The most that one tick pulls; whichever bound is reached first ends the pulling."""
 
-    max_messages: int = Field(ge=1)
-    max_bytes: int = Field(ge=1)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=timedelta(seconds=40))]
+    max_messages: int = Field(250_000, ge=1)
+    max_bytes: int = Field(256 << 20, ge=1)
+    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
     batch_messages: int = Field(ge=1)
 
 
+class TrackBudget(BudgetSettings):
+    """One tracking tick."""
+
+    batch_messages: int = Field(25_000, ge=1)
+
+
+class LandBudget(BudgetSettings):
+    """One landing tick."""
+
+    batch_messages: int = Field(20_000, ge=1)
+
+
 class DrainSettings(Section):
-    """When an outage's backlog is drained by a run, and with how many readers."""
+    """When a run drains an outage's backlog, and with how many readers."""
 
     start_after: Positive = timedelta(hours=1)
     start_size: int = Field(1_000_000, ge=1)
     stop_below: NotNegative = timedelta(minutes=1)
     readers: int = Field(4, ge=1, le=1000)
-    round_seconds: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=20)
+    round_seconds: TickLong = timedelta(seconds=20)
     max_seconds: Annotated[Duration, Field(gt=ZERO, le=timedelta(hours=1))] = timedelta(minutes=30)
     batch_messages: int = Field(20_000, ge=1)
     batch_bytes: int = Field(64 << 20, ge=1)
@@ -265,7 +258,7 @@ class DrainSettings(Section):
     @model_validator(mode="after")
     def _starts_above_where_it_stops(self) -> Self:
         if self.stop_below >= self.start_after:
-            raise ValueError("stop_below must be less than start_after: a run would start where another has just ended")
+            raise ValueError("stop_below must be less than start_after, or a run would start as soon as one ended")
         return self
 
 
@@ -278,7 +271,7 @@ class TuneSettings(Section):
 
 
 class HousekeepingSettings(Section):
-    """How long what is kept; None: for ever."""
+    """How long each kind of object is kept. None keeps it for ever."""
 
     heartbeats: KeptDays = None
     windows: KeptDays = None
@@ -292,12 +285,12 @@ class HousekeepingSettings(Section):
     @model_validator(mode="after")
     def _versions_for_the_grace_time(self) -> Self:
         if self.orphans > self.versions:
-            raise ValueError("orphans must not be longer than versions: what a version lists is no orphan")
+            raise ValueError("orphans must not be longer than versions: a file that a version lists is not an orphan")
         return self
 
 
 class LakeSettings(Section):
-    """Where everything that is durable lives."""
+    """Where everything durable lives."""
 
     uri: str = "file:.tidemark/lake"
     endpoint: OptionalText = None
@@ -346,21 +339,3 @@ class DagsterSettings(Section):
     code_port: Port = 4266
     storage: str = ".tidemark/dagster"
     owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
-
-
-class TrackBudget(BudgetSettings):
-    """One tracking tick."""
-
-    max_messages: int = Field(250_000, ge=1)
-    max_bytes: int = Field(256 << 20, ge=1)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
-    batch_messages: int = Field(25_000, ge=1)
-
-
-class LandBudget(BudgetSettings):
-    """One landing tick."""
-
-    max_messages: int = Field(250_000, ge=1)
-    max_bytes: int = Field(256 << 20, ge=1)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
-    batch_messages: int = Field(20_000, ge=1)

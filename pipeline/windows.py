@@ -1,7 +1,7 @@
 """Event-time windows: half-open intervals `[start, end)` of one length, aligned to the epoch in UTC.
 
-A window is named by its start, `2026-11-21T05-20Z`: the key of the Dagster partition and of the Delta
-partition alike (no colons, because Spark escapes them in paths).
+A window's key is its start, `2026-11-21T05-20Z`. Dagster's and Delta's partitions have the same keys, without colons,
+because Spark escapes these in paths.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pipeline.clock import EPOCH, iso
+from pipeline.durations import format_duration
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 DAY = timedelta(days=1)
@@ -27,7 +28,7 @@ class Window:
         return self.start.strftime(KEY_FORMAT)
 
     def is_closed_at(self, watermark: datetime | None) -> bool:
-        """Whether no event time of this window can still come, as far as the watermark can be trusted."""
+        """Whether the watermark has passed the whole window."""
         return watermark is not None and self.end <= watermark
 
     def __str__(self) -> str:
@@ -36,7 +37,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """How event time is cut. Assumption, which the settings check: `length` divides a day, `first` is aligned."""
+    """How event time is cut into windows. Assumption, checked by the settings: `length` divides a day; `first` is a
+    window's start."""
 
     length: timedelta
     first: datetime
@@ -47,11 +49,11 @@ class Windowing:
         return Window(start, start + self.length)
 
     def named(self, key: str) -> Window:
-        """The window of a key. Raises ValueError for a text that is no window's start."""
+        """The window with this key. Raises ValueError if the text is not a window's start."""
         start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
         window = self.containing(start)
-        if window.start != start or window.key != key:  # strptime reads unpadded numbers as well
-            raise ValueError(f"{key} is not the start of a window of {self.length}")
+        if window.start != start or window.key != key:  # strptime also reads unpadded numbers
+            raise ValueError(f"{key} is not the start of a window of {format_duration(self.length)}")
         return window
 
     def between(self, start: datetime, end: datetime) -> Iterator[Window]:
@@ -64,14 +66,14 @@ class Windowing:
             window = Window(window.end, window.end + self.length)
 
     def closed_at(self, watermark: datetime | None, since: datetime) -> list[Window]:
-        """Every window from the one that contains `since` on which the watermark has passed, in order."""
+        """The windows that the watermark has passed, in order, from the one that contains `since` on."""
         if watermark is None:
             return []
         return list(self.between(self.containing(since).start, watermark))
 
 
 def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
-    """Cut windows into stretches without a gap, in order; a Dagster run takes one contiguous range."""
+    """Group windows into contiguous stretches, in order: a Dagster run takes one contiguous range."""
     stretches: list[list[Window]] = []
     for window in sorted(windows):
         if stretches and stretches[-1][-1].end == window.start:
@@ -90,9 +92,9 @@ def due(
 ) -> list[Window]:
     """The closed windows that are still to be computed.
 
-    A window without a heartbeat is computed as well (it counts as computed, with no rows), unless it lies in
-    a silence longer than `longest_silence`: one message whose clock is months off would otherwise ask for
-    every window since. `hours_with_data` are the starts of the hours in which any heartbeat has landed.
+    A window without a heartbeat is computed too (with no rows), unless it lies in a silence longer than
+    `longest_silence`. Otherwise one message whose clock is months off would ask for every window since.
+    `hours_with_data` are the starts of the hours in which any heartbeat has landed.
     """
     hour = timedelta(hours=1)
     spans: list[tuple[datetime, datetime]] = []
@@ -101,8 +103,7 @@ def due(
             spans[-1] = (spans[-1][0], start + hour)
         else:
             spans.append((start, start + hour))
-    # Behind the newest data, silence is as short as it is long ago: those windows close by the idle rule.
-    if spans:
+    if spans:  # the idle rule may close windows after the newest data; whether that silence gets long is not known yet
         spans[-1] = (spans[-1][0], spans[-1][1] + longest_silence)
     return [
         window

@@ -141,7 +141,7 @@ def test_a_variable_that_names_no_setting_is_refused(
 ) -> None:
     monkeypatch.setenv(name, "10s")
     message = refusal(written(""))
-    assert message.startswith(f"the variable {name} is no setting; ")
+    assert message.startswith(f"the variable {name} is not a setting; ")
     assert "TIDEMARK_WATERMARK__<KEY>" in message
 
 
@@ -215,7 +215,7 @@ def test_a_wrong_emulator_host_is_blamed_on_the_variable_that_set_it(
 ) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "nowhere")
     assert refusal(written('[pubsub]\nemulator_host = "127.0.0.1:1"\n')).startswith(
-        "pubsub.emulator_host = 'nowhere' (from $PUBSUB_EMULATOR_HOST): write the emulator's address as host:port"
+        "pubsub.emulator_host = 'nowhere' (from $PUBSUB_EMULATOR_HOST): write the address as host:port"
     )
 
 
@@ -267,7 +267,7 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[pubsub]\nsnapshot_max_backlog = 0", "greater than or equal to 1"),
         ("[pubsub]\nreading = 'monitoring'\nemulator_host = '127.0.0.1:8085'", "the emulator has no metrics"),
         ("[pubsub]\ntopic = '1st'", "match pattern"),
-        ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that is there already"),
+        ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that the tables already have"),
         ("[message.fields]\n'a b' = 'text'", "'a b' cannot be a column"),
         ("[message.fields]\ntemperature = 'float'", "'number', 'text', 'boolean' or 'json'"),
         ("[message]\nevent_time_attribute = ''", "at least 1 character"),
