@@ -12,7 +12,7 @@ from assets.sensors import landing_sensor, tracking_sensor
 from assets.silence import STREAM_STATUS, stream_status_asset
 from assets.staleness import staleness_sensor
 from assets.tuning import tuning_asset, tuning_schedule
-from pipeline.durations import format_duration
+from pipeline.kept import Kept
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.session import session_config
@@ -31,7 +31,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         selection=dg.AssetSelection.assets(HEARTBEAT_DIFFS, STREAM_STATUS) - missed,
         description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
     )
-    housekeeping = housekeeping_job(settings)
+    housekeeping, kept = housekeeping_job(settings), Kept()
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -49,23 +49,8 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         ],
         schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
         resources={
-            "pubsub": PubSubResource(
-                base_subscription=settings.pubsub.base_path,
-                tracking_subscription=settings.pubsub.tracking_path,
-                emulator_host=settings.pubsub.emulator_host,
-                ack_deadline=format_duration(settings.pubsub.ack_deadline),
-                pull_wait=format_duration(settings.pubsub.pull_wait),
-                call_timeout=format_duration(settings.pubsub.call_timeout),
-                reading=settings.pubsub.reading,
-                snapshot_max_backlog=settings.pubsub.snapshot_max_backlog,
-                monitoring_endpoint=settings.pubsub.monitoring_endpoint,
-            ),
-            "lake": LakeResource(
-                uri=settings.lake.uri,
-                endpoint=settings.lake.endpoint,
-                checkpoint_every=settings.lake.checkpoint_every,
-                fields={name: str(kind) for name, kind in settings.message.fields.items()},
-            ),
+            "pubsub": PubSubResource(settings=settings, kept=kept),
+            "lake": LakeResource(settings=settings, kept=kept),
             "spark": SparkResource(spark_config=session_config(settings)),
         },
         # A step of its own process would cost more than the micro-batch: the run's process computes it.

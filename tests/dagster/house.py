@@ -24,7 +24,6 @@ from pipeline.settings import (
     WatermarkSettings,
     WindowSettings,
 )
-from resources import lake as lake_resource
 
 SECOND = timedelta(seconds=1)
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
@@ -42,19 +41,6 @@ def settings_of(
         lake=LakeSettings(uri=f"file:{folder / 'lake'}"),
         spark=spark or SparkSettings(),
     )
-
-
-def forget_caches() -> None:
-    """What a new code server begins with: nothing."""
-    for cached in (
-        "_tracking_log",
-        "_heartbeats",
-        "_quarantine",
-        "_diffs",
-        "_staleness",
-        "_late",
-    ):
-        getattr(lake_resource, cached).cache_clear()
 
 
 def publish(
@@ -94,6 +80,10 @@ class Ticking:
     instance: dg.DagsterInstance
 
     def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """A new code server, which has kept nothing."""
         self.definitions = build_definitions(self.settings)
 
     def tick(self, sensor_name: str) -> SensorExecutionData:

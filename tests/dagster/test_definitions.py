@@ -15,6 +15,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema
 from pipeline.settings import LENGTHS, MessageSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
+from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
@@ -124,28 +125,20 @@ def test_the_schedule_of_each_length_is_a_cron_that_repeats_evenly() -> None:
     assert cron_of(timedelta(days=1)) == "0 0 * * *"
 
 
-def test_every_setting_of_pubsub_reaches_the_resource() -> None:
-    pubsub = PubSubSettings(
-        project="another-project",
-        base_subscription="another-base",
-        tracking_subscription="another-tracking",
-        emulator_host="127.0.0.1:1",
-        ack_deadline=timedelta(seconds=11),
-        pull_wait=timedelta(seconds=12),
-        call_timeout=timedelta(seconds=13),
-        reading="monitoring",
-        snapshot_max_backlog=14,
-        monitoring_endpoint="127.0.0.1:2",
-    )
-    resource = (build_definitions(Settings(pubsub=pubsub)).resources or {})["pubsub"]
-    assert resource == PubSubResource(
-        base_subscription="projects/another-project/subscriptions/another-base",
-        tracking_subscription="projects/another-project/subscriptions/another-tracking",
-        emulator_host="127.0.0.1:1",
-        ack_deadline="11s",
-        pull_wait="12s",
-        call_timeout="13s",
-        reading="monitoring",
-        snapshot_max_backlog=14,
-        monitoring_endpoint="127.0.0.1:2",
-    )
+def test_the_resources_take_the_settings_as_they_are() -> None:
+    settings = Settings(pubsub=PubSubSettings(project="another-project", emulator_host="127.0.0.1:1"))
+    resources = build_definitions(settings).resources or {}
+    pubsub, lake = resources["pubsub"], resources["lake"]
+    assert isinstance(pubsub, PubSubResource)
+    assert isinstance(lake, LakeResource)
+    assert pubsub.settings is lake.settings is settings
+    assert pubsub.base().path == "projects/another-project/subscriptions/heartbeats-base"
+
+
+def test_each_user_of_the_lake_keeps_a_part_of_its_own_until_the_code_server_ends() -> None:
+    first, second = ((build_definitions(Settings()).resources or {})["lake"] for _ in range(2))
+    assert isinstance(first, LakeResource)
+    assert isinstance(second, LakeResource)
+    assert first.heartbeats("one") is first.heartbeats("one")
+    assert first.heartbeats("one") is not first.heartbeats("another")
+    assert first.heartbeats("one") is not second.heartbeats("one")

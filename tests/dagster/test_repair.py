@@ -15,7 +15,6 @@ from pipeline.clock import SystemClock
 from pipeline.settings import LakeSettings, SparkSettings
 from pipeline.upkeep.integrity import Fault
 from pipeline.upkeep.repair import Survey, Surveyor
-from tests.dagster.house import forget_caches
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
@@ -103,7 +102,6 @@ def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_compu
         assert house.look().is_sound
 
         (house.folder / "heartbeat_diffs").rename(house.folder.parent / "lost")
-        forget_caches()  # each run is a process of its own
         assert materialized(house.repair(first_window=WINDOWS[0], last_window=WINDOWS[-1])) == WINDOWS
         assert house.rows().equals(house.whole)
 

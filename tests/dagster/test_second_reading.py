@@ -10,7 +10,6 @@ import dagster as dg
 import grpc
 import pytest
 
-import resources.pubsub
 from pipeline.clock import SystemClock
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.server import served as serve_pubsub
@@ -18,7 +17,7 @@ from pipeline.errors import ReadingUnavailable
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.settings import PubSubSettings, Settings
-from tests.dagster.house import Ticking, forget_caches, metadata_of, publish, settings_of
+from tests.dagster.house import Ticking, metadata_of, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import FakeMonitoring
 from tests.pubsub.fake_monitoring import served as serve_monitoring
@@ -53,12 +52,6 @@ class Service:
     def subscriptions(self) -> tuple[str, str]:
         """Base and tracking."""
         return self.pubsub.base_subscription, self.pubsub.tracking_subscription
-
-    def forget(self) -> None:
-        """What a new code server begins with: nothing."""
-        forget_caches()
-        for cached in ("_auto", "_client", "_monitoring_client"):
-            getattr(resources.pubsub, cached).cache_clear()
 
     def settings(self, **pubsub: str | int) -> Settings:
         """These servers, and what a test sets besides."""
@@ -106,9 +99,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     ):
         pubsub = unique_pubsub(address)
         fake.project = pubsub.project
-        service = Service(pubsub, fake, endpoint, clock, tmp_path, instance)
-        yield service
-        service.forget()
+        yield Service(pubsub, fake, endpoint, clock, tmp_path, instance)
 
 
 def read_by(told: Mapping[str, object]) -> tuple[object, object]:
@@ -153,7 +144,6 @@ def test_a_backlog_beyond_the_setting_is_read_by_monitoring_and_tracking_s_by_sn
     for name in service.subscriptions:
         service.sample(name, timedelta(seconds=30), 11)
     assert read_by(told_by_a_tick(ticking)) == ("monitoring", "snapshot")
-    service.forget()
     at_most = service.ticking(snapshot_max_backlog=11)
     assert read_by(told_by_a_tick(at_most)) == ("snapshot", "snapshot")
 

@@ -18,7 +18,7 @@ from pipeline.lake.tables.diffs import DiffRun
 from pipeline.pubsub.provision import provision
 from pipeline.settings import PubSubSettings, Settings
 from pipeline.windows import Window
-from tests.dagster.house import Ticking, beats_between, forget_caches, keys, metadata_of, publish, settings_of
+from tests.dagster.house import Ticking, beats_between, keys, metadata_of, publish, settings_of
 from tests.dagster.relay import Relay
 
 CLOCK = SystemClock()
@@ -273,7 +273,6 @@ def test_without_dagsters_storage_the_watermark_is_the_same_and_nothing_computed
     before, rows = ticking.watermark(), landed_rows(ticking)
     assert before is not None
 
-    forget_caches()
     with dg.DagsterInstance.ephemeral() as empty:
         anew = Ticking(ticking.settings, empty)
         assert anew.watermark() == before
@@ -356,13 +355,13 @@ def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes
     ticking.track()
     publish_backlog(publisher, ticking.settings)
     ticking.track()
-    entry = tmp_path / "lake" / "tracking" / "log" / f"{2:012d}.parquet"
+    entry = tmp_path / "lake" / "tracking" / "log" / f"{3:012d}.parquet"
     whole = entry.read_bytes()
     before = ticking.watermark()
     entry.write_bytes(whole[: len(whole) // 2])
-    forget_caches()
+    ticking.restart()
     publish(publisher, ticking.settings, [("stream-9", CLOCK.now())])
-    with pytest.raises(CorruptObject, match=rf"{2:012d}.*put back.*tidemark forget"):
+    with pytest.raises(CorruptObject, match=rf"{3:012d}.*put back.*tidemark forget"):
         ticking.track()
     with pytest.raises(CorruptObject, match=r"tidemark forget"):
         ticking.land()

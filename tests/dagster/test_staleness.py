@@ -16,7 +16,7 @@ from pipeline.settings import CheckSettings, LakeSettings, PubSubSettings, Setti
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord
-from tests.dagster.house import Ticking, forget_caches, keys
+from tests.dagster.house import Ticking, keys
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
@@ -25,7 +25,6 @@ from tests.watermark.builders import at, seconds
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    forget_caches()
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
 
@@ -173,7 +172,6 @@ def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, in
     ticking_on(history, instance, "never").tick("staleness")
     history.compute(0, 2)
     ticking_on(history, instance, "never").tick("staleness")
-    forget_caches()
     said = evaluations(ticking_on(history, instance, "never"))["missed"]
     assert (said.metadata["missed"].value, said.metadata["mended"].value) == (0, 1)
 

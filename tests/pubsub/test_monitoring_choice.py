@@ -10,10 +10,10 @@ from google.api_core import exceptions as api
 from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-import resources.pubsub
 from pipeline.clock import ManualClock, SystemClock
 from pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
 from pipeline.heartbeat import HeartbeatReader
+from pipeline.kept import Kept
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
@@ -170,13 +170,8 @@ def provisioned(
     return fresh_pubsub
 
 
-def resource_of(settings: PubSubSettings, **others: str | int) -> PubSubResource:
-    return PubSubResource(
-        base_subscription=settings.base_path,
-        tracking_subscription=settings.tracking_path,
-        emulator_host=settings.emulator_host,
-        **others,
-    )
+def resource_of(settings: PubSubSettings, kept: Kept | None = None, **others: str | int) -> PubSubResource:
+    return PubSubResource(settings=Settings(pubsub=settings.model_copy(update=others)), kept=kept or Kept())
 
 
 def test_on_the_emulator_auto_is_snapshots_alone(provisioned: PubSubSettings) -> None:
@@ -191,12 +186,12 @@ def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_
     provisioned: PubSubSettings, fake: FakeMonitoring
 ) -> None:
     with served(fake) as address:
-        first, second = (resource_of(provisioned, monitoring_endpoint=address) for _ in range(2))
+        kept = Kept()
+        first, second = (resource_of(provisioned, kept, monitoring_endpoint=address) for _ in range(2))
         assert isinstance(first.base_backlog(), AutoBacklog)
         assert first.base_backlog() is second.base_backlog()
         assert first.base_backlog() is not first.tracking_backlog()
         assert first.tracking_backlog().read().source == "snapshot"
-        forget_resources()
 
 
 def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
@@ -219,7 +214,6 @@ def test_a_tick_on_monitoring_alone_decides_and_takes_no_snapshot(
             clock=clock,
         )
         assert resource.sweep() == 0
-        forget_resources()
     assert tracked.problems == ()
     assert tracked.decision.base is not None
     assert tracked.decision.base.newest.source == "monitoring"
@@ -235,7 +229,6 @@ def test_a_missing_permission_ends_a_tick_on_monitoring_alone(
         resource = resource_of(provisioned, reading="monitoring", monitoring_endpoint=address)
         with pytest.raises(PermissionMissing):
             resource.tracking_backlog().read()
-        forget_resources()
 
 
 def test_a_refusal_by_the_real_client_falls_back_as_well(
@@ -253,9 +246,3 @@ def fake_project(fake: FakeMonitoring, settings: PubSubSettings, now: datetime) 
     for name in (settings.base_subscription, settings.tracking_subscription):
         fake.sampled(name, now - MINUTE, age=30, undelivered=1, project=settings.project)
     fake.project = settings.project
-
-
-def forget_resources() -> None:
-    """The servers of a test end with it: let no client of theirs stay."""
-    resources.pubsub._auto.cache_clear()
-    resources.pubsub._monitoring_client.cache_clear()
