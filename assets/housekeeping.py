@@ -1,4 +1,4 @@
-"""The job that brings lake and Dagster down to what somebody may still ask for, and its schedule."""
+"""The job `housekeeping`, which keeps the lake and Dagster's own storage small, and its schedule."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from pipeline.upkeep.housekeeping import Chore, Housekeeper
 
 HOUSEKEEPING = "housekeeping"
 
-EVERY_HOUR = "7 * * * *"
+KEEPS_SMALL = "Keeps the lake and Dagster's own storage from growing without end."
 
 
 class HousekeepingConfig(dg.Config):
-    """Whether it is only to be said what would be done."""
+    """With `dry_run` the job says what it would do, and changes nothing."""
 
     dry_run: bool = False
 
@@ -28,9 +28,9 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
         name="keep_house",
         out=dg.Out(dg.Nothing),
         description=(
-            "Removes what is no longer kept, moves old entries of the tracking log to archives, writes small files as "
-            "sorted larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. Each can be "
-            "killed anywhere, and runs beside everything else."
+            "Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted "
+            "larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at "
+            "any point, and runs beside everything else."
         ),
     )
     def keep_house(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
@@ -48,7 +48,7 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description="; ".join(failed), metadata=dict(figures), allow_retries=False)
         yield dg.Output(None, metadata=dict(figures))
 
-    @dg.job(name=HOUSEKEEPING, description="Keeps the lake and Dagster's own storage from growing without end.")
+    @dg.job(name=HOUSEKEEPING, description=KEEPS_SMALL)
     def housekeeping() -> None:
         keep_house()
 
@@ -60,30 +60,23 @@ def housekeeping_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
         name="hourly_housekeeping",
         job=job,
-        cron_schedule=EVERY_HOUR,
+        cron_schedule="7 * * * *",
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Keeps the lake and Dagster's own storage from growing without end.",
+        description=KEEPS_SMALL,
     )
 
 
 def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool) -> Iterator[Chore]:
-    yield from Housekeeper(settings, SystemClock(), dry_run=dry_run).chores()
-    if dry_run:
-        return
-    now, keep = SystemClock().now(), settings.housekeeping
-    if keep.dagster_events is not None:
-        pruned = prune_events(context.instance, now - keep.dagster_events)
-        if pruned.events is None:
-            yield Chore("Dagster", "events", "this event log storage is of a kind that is not pruned", is_idle=True)
-        else:
-            yield Chore(
-                "Dagster",
-                "events",
-                f"deleted {pruned.events} events of ticks and {pruned.evaluations} evaluations of checks",
-                {"events": pruned.events, "evaluations": pruned.evaluations},
-                is_idle=not pruned.events and not pruned.evaluations,
-            )
-    if keep.dagster_runs is not None:
-        runs = prune_runs(context.instance, now - keep.dagster_runs, but=context.run_id)
+    clock, keep = SystemClock(), settings.housekeeping
+    yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
+    if keep.dagster_events is not None and not dry_run:
+        pruned = prune_events(context.instance, clock.now() - keep.dagster_events)
+        says, figures = "this event log storage is of a kind that is not pruned", dict[str, int]()
+        if pruned.events is not None:
+            says = f"deleted {pruned.events} events of ticks and {pruned.evaluations} evaluations of checks"
+            figures = {"events": pruned.events, "evaluations": pruned.evaluations}
+        yield Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))
+    if keep.dagster_runs is not None and not dry_run:
+        runs = prune_runs(context.instance, clock.now() - keep.dagster_runs, but=context.run_id)
         yield Chore("Dagster", "runs", f"deleted {runs} runs", {"runs": runs}, is_idle=not runs)

@@ -1,4 +1,4 @@
-"""The job that looks at a range of windows after an outage and computes what is wrong: `tidemark repair` for the UI."""
+"""The job `repair`: `tidemark repair` for the UI."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -24,13 +24,12 @@ NAMED_IN_LOG = 200
 
 
 class RepairConfig(dg.Config):
-    """Which windows are looked at, by their keys such as 2026-11-21T05-20Z, both included (empty: all that are closed);
-    what is done about it; and, for orphans, a grace time that is longer than any run takes."""
+    """The first and the last window to look at, by their keys such as 2026-11-21T05-20Z (empty: all that are closed);
+    what to do about findings; and the age from which a file is an orphan, longer than any run takes."""
 
     first_window: str = ""
     last_window: str = ""
     dry_run: bool = False
-    quick: bool = False
     remove_orphans: bool = False
     grace: str = "1d"
 
@@ -51,17 +50,17 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
     ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
         clock = SystemClock()
         try:
-            surveyor, grace = Surveyor(settings, clock), parse_duration(config.grace)
+            surveyor = Surveyor(settings, clock)
             survey = _look(surveyor, settings, config)
             if survey is None:
                 context.log.info("no window is closed: there is nothing to look at")
                 yield dg.Output(None)
                 return
-            found = list(findings(survey, clock.now(), grace))
+            found = list(findings(survey, clock.now()))
             for finding in found[:NAMED_IN_LOG]:
                 context.log.warning(f"{finding.kind}: {finding.text}")
-            is_to_remove = config.remove_orphans and not config.dry_run
-            removed = surveyor.remove_orphans(survey.orphans, grace) if is_to_remove else []
+            removed = survey.orphans if config.remove_orphans and not config.dry_run else []
+            surveyor.remove(removed)
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
                 # At once, each: what is only logged is lost where the run fails in the end.
@@ -85,7 +84,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             "windows_broken": len(survey.integrity.broken),
             "windows_computed": computed,
             "windows_blocked": len(survey.integrity.blocked),
-            "orphans": sum(map(len, survey.orphans.values())),
+            "orphans": len(survey.orphans),
             "orphans_removed": len(removed),
             "found": "\n".join(f"{finding.kind}: {finding.text}" for finding in found[:NAMED_IN_LOG]) or "nothing",
         }
@@ -109,15 +108,13 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
 
 def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Survey | None:
     """What is found in the range. Raises ValueError for a key that names no window, or a range that is none."""
-    named = settings.windowing.named
-    extent = surveyor.extent()
-    start = named(config.first_window).start if config.first_window else extent and extent[0]
-    end = named(config.last_window).end if config.last_window else extent and extent[1]
-    if start is None or end is None:
+    first, last = (settings.windowing.named(key) if key else None for key in (config.first_window, config.last_window))
+    found = surveyor.range_of(first, last)
+    if found is None:
         return None
-    if end <= start:
+    if found[1] <= found[0]:
         raise ValueError(f"last_window {config.last_window} is before first_window {config.first_window}")
-    return surveyor.look(start, end, read_values=not config.quick)
+    return surveyor.look(*found, grace=parse_duration(config.grace))
 
 
 def _computed(

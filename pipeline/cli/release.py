@@ -9,34 +9,29 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from pipeline.cli.options import moment
-from pipeline.cli.output import console as wide_console
-from pipeline.cli.output import print_json
-from pipeline.clock import SystemClock, from_us, iso, to_us
+from pipeline.cli.options import lake_of, no_decision, time_option
+from pipeline.cli.output import columns, console, print_json, text_of
+from pipeline.clock import SystemClock, from_us, iso
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
 from pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import BUCKET_US, bucket_of, bucket_start
-from pipeline.watermark.policy import Policy
+from pipeline.watermark.histogram import bucket_of, bucket_start
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.state import DecisionRecord, Released, WatermarkState
-from pipeline.windows import Window, Windowing
+from pipeline.watermark.state import Released, WatermarkState
+from pipeline.windows import Window
 
 LINES = 20
 """The most lines of outstanding publish times that are printed."""
 
+SECOND = timedelta(seconds=1)
+
 
 def release(
-    before: Annotated[
-        datetime,
-        typer.Option(parser=moment, help="A publish time with its zone, such as 2026-11-21T05:20:00Z."),
-    ],
+    before: Annotated[datetime, time_option("A publish time with its zone, such as 2026-11-21T05:20:00Z.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, for scripts; without --yes it only shows.")
@@ -51,20 +46,19 @@ def release(
     now = clock.now()
     if before > now:
         raise typer.BadParameter(f"--before {iso(before)} is in the future; it is {iso(now)} now")
-    lake = Lake(settings.lake, settings.message.fields, clock)
+    lake = lake_of(settings, clock)
     log = lake.tracking_log()
     entry = Released(before=before, at=now, by=operator())
-    preview = look_ahead(log.catch_up(), entry, lake, settings)
-    console = wide_console()
+    preview = look_ahead(log.catch_up_to_append(), entry, lake, settings)
     if not as_json:
-        show(preview, console)
+        _show(preview)
     if yes or (not as_json and typer.confirm("Let these go?")):
         log.append(entry)
     elif not as_json:
         print("nothing was released")
         raise typer.Exit(code=1)
     if as_json:
-        print_json({**facts(preview), "released": yes, "by": entry.by})
+        print_json({**_facts(preview), "released": yes, "by": entry.by})
     else:
         print(f"released by {entry.by}; the next tick of the sensor `tracking` decides")
 
@@ -72,7 +66,7 @@ def release(
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What a release would let go, and what would follow: the decision with the newest readings as it would be made
-    without it and with it, and the windows that would close."""
+    without it and with it, the windows that would close, and what these figures leave out."""
 
     release: Released
     base: EffectiveReading
@@ -84,13 +78,10 @@ class Preview:
 
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
-    """What a release would do. Raises LakeError, with the reason, where there is nothing to release."""
+    """What a release would do. Raises LakeError, with the reason, if there is nothing to release."""
     decided = state.decided
     if decided is None:
-        raise LakeError(
-            f"no decision has been made in {settings.lake.uri} yet, so nothing is held; start the pipeline with "
-            "`tidemark up`, and look again after the first tick"
-        )
+        raise no_decision(settings)
     base = decided.decision.base
     if base is None:
         raise LakeError(
@@ -106,53 +97,29 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         raise LakeError(
             f"nothing to release: what was published before {iso(state.released_before)} has been let go already"
         )
-    since, until = bucket_start(bucket_of(base.oldest_unacked)), bucket_start(_bucket_after(release.before))
-    heartbeats = lake.heartbeats()
-    landed = landed_by_second(heartbeats, lake.quarantine(), since, until)
-    without = decide_again(state, decided, settings.policy)
-    released = decide_again(state.after(state.number + 1, release), decided, settings.policy)
-    found = outstanding(state.histogram, landed, since, until)
-    return Preview(
-        release=release,
-        base=base,
-        outstanding=found,
-        without=without,
-        released=released,
-        closing=closing(
-            without.watermark, released.watermark, heartbeats.extent().oldest_event_time, state, settings.windowing
-        ),
-        notes=tuple(notes(state, decided.decision, found)),
+    # The decision that the newest readings give, at the moment at which they were new.
+    without, released = (
+        before.decide(decided.base, decided.tracking, settings.policy, decided.decision.at).decision
+        for before in (state, state.after(state.number + 1, release))
     )
+    # Whole seconds: the one that the time cuts is shown whole.
+    since, until = bucket_start(bucket_of(base.oldest_unacked)), bucket_start(bucket_of(release.before))
+    until += SECOND if until < release.before else timedelta(0)
+    heartbeats = lake.heartbeats()
+    found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
+    closing: list[Window] = []
+    begin = without.watermark
+    if begin is None:  # from the first message on, tracked or landed: tracking may be the younger
+        tracked_us, landed = state.histogram.oldest_event_us, heartbeats.extent().oldest_event_time
+        firsts = (None if tracked_us is None else from_us(tracked_us), landed)
+        begin = min((moment for moment in firsts if moment is not None), default=None)
+    if begin is not None:
+        closed = settings.windowing.closed_at(released.watermark, begin)
+        closing = [window for window in closed if not window.is_closed_at(without.watermark)]
+    return Preview(release, base, found, without, released, closing, tuple(_notes(state, decided.decision, found)))
 
 
-def _bucket_after(moment: datetime) -> int:
-    return -(-to_us(moment) // BUCKET_US)
-
-
-def decide_again(state: WatermarkState, decided: DecisionRecord, policy: Policy) -> Decision:
-    """The decision that the newest readings give here, at the moment at which they were new."""
-    return state.decide(decided.base, decided.tracking, policy, decided.decision.at).decision
-
-
-def closing(
-    watermark: datetime | None,
-    released: datetime | None,
-    landed_since: datetime | None,
-    state: WatermarkState,
-    windowing: Windowing,
-) -> list[Window]:
-    """The windows that close between two watermarks; where there was none, from the first message on, tracked or
-    landed: tracking may be the younger."""
-    tracked_us = state.histogram.oldest_event_us
-    tracked_since = None if tracked_us is None else from_us(tracked_us)
-    begin = min((moment for moment in (tracked_since, landed_since) if moment is not None), default=None)
-    since = begin if watermark is None else watermark
-    if released is None or since is None:
-        return []
-    return [window for window in windowing.closed_at(released, since) if not window.is_closed_at(watermark)]
-
-
-def notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
+def _notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iterator[str]:
     """What the figures leave out."""
     if state.complete_from is not None and state.complete_from > found.since:
         known_from = iso(state.complete_from)
@@ -168,7 +135,7 @@ def notes(state: WatermarkState, decision: Decision, found: Outstanding) -> Iter
 
 
 def operator() -> str:
-    """Who releases: the user's name, or number where it has none, and the machine's."""
+    """The user and the machine that release, as `user@machine`; the user's number if it has no name."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -176,9 +143,13 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def facts(preview: Preview) -> dict[str, Any]:
+def _facts(preview: Preview) -> dict[str, Any]:
     """All that is shown, for scripts."""
     found, closing = preview.outstanding, preview.closing
+
+    def stands(decision: Decision) -> Mapping[str, Any]:
+        return {"watermark": decision.watermark, "reason": decision.reason}
+
     return {
         "before": preview.release.before,
         "base_oldest_unacked": preview.base.oldest_unacked,
@@ -199,82 +170,58 @@ def facts(preview: Preview) -> dict[str, Any]:
             for line in found.in_lines(LINES)
         ],
         "notes": preview.notes,
-        "without": _stands(preview.without),
-        "with": _stands(preview.released),
+        "without": stands(preview.without),
+        "with": stands(preview.released),
         "windows_closing": len(closing),
         "first_window": closing[0].key if closing else None,
         "last_window": closing[-1].key if closing else None,
     }
 
 
-def _stands(decision: Decision) -> Mapping[str, Any]:
-    return {"watermark": decision.watermark, "reason": decision.reason}
-
-
-def show(preview: Preview, console: Console) -> None:
+def _show(preview: Preview) -> None:
     """What is outstanding, and what would follow, for people."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False)
-
-    before = preview.release.before
+    say, found = console().print, preview.outstanding
     oldest = f"[bold]{iso(preview.base.oldest_unacked)}[/] (as of {iso(preview.without.at)})."
     if preview.base.names_a_message:
         say(f"Base's oldest unacknowledged message was published at {oldest}")
     else:
         say(f"Base has acknowledged everything that was published before {oldest}")
-    _show_outstanding(preview.outstanding, console)
+    say(
+        f"Published from {iso(found.since)} and before {iso(found.before)}, whole seconds; a line for each time of "
+        "which something may be outstanding. What was delivered to tracking twice counts twice."
+    )
+    table = columns("published", right=("tracked", "landed", "outstanding, at most", "least event time"), gap=2)
+    for line in found.in_lines(LINES):
+        published = f"{iso(line.start)} + {format_duration(line.end - line.start)}"
+        table.add_row(published, *map(text_of, (line.tracked, line.landed, line.outstanding, line.oldest_event_time)))
+    totals = (found.tracked, found.landed, found.at_most, found.oldest_event_time)
+    table.add_row("[bold]all[/]", *map(text_of, totals))
+    say(table)
     for note in preview.notes:
         say(f"[yellow]mind[/] {note}")
     without, released = preview.without.watermark, preview.released.watermark
     if released is None or released == without:
         say(f"The watermark would not move: {preview.released.sentence()}.")
         return
-    further = "" if without is None else f", {format_duration(_whole_seconds(released - without))} further"
+    further = ""
+    if without is not None:
+        further = f", {format_duration(timedelta(seconds=round((released - without).total_seconds())))} further"
     stands = "Without a release there is no watermark" if without is None else f"Without a release it is {iso(without)}"
     say(f"{stands} ({preview.without.reason}).")
     say(f"[bold]With it, it would be {iso(released)}[/]{further} ({preview.released.reason}).")
-    say(_closing(preview.closing))
+    keys = [window.key for window in preview.closing]
+    match len(keys):
+        case 0:
+            say("No window would close.")
+        case 1:
+            say(f"One window would close: {keys[0]}.")
+        case many:
+            say(f"{many:,} windows would close: {keys[0]} to {keys[-1]}.")
     say(
-        f"What was published before {iso(before)} and lands after that with an event time below the watermark is late. "
-        "Until base has landed all of it, the watermark goes no further than what was published from then on."
+        f"What was published before {iso(preview.release.before)} and lands after that with an event time below the "
+        "watermark is late. Until base has landed all of it, the watermark goes no further than what was published "
+        "from then on."
     )
-
-
-def _show_outstanding(found: Outstanding, console: Console) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2))
-    table.add_column("published", no_wrap=True)
-    for name in ("tracked", "landed", "outstanding, at most"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("least event time", no_wrap=True)
-    for line in found.in_lines(LINES):
-        counts = (f"{count:,}" for count in (line.tracked, line.landed, line.outstanding))
-        width = format_duration(line.end - line.start)
-        table.add_row(f"{iso(line.start)} + {width}", *counts, _time(line.oldest_event_time))
-    totals = (f"{count:,}" for count in (found.tracked, found.landed, found.at_most))
-    table.add_row("[bold]all[/]", *totals, _time(found.oldest_event_time))
-    console.print(
-        f"Published from {iso(found.since)} and before {iso(found.before)}, whole seconds; a line for each time of "
-        "which something may be outstanding. What was delivered to tracking twice counts twice.",
-        highlight=False,
-    )
-    console.print(table)
-
-
-def _closing(windows: list[Window]) -> str:
-    if not windows:
-        return "No window would close."
-    if len(windows) == 1:
-        return f"One window would close: {windows[0].key}."
-    return f"{len(windows):,} windows would close: {windows[0].key} to {windows[-1].key}."
-
-
-def _time(moment: datetime | None) -> str:
-    return "—" if moment is None else iso(moment)
-
-
-def _whole_seconds(duration: timedelta) -> timedelta:
-    return timedelta(seconds=round(duration.total_seconds()))
 
 
 def register(app: typer.Typer) -> None:

@@ -1,20 +1,18 @@
 """The command that looks at a range of windows after an outage, and has what is wrong computed again."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import MofNCompleteColumn, TaskID
 
-from pipeline.cli.options import duration, moment
-from pipeline.cli.output import console as wide_console
-from pipeline.cli.output import print_json
+from pipeline.cli.options import AsJson, Span, duration_option, window_named
+from pipeline.cli.output import console, print_json, printable, progress_bar
 from pipeline.cli.recompute import launch
-from pipeline.clock import Clock, SystemClock, iso
+from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.settings import Settings, load_settings
 from pipeline.upkeep.integrity import Progress as Tell
@@ -22,9 +20,10 @@ from pipeline.upkeep.orphans import GRACE, Orphan
 from pipeline.upkeep.repair import Survey, Surveyor, findings
 from pipeline.windows import Window
 
+DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
 NAMED_OF_A_KIND = 50
-"""Of what is wrong in the same way, so many are named in a terminal; --json has all."""
+"""Findings of one kind that are printed to a terminal, so that they can be read; --json has all."""
 
 
 def repair(
@@ -36,94 +35,85 @@ def repair(
         str | None, typer.Option("--to", help="The last window, in the same way. Else the newest that is closed.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only look, and say what would be done.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Look at sizes and footers of files, not at values.")] = False,
     remove_orphans: Annotated[
-        bool, typer.Option("--remove-orphans", help="Delete orphans that are older than --grace.")
+        bool, typer.Option("--remove-orphans", help="Delete the orphans that are found.")
     ] = False,
     grace: Annotated[
-        timedelta, typer.Option(parser=duration, help="Longer than any run takes: a younger file may be of one.")
-    ] = GRACE,
-    wait: Annotated[
-        timedelta, typer.Option(parser=duration, help="Wait so long at most until the windows are computed.")
-    ] = timedelta(0),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+        timedelta, duration_option("Only older files are orphans: longer than any run takes.")
+    ] = DEFAULT_GRACE,
+    wait: Annotated[timedelta, duration_option("Wait so long at most until the windows are computed.")] = NO_TIME,
+    as_json: AsJson = False,
 ) -> None:
     """Look at every window of a range, name what is stale, missing, damaged or orphaned, and have that computed again.
 
-    Exit code 1 says that something is wrong that this command has not mended, or, with --dry-run, would mend.
+    Exit code 1: something is wrong that this command has not mended, or, with --dry-run, would mend.
     """
     settings, clock = load_settings(), SystemClock()
-    surveyor = Surveyor(settings, clock)
+    surveyor, out = Surveyor(settings, clock), console()
     start, end = _range(settings, surveyor, first, last)
-    console = wide_console()
     with _progress(quiet=as_json) as tell:
-        survey = surveyor.look(start, end, read_values=not quick, progress=tell)
+        survey = surveyor.look(start, end, grace=grace, tell=tell)
+
+    def say(text: str) -> None:
+        if not as_json:
+            out.print(printable(text), markup=False, soft_wrap=True)
+
     if not as_json:
-        _show(survey, clock.now(), grace, console)
-    removed = surveyor.remove_orphans(survey.orphans, grace) if remove_orphans and not dry_run else []
+        _show(survey, clock.now())
+    removed = survey.orphans if remove_orphans and not dry_run else []
+    surveyor.remove(removed)
+    if removed:
+        say(f"removed {len(removed)} orphaned files, {sum(orphan.size for orphan in removed)} bytes")
+    wanted = [window for stretch in survey.integrity.repairable for window in stretch]
+    before = surveyor.files_of(wanted)
     requested: list[tuple[Window, Window]] = []
     problem = None
     mended = not survey.integrity.broken
     if not dry_run:
-        before = surveyor.files_of([window for stretch in survey.integrity.repairable for window in stretch])
         try:
             for stretch in survey.runs(settings.windows.max_windows_per_run):
                 where = launch(settings, stretch[0], stretch[-1])
                 requested.append((stretch[0], stretch[-1]))
-                if not as_json:
-                    console.print(f"requested {stretch[0].key} to {stretch[-1].key}; {where}", highlight=False)
+                say(f"requested {stretch[0].key} to {stretch[-1].key}; {where}")
         except ServiceFailed as error:
-            problem = str(error)
-        mended = problem is None and _wait(surveyor, survey, before, wait, clock)
+            problem = error
+        limit = clock.monotonic() + wait.total_seconds()
+        while problem is None and not (mended := surveyor.are_mended(wanted, before)) and clock.monotonic() < limit:
+            clock.sleep(LOOK_EVERY_SECONDS)
     if as_json:
-        print_json(_facts(survey, removed, requested, clock.now(), mended=mended))
-    else:
-        _show_end(survey, removed, requested, console, dry_run=dry_run, waited=bool(wait), mended=mended)
+        facts = _facts(survey, removed, clock.now())
+        ranges = [{"from": one.key, "to": other.key} for one, other in requested]
+        print_json({**facts, "requested": ranges, "mended": mended})
+    if survey.is_sound:
+        say("nothing is wrong")
+    elif dry_run and wanted:
+        stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.integrity.repairable]
+        say(f"would compute again: {', '.join(stretches)}")
+    elif requested and wait:
+        say("computed again" if mended else "not all of it is computed yet: look at the runs")
     if problem is not None:
-        raise ServiceFailed(problem)
+        raise problem
     if survey.needs_a_hand or (dry_run and not survey.is_sound) or (wait and not mended):
         raise typer.Exit(code=1)
 
 
 def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str | None) -> tuple[datetime, datetime]:
-    extent = surveyor.extent() if first is None or last is None else None
-    if (first is None or last is None) and extent is None:
+    windows = (None if text is None else window_named(settings, text) for text in (first, last))
+    found = surveyor.range_of(*windows)
+    if found is None:
         raise LakeError(
             f"nothing says which windows of {settings.lake.uri} are closed: no heartbeat has landed, or the tracking "
             "log has no watermark. Name them with --from and --to"
         )
-    start = _window(settings, "--from", first).start if first is not None else extent[0] if extent else None
-    end = _window(settings, "--to", last).end if last is not None else extent[1] if extent else None
-    if start is None or end is None or end <= start:
+    if found[1] <= found[0]:
         raise typer.BadParameter(f"--to {last} is before --from {first}")
-    return start, end
-
-
-def _window(settings: Settings, option: str, text: str) -> Window:
-    try:
-        return settings.windowing.named(text)
-    except ValueError:
-        return settings.windowing.containing(moment(text, f"({option}) neither a window's key nor a time"))
-
-
-def _wait(
-    surveyor: Surveyor, survey: Survey, before: Mapping[str, frozenset[str]], longest: timedelta, clock: Clock
-) -> bool:
-    """Whether all that was requested stands in new files, after waiting for it."""
-    wanted = [window for stretch in survey.integrity.repairable for window in stretch]
-    limit = clock.monotonic() + longest.total_seconds()
-    while len(surveyor.are_mended(wanted, before)) < len(wanted):
-        if clock.monotonic() >= limit:
-            return False
-        clock.sleep(LOOK_EVERY_SECONDS)
-    return True
+    return found
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> Iterator[Tell]:
-    """Bars on the terminal's error output, one for each thing that is looked at."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    """A bar for each thing that is looked at."""
+    with progress_bar(MofNCompleteColumn(), quiet=quiet) as progress:
         tasks: dict[str, TaskID] = {}
 
         def tell(what: str, done: int, of: int) -> None:
@@ -134,53 +124,24 @@ def _progress(*, quiet: bool) -> Iterator[Tell]:
         yield tell
 
 
-def _show(survey: Survey, now: datetime, grace: timedelta, console: Console) -> None:
-    integrity, shown = survey.integrity, Counter[str]()
-    for finding in findings(survey, now, grace):
+def _show(survey: Survey, now: datetime) -> None:
+    integrity, shown, out = survey.integrity, Counter[str](), console()
+    for finding in findings(survey, now):
         shown[finding.kind] += 1
         if shown[finding.kind] <= NAMED_OF_A_KIND:
-            console.print(f"[{'red' if finding.is_grave else 'yellow'}]{finding.kind:<10}[/]", end="")
-            console.print(finding.text, highlight=False, markup=False, soft_wrap=True)
+            out.print(f"[{'red' if finding.is_grave else 'yellow'}]{finding.kind:<10}[/]", end="")
+            out.print(printable(finding.text), markup=False, soft_wrap=True)
     for kind, count in shown.items():
         if count > NAMED_OF_A_KIND:
-            console.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all", highlight=False)
-    console.print(
+            out.print(f"{kind:<10}{count - NAMED_OF_A_KIND} more; --json has all")
+    out.print(
         f"[dim]looked at {integrity.windows} windows from {iso(integrity.start)} to {iso(integrity.end)}, "
-        f"{integrity.files} of their files, and {survey.log.read} entries of the tracking log[/]",
-        highlight=False,
+        f"{integrity.files} of their files, and {survey.log.read} entries of the tracking log[/]"
     )
 
 
-def _show_end(
-    survey: Survey,
-    removed: Sequence[Orphan],
-    requested: Sequence[tuple[Window, Window]],
-    console: Console,
-    *,
-    dry_run: bool,
-    waited: bool,
-    mended: bool,
-) -> None:
-    if removed:
-        console.print(f"removed {len(removed)} orphaned files, {sum(one.size for one in removed)} bytes")
-    if survey.is_sound:
-        console.print("nothing is wrong")
-    elif dry_run and survey.integrity.repairable:
-        stretches = [f"{stretch[0].key} to {stretch[-1].key}" for stretch in survey.integrity.repairable]
-        console.print(f"would compute again: {', '.join(stretches)}", highlight=False)
-    elif requested and waited:
-        console.print("computed again" if mended else "not all of it is computed yet: look at the runs")
-
-
-def _facts(
-    survey: Survey,
-    removed: Sequence[Orphan],
-    requested: Sequence[tuple[Window, Window]],
-    now: datetime,
-    *,
-    mended: bool,
-) -> dict[str, Any]:
-    integrity, log, gone = survey.integrity, survey.log, {orphan.location for orphan in removed}
+def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str, Any]:
+    integrity, log = survey.integrity, survey.log
     return {
         "from": integrity.start,
         "to": integrity.end,
@@ -214,13 +175,10 @@ def _facts(
                 "what": orphan.what,
                 "bytes": orphan.size,
                 "age_seconds": int((now - orphan.written_at).total_seconds()),
-                "removed": orphan.location in gone,
+                "removed": bool(removed),
             }
-            for orphans in survey.orphans.values()
-            for orphan in orphans
+            for orphan in survey.orphans
         ],
-        "requested": [{"from": first.key, "to": last.key} for first, last in requested],
-        "mended": mended,
     }
 
 

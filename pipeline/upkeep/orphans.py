@@ -1,11 +1,11 @@
-"""Orphans: what runs and appends that did not end well have left, which no version of a table lists.
+"""Orphans: files of the lake that nothing names, left behind by runs, appends, drains and writes that were killed.
 
-Nobody reads them; they cost space. A run that is under way has written files and not committed them yet, and looks the
-same: so what is younger than a grace time, longer than any run may take, is named and left alone.
+Nobody reads them. A run that is under way has files that no version of a table lists yet, and these look the same. So
+only a file older than a grace time, which is longer than any run and any write, counts as an orphan.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,131 +13,114 @@ from functools import partial
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
-from deltalake.exceptions import TableNotFoundError
 
+from pipeline.lake.layout import HEARTBEAT_DIFFS, PARTITIONS, STREAM_STATUS, Lake
+from pipeline.lake.store.address import arrow_files, table_uri
+from pipeline.lake.store.disk import TEMPORARY
 from pipeline.lake.store.objects import ObjectStore
+<<<<<<< HEAD
 from pipeline.lake.tables.delta_log import READERS
+=======
+from pipeline.lake.tables.delta_log import READERS
+from pipeline.lake.tables.landings import FOLDER as LANDINGS
+>>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)
 from pipeline.lake.tables.table import LakeTable, table_errors
-from pipeline.lake.tables.windowed import RUNS_FOLDER
+from pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
+from pipeline.settings import LakeSettings
 
 GRACE = timedelta(days=1)
 """Longer than any run: Dagster ends one after `max_runtime_seconds` in dagster.yaml, two hours."""
 
-LOG_FOLDER = "_delta_log"
+LOG_FOLDER = "_delta_log/"
+COMMIT, OF_COMMIT = "_commit_", ".tmp"
+"""How the Delta library begins and ends the name of a commit on a disk that it has not put in place yet."""
+
+OF_A_DRAIN = f"{LANDINGS}drain-"
+"""Begins the names of a drain's manifests. What they list is in the tables, so nobody reads them once the drain is
+over. A stream of `format("pubsub")` lands under other names, and may go on with what it has landed in a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned file: where it is as a person would write it, its folder's own name for it, its size and when it was
-    written, and what it is left of."""
+    """An orphaned file: its name in the lake, where it is as a person would write it, its size, when it was written,
+    and what left it behind."""
 
+    name: str
     location: str
-    path: str
     size: int
     written_at: datetime
     what: str
 
-    def is_over(self, now: datetime, grace: timedelta) -> bool:
-        """Whether it is too old to be of a run that is under way."""
-        return now - self.written_at >= grace
 
+def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[Orphan]:
+    """The orphans that were written before a moment, in the order of their names.
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where orphans are looked for: a folder as Arrow reads it, and how its files are called outside."""
-
-    files: pafs.FileSystem
-    uri: str
-
-    def listed(self) -> list[pafs.FileInfo]:
-        """The files in it, at any depth, in order."""
-        with table_errors(self.uri):
-            found = self.files.get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
-        return sorted((info for info in found if info.type == pafs.FileType.File), key=lambda info: info.path)
-
-    def orphan(self, info: pafs.FileInfo, what: str) -> Orphan:
-        """A file of this place as an orphan."""
-        path = info.path.lstrip("/")
-        return Orphan(f"{self.uri}/{path}", path, info.size, info.mtime, what)
-
-
-def orphaned_files(table: LakeTable) -> list[Orphan]:
-    """The files in a table's folder that none of its versions lists, as far back as its log goes.
-
-    Beside the data these are what Spark leaves next to it (`_SUCCESS`, `_temporary`, checksums), where nothing of their
-    run is listed. Raises LakeError.
+    A data file is an orphan if no version of its table lists it, as far back as the table's log goes. What Spark leaves
+    beside data (`_SUCCESS`, `_temporary`, checksums) is one if nothing of its file or run is listed, and so is a run's
+    manifest. Raises LakeError.
     """
-    place = _place_of(table)
-    if place is None:
-        return []
-    found = [info for info in place.listed() if not info.path.startswith(f"{LOG_FOLDER}/")]
-    listed = _listed_now(table)
-    suspects = _unlisted(found, listed)
-    if suspects:  # older versions are asked only where it matters
-        suspects = _unlisted(suspects, listed | _listed_ever(table))
-    return [place.orphan(info, _left_by(run_of(info.path))) for info in suspects]
-
-
-def _unlisted(found: Sequence[pafs.FileInfo], listed: set[str]) -> list[pafs.FileInfo]:
-    committed = {run_of(path) for path in listed}
-    return [info for info in found if _is_orphan(info.path, listed, committed)]
-
-
-def _left_by(run: str | None) -> str:
-    return "no version of the table lists it" if run is None else f"left by run {run}"
-
-
-def _is_orphan(path: str, listed: set[str], committed: set[str | None]) -> bool:
-    if is_data(path):
-        return path not in listed
-    if (beside := data_beside(path)) is not None:
-        return beside not in listed
-    run = run_of(path)
-    return run is not None and run not in committed
-
-
-def orphaned_manifests(tables: Sequence[LakeTable], manifests: pafs.FileSystem, uri: str) -> list[Orphan]:
-    """The manifests of runs of which no version of the tables lists a file: they failed, or others were before them."""
-    place = Place(manifests, uri)
-    found = [info for info in place.listed() if info.path.endswith(".json")]
-    runs = {run_of(path) for table in tables for path in _listed_now(table)}
-    if any(_run_of_manifest(info) not in runs for info in found):
-        runs |= {run_of(path) for table in tables for path in _listed_ever(table)}
+    place = table_uri(settings, "").rstrip("/")
+    with table_errors(place):  # listed before the tables are read: what is committed meanwhile is no orphan
+        found = arrow_files(settings, "").get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
+    old = {info.path.lstrip("/"): info for info in found if info.type == pafs.FileType.File and info.mtime <= before}
+    of_windows = [lake.table(name) for name in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    what = {name: text for name in old if (text := _left_by_a_kill(name)) is not None}
+    for name in PARTITIONS:
+        table = lake.table(name)
+        if table.current() is not None:
+            keys = {path: _key(path.removeprefix(f"{name}/")) for path in old if path.startswith(f"{name}/")}
+            for path in _unnamed(keys, [table]):
+                run = _run_of(path.removeprefix(f"{name}/"))
+                what[path] = "no version of the table lists it" if run is None else f"left by run {run}"
+    manifests = {name: name.removeprefix(MANIFESTS).removesuffix(".json") for name in old if name.startswith(MANIFESTS)}
+    what |= dict.fromkeys(_unnamed(manifests, of_windows), "the manifest of a run that has committed nothing")
     return [
-        place.orphan(info, "the manifest of a run that has committed nothing")
-        for info in found
-        if _run_of_manifest(info) not in runs
+        Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, text) for name, text in sorted(what.items())
     ]
 
 
-def remove(orphans: Iterable[Orphan], objects: ObjectStore, folder: str) -> None:
-    """Delete orphans of one folder of the lake. Safe to repeat. Raises LakeError."""
+def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
+    """Delete orphans. Safe to repeat. Raises LakeError."""
     for orphan in orphans:
-        objects.delete(f"{folder}/{orphan.path}")
+        objects.delete(orphan.name)
 
 
-def run_of(path: str) -> str | None:
+def _left_by_a_kill(name: str) -> str | None:
+    """What left a file behind that is told by its name alone; None for any other file."""
+    file = name.rpartition("/")[2]
+    if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
+        return "a write that was begun and never finished"
+    return "left by a drain that was killed" if name.startswith(OF_A_DRAIN) else None
+
+
+def _key(path: str) -> str | None:
+    """What a table must list for a file in its folder not to be an orphan: a data file, or any file of a run. None for
+    a file that is not judged."""
+    folder, _, name = path.rpartition("/")
+    if path.startswith(LOG_FOLDER):
+        return None
+    if name.endswith(".parquet") and not name.startswith((".", "_")) and "_temporary/" not in path:
+        return path
+    if name.startswith(".") and name.endswith(".parquet.crc"):  # the checksum of a data file, as Spark names it on disk
+        return f"{folder}/{name.removeprefix('.').removesuffix('.crc')}".lstrip("/")
+    return _run_of(path)
+
+
+def _run_of(path: str) -> str | None:
     """The run that wrote a file of a table by window; None for a file that is in no run's folder."""
     parts = path.split("/")
     return parts[1] if parts[0] == RUNS_FOLDER and len(parts) > 2 else None
 
 
-def is_data(path: str) -> bool:
-    """Whether a file holds rows, by its name."""
-    name = path.rpartition("/")[2]
-    return name.endswith(".parquet") and not name.startswith((".", "_")) and "_temporary/" not in path
-
-
-def data_beside(path: str) -> str | None:
-    """The data file that a checksum belongs to, as Spark names it on a disk."""
-    folder, _, name = path.rpartition("/")
-    if not (name.startswith(".") and name.endswith(".parquet.crc")):
-        return None
-    return f"{folder}/{name.removeprefix('.').removesuffix('.crc')}"
-
-
-def _run_of_manifest(info: pafs.FileInfo) -> str:
-    return str(info.path).lstrip("/").removesuffix(".json")
+def _unnamed(keys: Mapping[str, str | None], tables: Iterable[LakeTable]) -> list[str]:
+    """The files whose key no version of the tables lists. Older versions are read only if the newest leave any."""
+    left = [name for name, key in keys.items() if key is not None]
+    for listed in (_listed_now, _listed_ever):
+        if left:
+            paths = set().union(*map(listed, tables))
+            named = paths | {_run_of(path) for path in paths}
+            left = [name for name in left if keys[name] not in named]
+    return left
 
 
 def _listed_now(table: LakeTable) -> set[str]:
@@ -146,22 +129,22 @@ def _listed_now(table: LakeTable) -> set[str]:
 
 
 def _listed_ever(table: LakeTable) -> set[str]:
-    """Every path that a commit which is still there added or removed: no version that can be read lists another one,
-    but for what is in the newest."""
-    place = _place_of(table)
-    if place is None:
+    """Every path that one of the commits which are still there added or removed."""
+    if table.current() is None:
         return set()
     with table_errors(table.uri):
-        logged = place.files.get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+        files = table.file_system()
+        logged = files.get_file_info(pafs.FileSelector(LOG_FOLDER.rstrip("/"), allow_not_found=True))
         commits = [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
         with ThreadPoolExecutor(READERS, thread_name_prefix="orphans") as pool:
-            return set().union(*pool.map(partial(_paths_in, place.files), commits))
+            return set().union(*pool.map(partial(_paths_in, files), commits))
 
 
 def _paths_in(files: pafs.FileSystem, commit: str) -> set[str]:
     with files.open_input_stream(commit) as stream:
         actions = [json.loads(line) for line in stream.read().splitlines() if line]
     return {unquote(file["path"]) for action in actions for kind in ("add", "remove") if (file := action.get(kind))}
+<<<<<<< HEAD
 
 
 def _place_of(table: LakeTable) -> Place | None:
@@ -171,3 +154,5 @@ def _place_of(table: LakeTable) -> Place | None:
             return Place(table.file_system(), table.uri)
         except TableNotFoundError:
             return None
+=======
+>>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)

@@ -24,7 +24,7 @@ from pipeline.settings import Settings
 from pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
 from pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
 from pipeline.upkeep.housekeeping import Chore, Housekeeper
-from pipeline.upkeep.leftovers import leftovers
+from pipeline.upkeep.orphans import find_orphans
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -365,7 +365,7 @@ def test_the_log_is_packed_and_its_archives_dropped_by_age(tmp_path: Path) -> No
 # What nobody asked for
 
 
-def test_orphans_and_leftovers_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: Path) -> None:
+def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: Path) -> None:
     house = House(tmp_path)
     orphan = house.folder / f"heartbeat_diffs/runs/dead-1/window={WINDOWS[0].key}/part-0.parquet"
     drain = house.folder / "landings/drain-abc/000000000-0001.json"
@@ -380,13 +380,12 @@ def test_orphans_and_leftovers_go_after_the_grace_time_and_a_streams_landings_ne
     house.tidy()
     assert all(path.exists() for path in (orphan, drain, stream, begun, commit))
     house.clock = ManualClock(now + DAY + HOUR)
-    names = {found.name for found in leftovers(house.settings().lake, house.clock.now(), DAY)}
-    assert len(names) == 3
+    found = find_orphans(house.lake, house.settings().lake, house.clock.now() - DAY)
+    assert [orphan.name for orphan in found if orphan.name.startswith("tracking/")] == ["tracking/log/.tmp-1234"]
     chores = house.tidy()
     assert not any(path.exists() for path in (orphan, drain, begun, commit))
     assert stream.exists(), "its messages are acknowledged, and it may go on with them in a year"
-    assert of(chores, "orphans", "tables")[0].figures["files"] == 1
-    assert of(chores, "leftovers", "lake")[0].figures["files"] == 3
+    assert of(chores, "orphans", "lake")[0].figures["files"] == 4
 
 
 # As a whole
