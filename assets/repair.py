@@ -1,6 +1,6 @@
 """The job `repair`: `tidemark repair` for the UI."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
@@ -15,12 +15,12 @@ from pipeline.errors import TidemarkError
 from pipeline.quality.silence import WindowSilence
 from pipeline.settings import Settings
 from pipeline.upkeep.repair import Survey, Surveyor, findings
-from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource
 
 REPAIR = "repair"
 NAMED_IN_LOG = 200
+"""Findings that go to the run's log and metadata, which Dagster keeps in its database."""
 
 
 class RepairConfig(dg.Config):
@@ -63,10 +63,11 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             surveyor.remove(removed)
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
-                # At once, each: what is only logged is lost where the run fails in the end.
-                for materialization in _computed(windows, settings, lake, spark, context.run_id):
-                    yield materialization
-                    computed += 1
+                done, watermark = compute_range(settings, windows, lake, spark, context.run_id)
+                for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
+                    metadata = metadata_of(done, key, watermark)
+                    yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata)
+                computed += len(done.rows)
                 report = silence_report(lake, settings.windowing, [window.key for window in windows])
                 silence += report.windows
                 for key, said in report.metadata.items():
@@ -77,7 +78,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         except TidemarkError as error:
             raise dg.Failure(description=str(error)) from error
-        metadata: dict[str, Any] = {
+        figures: dict[str, Any] = {
             "windows_looked_at": survey.integrity.windows,
             "files_looked_at": survey.integrity.files,
             "log_entries_read": survey.log.read,
@@ -90,8 +91,8 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
         }
         if survey.needs_a_hand:
             grave = "; ".join(finding.text for finding in found if finding.is_grave)
-            raise dg.Failure(description=grave, metadata=metadata, allow_retries=False)
-        yield dg.Output(None, metadata=metadata)
+            raise dg.Failure(description=grave, metadata=figures, allow_retries=False)
+        yield dg.Output(None, metadata=figures)
 
     @dg.job(
         name=REPAIR,
@@ -115,14 +116,3 @@ def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Surve
     if found[1] <= found[0]:
         raise ValueError(f"last_window {config.last_window} is before first_window {config.first_window}")
     return surveyor.look(*found, grace=parse_duration(config.grace))
-
-
-def _computed(
-    windows: Sequence[Window], settings: Settings, lake: LakeResource, spark: SparkResource, run: str
-) -> list[dg.AssetMaterialization]:
-    """Compute a range again, and what Dagster is to know of each window's diffs."""
-    computed, watermark = compute_range(settings, windows, lake, spark, run)
-    return [
-        dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(computed, key, watermark))
-        for key in computed.rows
-    ]
