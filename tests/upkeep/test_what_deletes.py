@@ -1,0 +1,24 @@
+"""The documents name every module that deletes something in the lake."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DELETES = re.compile(r"\.(delete|unlink|vacuum|rmtree|rmdir)\(|cleanup_metadata\(|def remove_orphans\(")
+ELSEWHERE = {"services/processes.py"}
+"""Deletes its own notes of what runs, outside of the lake."""
+
+STORES = {"lake/store/gcs.py"}
+"""Deletes what it is told to, and nothing by itself."""
+
+
+def test_every_module_that_deletes_a_file_is_in_the_table_of_what_deletes_one() -> None:
+    text = (ROOT / "docs" / "housekeeping.md").read_text()
+    deleting = {
+        path.relative_to(ROOT / "pipeline").as_posix()
+        for path in (ROOT / "pipeline").rglob("*.py")
+        if DELETES.search(path.read_text())
+    }
+    assert {"lake/log/packing.py", "upkeep/orphans.py", "upkeep/compaction.py"} < deleting
+    named = {module for module in deleting if module in text}
+    assert deleting - named - ELSEWHERE - STORES == set()
