@@ -31,8 +31,3 @@ def housekeep(
         print_json({"dry_run": dry_run, "chores": [asdict(chore) for chore in chores]})
     if any(chore.failed for chore in chores):
         raise typer.Exit(code=1)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(housekeep)

@@ -222,8 +222,3 @@ def _show(preview: Preview) -> None:
         "watermark is late. Until base has landed all of it, the watermark goes no further than what was published "
         "from then on."
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(release)

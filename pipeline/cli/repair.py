@@ -180,8 +180,3 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
             for orphan in survey.orphans
         ],
     }
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(repair)

@@ -18,18 +18,10 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from pipeline.clock import iso
-<<<<<<< HEAD
-from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing
-from pipeline.lake.tables import heartbeats as landed
-from pipeline.lake.tables.diffs import PARTITION, HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.table import MOMENT, DataFile, LakeTable, data_files
-=======
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.table import MOMENT, DataFile, LakeTable, data_files, table_errors
->>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
 from pipeline.windows import Window, due, runs_of_neighbours
@@ -224,13 +216,8 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
     """The damaged ones of a table's files, each with what is wrong."""
     if not files:
         return
-<<<<<<< HEAD
-    place: pafs.FileSystem = table.file_system()
-    tell(0, len(files))
-=======
     what = f"files of {table.uri.rpartition('/')[2]}"
     tell(what, 0, len(files))
->>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)
     with ThreadPoolExecutor(READERS, thread_name_prefix="integrity") as pool:
         damages = pool.map(partial(_damage_of, table.file_system()), files)
         for number, (file, why) in enumerate(zip(files, damages, strict=True), start=1):

@@ -18,12 +18,8 @@ from pipeline.lake.layout import HEARTBEAT_DIFFS, PARTITIONS, STREAM_STATUS, Lak
 from pipeline.lake.store.address import arrow_files, table_uri
 from pipeline.lake.store.disk import TEMPORARY
 from pipeline.lake.store.objects import ObjectStore
-<<<<<<< HEAD
-from pipeline.lake.tables.delta_log import READERS
-=======
 from pipeline.lake.tables.delta_log import READERS
 from pipeline.lake.tables.landings import FOLDER as LANDINGS
->>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)
 from pipeline.lake.tables.table import LakeTable, table_errors
 from pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
 from pipeline.settings import LakeSettings
@@ -144,15 +140,3 @@ def _paths_in(files: pafs.FileSystem, commit: str) -> set[str]:
     with files.open_input_stream(commit) as stream:
         actions = [json.loads(line) for line in stream.read().splitlines() if line]
     return {unquote(file["path"]) for action in actions for kind in ("add", "remove") if (file := action.get(kind))}
-<<<<<<< HEAD
-
-
-def _place_of(table: LakeTable) -> Place | None:
-    """The table's folder; None where there is none."""
-    with table_errors(table.uri):
-        try:
-            return Place(table.file_system(), table.uri)
-        except TableNotFoundError:
-            return None
-=======
->>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)

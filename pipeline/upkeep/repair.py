@@ -7,14 +7,7 @@ from datetime import datetime, timedelta
 from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.errors import CorruptObject
-<<<<<<< HEAD
-from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
-from pipeline.lake.store.address import arrow_files, open_objects, table_uri
-from pipeline.lake.tables.windowed import MANIFESTS
-from pipeline.quality.staleness import Staleness
-=======
 from pipeline.lake.layout import Lake
->>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)
 from pipeline.settings import Settings
 from pipeline.upkeep.integrity import Integrity, Progress, check_windows
 from pipeline.upkeep.log_check import LogHealth, check_log
@@ -112,20 +105,6 @@ class Surveyor:
         `grace`. Raises LakeError if a table's own log cannot be read, or the lake does not answer."""
         lake, watermark, now = self._lake, self._watermark(), self._clock.now()
         start = min(self._kept.begin(start) or start, end)
-<<<<<<< HEAD
-        of_diffs = lake.diffs()
-        watermark = self._watermark()
-        checker = WindowChecker(
-            landed_table=lake.table(HEARTBEATS),
-            heartbeats=lake.heartbeats(),
-            diffs=of_diffs,
-            beside=[lake.table(STREAM_STATUS)],
-            staleness=Staleness.restored(lake, settings.windowing, settings.windows.lookback),
-            windowing=settings.windowing,
-            lookback=settings.windows.lookback,
-        )
-=======
->>>>>>> 9c4142c (Repair reads no values; one listing finds what nothing names; the documents list all that deletes)
         # A window whose end is still to come by the clock is left for later: Dagster's partitions end now.
         closed_at = None if watermark is None else min(watermark, now)
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)
