@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -56,12 +57,24 @@ def settings_file(
 
 
 def main() -> None:
-    """Run the command. An error that tidemark raises on purpose is printed as one message, with exit code 1."""
+    """Run the command as a program: with what the shell passed, ended by its exit code."""
     # Both signals stop what was started. A shell starts background commands with SIGINT ignored: take it back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
+    code = run_command(sys.argv[1:])
+    # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.
+    logging.shutdown()
+    with suppress(BrokenPipeError):  # the reader closed the pipe
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code. An error that tidemark raises on purpose is printed as one message,
+    with exit code 1."""
     try:
-        app()
+        app(list(arguments))
         code = 0
     except SystemExit as leaving:  # how typer ends: after help, a refused option, or the command
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
@@ -73,9 +86,4 @@ def main() -> None:
     except Exception:
         traceback.print_exc()
         code = 1
-    # The interpreter's own shutdown aborts if one of Arrow's read-ahead threads still calls into Python.
-    logging.shutdown()
-    with suppress(BrokenPipeError):  # the reader closed the pipe
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+    return code

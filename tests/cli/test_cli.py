@@ -30,10 +30,10 @@ from pipeline.settings import Settings, load_settings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
+from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TIDEMARK = str(Path(sys.executable).parent / "tidemark")
 BUDGET = Budget(100_000, 1 << 28, timedelta(seconds=5), 10_000)
 CLOCK = SystemClock()
 
@@ -65,15 +65,6 @@ storage = "state/dagster"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a command printed, and its exit code."""
-
-    out: str
-    err: str
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
 class Place:
     """A folder with settings in it, and the command run with them."""
 
@@ -84,18 +75,21 @@ class Place:
         return load_settings(self.folder / "tidemark.toml")
 
     def tidemark(self, *arguments: str, **variables: str) -> Said:
+        """What the command says, run in this process."""
+        return said_here(ROOT, self._arguments(arguments), self._variables(variables))
+
+    def program(self, *arguments: str, **variables: str) -> Said:
+        """What the program says that a person starts."""
+        return said_by_the_program(ROOT, self._arguments(arguments), self._variables(variables))
+
+    def _arguments(self, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        return ("--config", str(self.folder / "tidemark.toml"), *arguments)
+
+    @staticmethod
+    def _variables(chosen: dict[str, str]) -> dict[str, str]:
         known = {name: value for name, value in os.environ.items() if not name.startswith("TIDEMARK_")}
         known.pop("PUBSUB_EMULATOR_HOST", None)
-        done = subprocess.run(
-            [TIDEMARK, "--config", str(self.folder / "tidemark.toml"), *arguments],
-            cwd=ROOT,
-            env={**known, "COLUMNS": "200", "NO_COLOR": "1", **variables},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return Said(done.stdout, done.stderr, done.returncode)
+        return {**known, "COLUMNS": "200", "NO_COLOR": "1", **chosen}
 
     def lake(self) -> Lake:
         return Lake(self.settings.lake, self.settings.message.fields, CLOCK)
@@ -191,7 +185,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, emulator_host: str) -> Built
 
 
 def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> None:
-    said = empty.tidemark("--help")
+    said = empty.program("--help")
     assert said.code == 0
     lines = [line.strip(" │") for line in said.out.splitlines()]
     for command in get_command(app).commands:
@@ -200,7 +194,7 @@ def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> Non
 
 
 def test_what_real_ticks_decided_is_derived_again(built: Built) -> None:
-    said = built.place.tidemark("replay", "--from-lake")
+    said = built.place.program("replay", "--from-lake")
     assert (said.code, said.out.splitlines()[0]) == (0, "identical: 2 decisions"), said.out + said.err
     what_if = json.loads(built.place.tidemark("replay", "--from-lake", "--band", "30s", "--json").out)
     assert what_if["recorded"]["ticks"] == what_if["derived"]["ticks"] == 2
@@ -219,7 +213,7 @@ def test_housekeeping_tells_each_chore_and_a_dry_run_changes_nothing(built: Buil
 
 
 def test_a_wrong_setting_is_one_line_that_names_it_without_a_trace(empty: Place) -> None:
-    said = empty.tidemark("status", TIDEMARK_WATERMARK__BAND="soon")
+    said = empty.program("status", TIDEMARK_WATERMARK__BAND="soon")
     assert said.code == 1
     assert said.out == ""
     (line,) = said.err.splitlines()
@@ -405,7 +399,7 @@ def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) ->
         try:
             port = str(_port_of(other))
             spark = f"sc://localhost:{port}"
-            said = empty.tidemark(
+            said = empty.program(
                 "up",
                 TIDEMARK_DAGSTER__WEB_PORT=port,
                 TIDEMARK_DAGSTER__CODE_PORT=str(free_port()),

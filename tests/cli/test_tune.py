@@ -1,8 +1,7 @@
 """`tidemark tune` as a person and a script use it: on a trace, and on a lake that a run has left."""
 
 import json
-import subprocess
-import sys
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
 from pipeline.replay.trace import NEVER
 from pipeline.settings import load_settings
+from tests.cli.command import Said, said_by_the_program, said_here
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import MemoryTrace, Source
 
-TIDEMARK = str(Path(sys.executable).parent / "tidemark")
 CONFIG = """\
 [pubsub]
 emulator_host = "127.0.0.1:8085"
@@ -34,14 +33,15 @@ LATE = Source(seconds=900, rate=33, streams=100, jitter=8, late=0.005, late_by=6
 """One message in two hundred is a minute late."""
 
 
-def tidemark(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([TIDEMARK, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+def tidemark(folder: Path, *arguments: str) -> Said:
+    """What the command says, run in this process."""
+    return said_here(folder, arguments, os.environ)
 
 
 def figures(folder: Path, *arguments: str) -> Any:
     told = tidemark(folder, *arguments, "--json")
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    assert told.code == 0, told.err
+    return json.loads(told.out)
 
 
 @pytest.fixture(scope="module")
@@ -111,28 +111,28 @@ def test_one_message_in_two_hundred_a_minute_late_is_seen_for_what_it_is(late: A
 
 def test_it_says_in_words_and_in_tables_what_it_found(folder: Path) -> None:
     told = tidemark(folder, "tune", "late.parquet", "--target", "0.1%", "--bands", "0,5s,10s,1m,2m")
-    assert told.returncode == 0, told.stderr
-    assert "With the present band of 10s and the rule band" in told.stdout
-    assert "For at most 0.1 % late: " in told.stdout
-    assert "that is spread over too many streams for a few to be to blame" in " ".join(told.stdout.split())
-    assert "rule frontier" in told.stdout
-    assert "the worst of the slow streams" in told.stdout
-    assert "fast streams" not in told.stdout
-    assert max(map(len, told.stdout.splitlines())) <= 150
+    assert told.code == 0, told.err
+    assert "With the present band of 10s and the rule band" in told.out
+    assert "For at most 0.1 % late: " in told.out
+    assert "that is spread over too many streams for a few to be to blame" in " ".join(told.out.split())
+    assert "rule frontier" in told.out
+    assert "the worst of the slow streams" in told.out
+    assert "fast streams" not in told.out
+    assert max(map(len, told.out.splitlines())) <= 150
 
 
 def test_where_no_band_is_enough_it_says_so(folder: Path) -> None:
     told = tidemark(folder, "tune", "late.parquet", "--target", "0", "--bands", "5s,20s")
-    assert "For nothing late: not even 20s under the rule band" in told.stdout
-    assert "not even 20s" in told.stdout.split("the smallest band that is enough")[1]
+    assert "For nothing late: not even 20s under the rule band" in told.out
+    assert "not even 20s" in told.out.split("the smallest band that is enough")[1]
 
 
 def test_the_page_needs_no_network_and_escapes_what_comes_from_data(folder: Path) -> None:
     trace = Source(seconds=300, slow=1).trace()
     path = trace.write(folder / "hostile.parquet", ["<script>alert(1)</script>[bold]", *trace.names[1:]])
     told = tidemark(folder, "tune", path.name, "--html", "page.html")
-    assert told.returncode == 0, told.stderr
-    assert "<script>alert(1)</script>[bold]" in told.stdout
+    assert told.code == 0, told.err
+    assert "<script>alert(1)</script>[bold]" in told.out
     page = (folder / "page.html").read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;[bold]" in page
     for forbidden in ("<script", "http://", "https://", "url(", "@import", "<link", "src="):
@@ -171,15 +171,15 @@ def test_of_a_lake_only_what_landed_since_then_is_counted(lake: tuple[Path, Memo
 def test_a_lake_in_which_nothing_has_landed_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "tidemark.toml").write_text(CONFIG)
     told = tidemark(tmp_path, "tune")
-    assert told.returncode == 1
-    assert "nothing has landed in" in told.stderr
-    assert "--since" in told.stderr
+    assert told.code == 1
+    assert "nothing has landed in" in told.err
+    assert "--since" in told.err
 
 
 def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
     told = tidemark(folder, "tune", "missing.parquet")
-    assert told.returncode == 1
-    assert "missing.parquet is not there" in told.stderr
+    assert told.code == 1
+    assert "missing.parquet is not there" in told.err
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
 )
 def test_what_cannot_be_meant_is_refused(folder: Path, arguments: list[str], says: str) -> None:
     told = tidemark(folder, "tune", *arguments)
-    assert told.returncode == 2
-    assert says in " ".join(told.stderr.replace("│", " ").split())
+    assert told.code == 2
+    assert says in " ".join(told.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -209,24 +209,25 @@ def test_what_cannot_be_meant_is_refused(folder: Path, arguments: list[str], say
 def test_a_page_that_would_lose_the_trace_or_the_work_is_refused_before_it(folder: Path, page: str, says: str) -> None:
     before = (folder / "late.parquet").read_bytes()
     told = tidemark(folder, "tune", "late.parquet", "--html", page)
-    assert told.returncode == 2
-    assert says in " ".join(told.stderr.replace("│", " ").split())
+    assert told.code == 2
+    assert says in " ".join(told.err.replace("│", " ").split())
     assert (folder / "late.parquet").read_bytes() == before
 
 
 def test_a_page_that_cannot_be_written_is_an_error_that_says_what_to_do(folder: Path) -> None:
-    told = tidemark(folder, "tune", "late.parquet", "--bands", "10s", "--html", "/proc/page.html")
-    assert told.returncode == 1
-    assert "the page cannot be written to /proc/page.html" in told.stderr
-    assert "Traceback" not in told.stderr
+    arguments = ("tune", "late.parquet", "--bands", "10s", "--html", "/proc/page.html")
+    told = said_by_the_program(folder, arguments, os.environ)
+    assert told.code == 1
+    assert "the page cannot be written to /proc/page.html" in told.err
+    assert "Traceback" not in told.err
 
 
 def test_a_trace_in_which_nothing_has_landed_is_no_reason_for_a_band_of_nothing(folder: Path) -> None:
     trace = Source(seconds=60).trace()
     replace(trace, landed_us=np.full_like(trace.landed_us, NEVER)).write(folder / "outstanding.parquet")
     told = tidemark(folder, "tune", "outstanding.parquet")
-    assert told.returncode == 1
-    assert "no message with an event time has landed" in told.stderr
+    assert told.code == 1
+    assert "no message with an event time has landed" in told.err
 
 
 def test_without_a_file_the_variables_are_settings_and_a_wrong_one_is_named(
@@ -236,12 +237,10 @@ def test_without_a_file_the_variables_are_settings_and_a_wrong_one_is_named(
     assert figures(folder, "tune", "late.parquet", "--bands", "4s")["present"]["band_seconds"] == 4.0
     monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "wide")
     told = tidemark(folder, "tune", "late.parquet")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr.startswith(
-        "tidemark: watermark.band = 'wide' (from $TIDEMARK_WATERMARK__BAND): write a duration"
-    )
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("tidemark: watermark.band = 'wide' (from $TIDEMARK_WATERMARK__BAND): write a duration")
     monkeypatch.setenv("TIDEMARK_CONFIG", "absent.toml")
-    assert "there is no settings file" in tidemark(folder, "tune", "late.parquet").stderr
+    assert "there is no settings file" in tidemark(folder, "tune", "late.parquet").err
 
 
 def test_settings_that_are_here_are_used_for_a_trace_as_well(tmp_path: Path) -> None:
