@@ -1,6 +1,7 @@
-"""The asset that says how the watermark is tuned and how it could be, once a day, from what the lake has recorded."""
+"""The asset of the tuning report, made once a day from what the lake has recorded."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import dagster as dg
@@ -13,7 +14,7 @@ from pipeline.settings import Settings
 from pipeline.tuning.inputs import report_on_lake
 from pipeline.tuning.page import page_of
 from pipeline.tuning.report import TuningReport, facts_of, sentences
-from pipeline.tuning.reports import TuningReports
+from pipeline.tuning.report_store import ReportStore
 from pipeline.tuning.stream_disorder import StreamDisorder
 from resources.lake import LakeResource
 
@@ -22,6 +23,7 @@ TUNE_WATERMARK = "tune_watermark"
 """The job that makes the report."""
 
 EVERY_DAY = "15 4 * * *"
+COLUMN_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float"}
 
 
 def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
@@ -43,8 +45,9 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
             report = report_on_lake(
                 lake.whole(), settings, made_at, settings.tune.since, target=settings.tune.target_late_share
             )
-            reports = TuningReports(lake.whole().objects())
-            page = reports.write(made_at, page_of(report), facts_of(report), keep=settings.tune.keep_reports)
+            page = ReportStore(lake.whole().objects()).write(
+                made_at, page_of(report), facts_of(report), keep=settings.tune.keep_reports
+            )
         except NothingToTune as nothing:
             context.log.info(str(nothing))
             return
@@ -58,7 +61,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def tuning_schedule() -> dg.ScheduleDefinition:
-    """Every day, from the start."""
+    """The schedule that makes the report every day; it is on from the start."""
     job = dg.define_asset_job(
         TUNE_WATERMARK, selection=[WATERMARK_TUNING], description="What every band would have cost and given of late."
     )
@@ -73,7 +76,7 @@ def tuning_schedule() -> dg.ScheduleDefinition:
 
 
 def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
-    """The headline figures as numbers to plot, what they say as text, and where the page is."""
+    """The headline figures as numbers to plot, the sentences as text, and where the page is."""
     disorder = report.disorder
     metadata: dict[str, Any] = {
         "says": dg.MetadataValue.md("\n".join(f"- {_plain(sentence)}" for sentence in sentences(report))),
@@ -105,24 +108,13 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
 
 
 def _plain(text: str) -> str:
-    """Text from data, as Markdown that shows it and does nothing else."""
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~" else sign for sign in text)
+    """Text from data as one line of Markdown that shows it as it is."""
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~" else sign for sign in " ".join(text.split()))
 
 
 def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:
-    columns = {
-        "stream": "string",
-        "messages": "int",
-        "offset_seconds": "float",
-        "beyond_band": "int",
-        "slow_beyond_band": "int",
-        "slow_max_seconds": "float",
-        "fast_beyond_band": "int",
-        "fast_max_seconds": "float",
-        "disorder_p99_seconds": "float",
-        "disorder_max_seconds": "float",
-    }
+    columns = fields(StreamDisorder)
     return dg.TableMetadataValue(
-        records=[dg.TableRecord({name: getattr(stream, name) for name in columns}) for stream in streams],
-        schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]),
+        records=[dg.TableRecord(asdict(stream)) for stream in streams],
+        schema=dg.TableSchema([dg.TableColumn(column.name, COLUMN_TYPES[column.type]) for column in columns]),
     )

@@ -1,6 +1,7 @@
-"""`tidemark tune`: what every band would cost and give, on a trace or on the lake's own recent data."""
+"""`tidemark tune`: what every band would cost and give, on a trace or on the lake's recent data."""
 
 import json
+from collections.abc import Sequence
 from datetime import timedelta
 from math import isfinite
 from pathlib import Path
@@ -22,11 +23,11 @@ from pipeline.tuning.inputs import report_on_lake, report_on_trace
 from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import at_most, percent, words
 from pipeline.tuning.report import TuningReport, facts_of, sentences
-from pipeline.tuning.stream_disorder import StreamDisorder
-from pipeline.tuning.sweep import BANDS, Outcome, Recommendation, Variant
+from pipeline.tuning.stream_disorder import Side, StreamDisorder
+from pipeline.tuning.sweep import BANDS, Outcome, Recommendation
 
 NAMED = 5
-"""Streams on either side that are printed; the page and the JSON have more."""
+"""At most this many slow and fast streams are printed; the page and the JSON have more."""
 
 
 def share(text: str) -> float:
@@ -86,7 +87,11 @@ def tune(
     settings = load_settings(needs_file=trace is None)
     report = _report(settings, trace, since, target, BANDS if bands is None else durations(bands))
     if html is not None:
-        _write_page(html, report)
+        try:
+            html.write_text(page_of(report), encoding="utf-8")
+        except OSError as error:
+            message = f"the page cannot be written to {html} ({error}); name another file with --html"
+            raise TidemarkError(message) from error
     if as_json:
         print(json.dumps(facts_of(report)))
         return
@@ -95,18 +100,14 @@ def tune(
         console.print(f"• {escape(sentence)}", highlight=False)
     _print_bands(console, report)
     _print_targets(console, report)
-    for title, streams, is_slow in (
-        ("slow", report.disorder.slowest, True),
-        ("fast", report.disorder.fastest, False),
-    ):
-        if any(stream.slow_beyond_band if is_slow else stream.fast_beyond_band for stream in streams):
-            _print_streams(console, title, streams[:NAMED], is_slow=is_slow)
+    _print_streams(console, report.disorder.slowest, "slow")
+    _print_streams(console, report.disorder.fastest, "fast")
     if html is not None:
         console.print(f"\nThe report with its pictures: {escape(str(html))}", highlight=False)
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
-    """Before the work, what would lose it or the trace."""
+    """Refuse a page, before the work, that could not be written or would overwrite the trace."""
     if html is None:
         return
     if html.is_dir() or not html.parent.is_dir():
@@ -114,13 +115,6 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
         raise typer.BadParameter(f"--html {html} {why}; name a file in a folder that is there")
     if trace is not None and html.exists() and trace.exists() and html.samefile(trace):
         raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
-
-
-def _write_page(html: Path, report: TuningReport) -> None:
-    try:
-        html.write_text(page_of(report), encoding="utf-8")
-    except OSError as error:
-        raise TidemarkError(f"the page cannot be written to {html} ({error}); name another file with --html") from error
 
 
 def _report(
@@ -141,7 +135,7 @@ def _report(
 
 
 def _print_bands(console: Console, report: TuningReport) -> None:
-    """The bands that were asked for and those that are enough, with what each would have done under each rule."""
+    """The bands that were asked for and those that are enough, with the outcome of each under each rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
     table = Table(box=None, header_style="bold", padding=(0, 1), title="\nlate, and how far the watermark is behind")
@@ -150,27 +144,16 @@ def _print_bands(console: Console, report: TuningReport) -> None:
         for name in (f"rule {variant.rule}", "median", "99 %"):
             table.add_column(name, justify="right")
     for band in sorted(asked | enough):
-        outcomes = [_outcome(report, variant, band) for variant in report.rules]
-        if any(outcomes):
-            cells = [cell for outcome in outcomes for cell in _cells(outcome)]
+        found = [[each for each in report.tuning.of(variant) if each.band == band] for variant in report.rules]
+        if any(found):
+            cells = [cell for outcomes in found for cell in (_cells(outcomes[0]) if outcomes else ["·"] * 3)]
             table.add_row(format_duration(band), *cells, style="bold" if band == report.band else "")
     console.print(table)
 
 
-def _cells(outcome: Outcome | None) -> list[str]:
-    if outcome is None:
-        return ["·"] * 3
-    return [
-        percent(outcome.late_share),
-        *("—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99)),
-    ]
-
-
-def _outcome(report: TuningReport, variant: Variant, band: timedelta) -> Outcome | None:
-    try:
-        return report.tuning.at(variant, band)
-    except KeyError:
-        return None
+def _cells(outcome: Outcome) -> list[str]:
+    lags = ("—" if lag is None else words(lag) for lag in (outcome.lag_p50, outcome.lag_p99))
+    return [percent(outcome.late_share), *lags]
 
 
 def _print_targets(console: Console, report: TuningReport) -> None:
@@ -178,7 +161,7 @@ def _print_targets(console: Console, report: TuningReport) -> None:
     table.add_column("for")
     for variant in report.tuning.variants:
         table.add_column(variant.name)
-    for target in sorted({each.target for each in report.tuning.recommendations}, reverse=True):
+    for target in report.tuning.targets:
         found = (report.tuning.recommended(variant, target) for variant in report.tuning.variants)
         table.add_row(at_most(target), *(_enough(each) for each in found))
     console.print(table)
@@ -190,24 +173,17 @@ def _enough(recommendation: Recommendation) -> str:
     return format_duration(recommendation.outcome.band)
 
 
-def _print_streams(console: Console, title: str, streams: tuple[StreamDisorder, ...], *, is_slow: bool) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2), title=f"\nthe worst of the {title} streams")
-    for name in ("stream", "messages", "beyond the band", f"{title} by, 99 %", "most", "offset"):
+def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:
+    """The worst streams on one side, if any is to blame for more than the band."""
+    if not any(stream.blame(side)[0] for stream in streams):
+        return
+    table = Table(box=None, header_style="bold", padding=(0, 2), title=f"\nthe worst of the {side} streams")
+    for name in ("stream", "messages", "beyond the band", f"{side} by, 99 %", "most", "offset"):
         table.add_column(name, justify="left" if name == "stream" else "right")
-    for stream in streams:
-        beyond, high, most = (
-            (stream.slow_beyond_band, stream.slow_p99_seconds, stream.slow_max_seconds)
-            if is_slow
-            else (stream.fast_beyond_band, stream.fast_p99_seconds, stream.fast_max_seconds)
-        )
-        table.add_row(
-            escape(stream.stream),
-            f"{stream.messages:,}",
-            f"{beyond:,}",
-            words(high),
-            words(most),
-            f"{stream.offset_seconds:+.0f}s",
-        )
+    for stream in streams[:NAMED]:
+        beyond, high, most = stream.blame(side)
+        offset = f"{stream.offset_seconds:+.0f}s"
+        table.add_row(escape(stream.stream), f"{stream.messages:,}", f"{beyond:,}", words(high), words(most), offset)
     console.print(table)
 
 

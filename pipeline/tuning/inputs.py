@@ -1,7 +1,7 @@
-"""Where a report's figures come from: a trace in a file, or what a lake has recorded and landed of late."""
+"""Makes a report on a trace in a file, or on what a lake has recently recorded and landed."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from pipeline.replay.trace_file import ParquetTrace
 from pipeline.settings import Settings
 from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.report import TuningReport, make_report
-from pipeline.tuning.sweep import BANDS, TARGETS, Material, Variant
+from pipeline.tuning.sweep import BANDS, Variant, Workload
 from pipeline.watermark.policy import Policy
 
 NO_SLACK = timedelta(0)
@@ -28,9 +28,8 @@ def report_on_trace(
     *,
     target: float,
     bands: Iterable[timedelta] = BANDS,
-    targets: Iterable[float] = TARGETS,
 ) -> TuningReport:
-    """Tune on a trace, with the ticks that a run would have made of it and no slack: its times are exact.
+    """Tune on a trace, at the ticks that a run would have had, without slack because a trace's times are exact.
 
     Raises TraceUnusable.
     """
@@ -40,12 +39,12 @@ def report_on_trace(
         raise TraceUnusable(f"{path} has no message with an event time; there is nothing to tune on")
     if not _has_landings(trace):
         raise TraceUnusable(
-            f"in {path} no message with an event time has landed, so that none can be late; write when each did as its "
-            "landed_at"
+            f"in {path} no message with an event time has landed, so none can be late; write into landed_at when each "
+            "one landed"
         )
     extent = extent_of(trace)
     return make_report(
-        Material(
+        Workload(
             ticks=ticks_of(trace, watermark.tick, watermark.idle_timeout, extent=extent),
             messages=trace,
             from_us=disorder.first_publish_us,
@@ -58,7 +57,6 @@ def report_on_trace(
         policy_of=lambda variant, band: _without_slack(policy_with(settings, variant, band)),
         target=target,
         bands=bands,
-        targets=targets,
     )
 
 
@@ -70,12 +68,11 @@ def report_on_lake(
     *,
     target: float,
     bands: Iterable[timedelta] = BANDS,
-    targets: Iterable[float] = TARGETS,
 ) -> TuningReport:
-    """Tune on what a lake has recorded and landed since so long ago: its real readings at its real ticks.
+    """Tune on what a lake has recorded and landed in the time `since` before `made_at`: its readings at its ticks.
 
-    The ticks before that, as many as the widest band needs, are decided as well and not counted. Raises
-    NothingToTune where nothing has landed since then.
+    The ticks before that are decided as well, as many as the widest band needs, and not counted. Raises NothingToTune
+    if nothing has landed in that time.
     """
     bands = list(bands)
     begins = made_at - since
@@ -90,7 +87,7 @@ def report_on_lake(
             f"{format_duration(since)}, or start the pipeline with `tidemark up`"
         )
     return make_report(
-        Material(
+        Workload(
             ticks=decided,
             messages=landings,
             from_us=to_us(begins),
@@ -104,20 +101,12 @@ def report_on_lake(
         policy_of=lambda variant, band: policy_with(settings, variant, band),
         target=target,
         bands=bands,
-        targets=targets,
     )
 
 
 def policy_with(settings: Settings, variant: Variant, band: timedelta) -> Policy:
-    """The settings' policy with another rule and band. A slack that is left to the band goes with it."""
-    watermark = settings.watermark.model_copy(
-        update={
-            "rule": variant.rule,
-            "band": band,
-            "quantile": variant.quantile,
-            "frontier_quantile": variant.frontier_quantile,
-        }
-    )
+    """The settings' policy with another rule, band and quantiles. A slack that follows the band follows this one."""
+    watermark = settings.watermark.model_copy(update={**asdict(variant), "band": band})
     return settings.model_copy(update={"watermark": watermark}).policy
 
 

@@ -1,4 +1,4 @@
-"""Shares, durations and lags as a person reads them."""
+"""Shares, durations and lags in words."""
 
 from datetime import timedelta
 
@@ -6,14 +6,14 @@ from pipeline.durations import format_duration
 
 
 def percent(share: float) -> str:
-    """`0.52 %`, three digits at most; `none` for nothing, and never `0 %` for something."""
+    """A share with at most three digits, such as `0.52 %`; `none` for zero, and never `0 %` for more than that."""
     if not share:
         return "none"
     return f"{float(f'{share * 100:.3g}'):f}".rstrip("0").rstrip(".") + " %"
 
 
 def at_most(target: float) -> str:
-    """A target as a person says it."""
+    """A late share to aim at: `at most 0.01 % late`, `nothing late`."""
     return f"at most {percent(target)} late" if target else "nothing late"
 
 
@@ -23,5 +23,5 @@ def words(seconds: float) -> str:
 
 
 def stands(lag_seconds: float) -> str:
-    """Where the watermark is: `14.2s behind`; before a clock that others run ahead of, `46.3s ahead of now`."""
+    """Where the watermark is: `14.2s behind`, or `46.3s ahead of now` where clocks run fast."""
     return f"{words(lag_seconds)} behind" if lag_seconds >= 0 else f"{words(-lag_seconds)} ahead of now"

@@ -1,7 +1,7 @@
-"""What other settings would have decided: the same ticks, the sensors' own fold and estimator, many policies at once.
+"""Decides the same ticks under many policies at once, with the sensors' own fold and estimator.
 
-The ticks' histograms are added up once, for all; each policy keeps what is its own: its decisions, how far it has
-pruned, and the frontier of what it pruned. So each decides exactly what it would have decided alone.
+The ticks' histograms are added up once for all policies. Each policy keeps its own decisions, how far it has pruned,
+and the frontier of what it pruned, so it decides exactly what it would have decided alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,10 +24,10 @@ CELLS = [column.name for column in fields(Histogram) if column.default is MISSIN
 def decide_for_each(
     ticks: Iterable[Tick], policies: Sequence[Policy], state: WatermarkState | None = None
 ) -> Iterator[list[DecisionRecord]]:
-    """For each tick, what each policy decides: what `decide_again` gives for it alone.
+    """Yield, for each tick, the decision of each policy: the one that `decide_again` gives for that policy alone.
 
-    `state` is what ticks from the middle of a log begin with. Its decision is another policy's, so it is left out:
-    a policy has no watermark until its own band is covered, and its readings begin anew.
+    Ticks from the middle of a log begin with `state`. Its decision is left out, because another policy made it: a
+    policy has no watermark until its own band is covered, and its readings begin anew.
     """
     shared = EMPTY if state is None else state.histogram
     begun = WatermarkState() if state is None else replace(state, histogram=EMPTY, decided=None)
@@ -38,7 +38,7 @@ def decide_for_each(
             match entry:
                 case Snapshot():
                     delta = delta + entry.histogram
-                case Compacted():  # holds nothing that is not here already
+                case Compacted():  # repeats earlier entries
                     pass
                 case _:
                     states = [each.after(each.number + 1, entry) for each in states]
@@ -56,13 +56,13 @@ def decide_for_each(
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """How many messages of a batch are late under each policy: what `late_in` adds up to, for all of them in one go.
+    """How many messages of a batch are late under each policy: the sum of `late_in`, for all policies at once.
 
     `watermarks_us` has a row for each policy and a column for each tick.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
     highest = np.concatenate([[NO_WATERMARK], watermarks_us.max(axis=0)])
-    # Most messages are above the watermark of every policy.
+    # Most messages are above the watermark of every policy, so few are left to sort.
     some = np.flatnonzero((landing > 0) & (landing < len(tick_us)) & (batch.event_us < highest[landing]))
     late = np.zeros(len(watermarks_us), dtype=np.int64)
     order = some[np.lexsort((batch.event_us[some], landing[some]))]
@@ -74,13 +74,13 @@ def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
 
 
 def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """How many messages of a batch could have been late: those that landed, by the last tick, with an event time."""
+    """How many messages with an event time had landed by the last tick: those that could have been late."""
     landed = batch.landed_us <= tick_us[-1]
     return int(np.count_nonzero(landed & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _seen(before: Histogram, delta: Histogram, both: Histogram, pruned_before: int | None) -> Histogram:
-    """The histogram of a policy that has pruned what is below, and has since been given what is new."""
+    """The histogram of a policy that pruned `before` up to a bucket and then folded `delta`."""
     if pruned_before is None:
         return both
     if len(delta) and int(delta.publish_bucket[0]) < pruned_before:  # a redelivery, kept until the next decision
@@ -89,6 +89,6 @@ def _seen(before: Histogram, delta: Histogram, both: Histogram, pruned_before: i
 
 
 def _from(histogram: Histogram, bucket: int) -> Histogram:
-    """`pruned` without a copy: for many policies at every tick it would be too dear."""
+    """Like `Histogram.pruned`, but without a copy, which would cost too much for many policies at every tick."""
     kept = slice(int(np.searchsorted(histogram.publish_bucket, bucket)), None)
     return replace(histogram, **{name: getattr(histogram, name)[kept] for name in CELLS})

@@ -1,32 +1,32 @@
-"""The report: what every band would cost and give, on one source, with what follows from it in words."""
+"""The report: what every band would cost and give on one source, as figures and in sentences."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
-from pipeline.tuning.blame import fast_sentence, slow_sentence
+from pipeline.tuning.blame import blame_sentence
 from pipeline.tuning.disorder import Disorder, Distribution
 from pipeline.tuning.phrases import at_most, percent, stands, words
-from pipeline.tuning.stream_disorder import StreamDisorder
-from pipeline.tuning.sweep import BANDS, TARGETS, Material, Outcome, PolicyOf, Recommendation, Tuning, Variant, tune
+from pipeline.tuning.sweep import BANDS, TARGETS, Outcome, PolicyOf, Recommendation, Tuning, Variant, Workload, tune
 from pipeline.watermark.policy import Policy
 
 SHOWN_QUANTILE = 0.05
-"""What the effect of `quantile` and of `frontier_quantile` is shown with, where they are not set."""
+"""The value that shows the effect of `quantile` and of `frontier_quantile` where they are not set."""
 
 AS_FRESH_SECONDS = 0.2
-"""A difference in the median lag that nobody would notice."""
+"""Median lags that differ by no more than this count as equal."""
 
+BLAME = tuple(f"{side}_{figure}" for figure in ("beyond_band", "max_seconds", "streams") for side in ("slow", "fast"))
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 
 
 @dataclass(frozen=True, slots=True)
 class TuningReport:
-    """`source` is what was looked at, as a person names it; `present` and `band` are the settings' own; `target` is
-    the late share that they aim at."""
+    """`source` names what was looked at; `present` and `band` are the settings' own; `target` is the late share that
+    they aim at."""
 
     source: str
     made_at: datetime
@@ -38,21 +38,21 @@ class TuningReport:
 
     @property
     def now(self) -> Outcome:
-        """What the present settings give."""
+        """The outcome of the present settings."""
         return self.tuning.at(self.present, self.band)
 
     @property
     def rules(self) -> tuple[Variant, Variant]:
-        """The two rules with the present quantiles."""
+        """The rules `band` and `frontier` with the present quantiles."""
         return self.tuning.variants[0], self.tuning.variants[1]
 
     def recommended(self, variant: Variant, target: float | None = None) -> Recommendation:
-        """The band that is enough for a target, the settings' own unless it is named."""
+        """The band that is enough for a target, by default the settings' own."""
         return self.tuning.recommended(variant, self.target if target is None else target)
 
 
 def make_report(
-    material: Material,
+    workload: Workload,
     disorder: Disorder,
     *,
     source: str,
@@ -63,21 +63,15 @@ def make_report(
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> TuningReport:
-    """Compare both rules, and each with a quantile besides, on the same ticks."""
+    """Compare both rules, and each with a quantile as well, on the same ticks."""
     variants = variants_of(present)
-    tuning = tune(
-        material,
-        variants,
-        policy_of,
-        bands={*bands, present.band},
-        targets={*targets, target},
-    )
-    mine = variants[1 if present.rule == "frontier" else 0]
-    return TuningReport(source, made_at, mine, present.band, target, tuning, disorder)
+    tuning = tune(workload, variants, policy_of, bands={*bands, present.band}, targets={*targets, target})
+    own = variants[1 if present.rule == "frontier" else 0]
+    return TuningReport(source, made_at, own, present.band, target, tuning, disorder)
 
 
 def variants_of(present: Policy) -> list[Variant]:
-    """The rule `band`, the rule `frontier`, then each with the quantile shown that is its own, where none is set."""
+    """The rules `band` and `frontier`, then each with `SHOWN_QUANTILE` as its own quantile if it has none."""
     band = Variant("band", present.quantile)
     frontier = Variant("frontier", present.quantile, present.frontier_quantile)
     variants = [band, frontier]
@@ -89,7 +83,7 @@ def variants_of(present: Policy) -> list[Variant]:
 
 
 def sentences(report: TuningReport) -> list[str]:
-    """What the report says, the most important first."""
+    """The report in sentences, the most important first."""
     now, disorder = report.now, report.disorder
     said = [
         f"With the present band of {format_duration(report.band)} and the rule {report.present.name}, "
@@ -102,8 +96,8 @@ def sentences(report: TuningReport) -> list[str]:
         f"Half of the messages are out of order by at most {words(half)}, 99 % by at most {words(most)}, the worst by "
         f"{words(worst)}; {percent(disorder.beyond_band / disorder.messages)} by more than the band."
     )
-    said += [sentence for sentence in (slow_sentence(disorder), fast_sentence(disorder)) if sentence]
-    return said
+    blamed = blame_sentence(disorder, "slow"), blame_sentence(disorder, "fast")
+    return [*said, *(sentence for sentence in blamed if sentence)]
 
 
 def recommendation_sentence(report: TuningReport, target: float | None = None) -> str:
@@ -124,7 +118,7 @@ def recommendation_sentence(report: TuningReport, target: float | None = None) -
 
 
 def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
-    """The widest band that costs no freshness against this one: what else holds the watermark is further back."""
+    """The widest band that is as fresh as this one, because something else holds the watermark back."""
     widest = outcome.band
     for other in tuning.of(outcome.variant):
         if other.band > widest and other.lag_p50 is not None and outcome.lag_p50 is not None:
@@ -135,7 +129,7 @@ def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:
 
 
 def _comparison(report: TuningReport) -> list[str]:
-    """What the tighter rule gives, at the same band and at the same late share."""
+    """The rule `frontier` beside the rule `band`: at the same band, and at the same late share."""
     band, frontier = report.rules
     here, there = report.tuning.at(band, report.band), report.tuning.at(frontier, report.band)
     said = []
@@ -163,7 +157,7 @@ def _fresher(seconds: float) -> str:
 
 
 def facts_of(report: TuningReport) -> dict[str, Any]:
-    """The whole report as plain values, for JSON: durations in seconds, shares of one, moments as text."""
+    """The whole report as plain values for JSON: durations in seconds, shares of one, moments as text."""
     disorder = report.disorder
     return {
         "source": report.source,
@@ -182,14 +176,9 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
         "publish_less_event_seconds": {"min": disorder.lag.seconds[0], **quantiles_of(disorder.lag)},
         "disorder_seconds": quantiles_of(disorder.disorder),
         "disorder_beyond_band": disorder.beyond_band,
-        "slow_beyond_band": disorder.slow_beyond_band,
-        "fast_beyond_band": disorder.fast_beyond_band,
-        "slow_max_seconds": disorder.slow_max_seconds,
-        "fast_max_seconds": disorder.fast_max_seconds,
-        "slow_streams": disorder.slow_streams,
-        "fast_streams": disorder.fast_streams,
-        "slowest": [_stream(each) for each in disorder.slowest],
-        "fastest": [_stream(each) for each in disorder.fastest],
+        **{name: getattr(disorder, name) for name in BLAME},
+        "slowest": [asdict(each) for each in disorder.slowest],
+        "fastest": [asdict(each) for each in disorder.fastest],
     }
 
 
@@ -198,17 +187,9 @@ def quantiles_of(distribution: Distribution) -> dict[str, float]:
     return {name: distribution.quantile(share) for name, share in QUANTILES}
 
 
-def _variant(variant: Variant) -> dict[str, Any]:
-    return {
-        "rule": variant.rule,
-        "quantile": variant.quantile,
-        "frontier_quantile": variant.frontier_quantile,
-    }
-
-
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     return {
-        **_variant(outcome.variant),
+        **asdict(outcome.variant),
         "band_seconds": outcome.band.total_seconds(),
         "landed": outcome.landed,
         "late": outcome.late,
@@ -221,7 +202,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     found = recommendation.outcome
     return {
-        **_variant(recommendation.variant),
+        **asdict(recommendation.variant),
         "target_late_share": recommendation.target,
         "band_seconds": None if found is None else found.band.total_seconds(),
         "late_share": None if found is None else found.late_share,
@@ -230,12 +211,8 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     }
 
 
-def _stream(stream: StreamDisorder) -> dict[str, Any]:
-    return {name: getattr(stream, name) for name in stream.__dataclass_fields__}
-
-
 def behind(outcome: Outcome) -> str:
-    """Where the watermark is for the most part, and when it is furthest behind."""
+    """Where the watermark is at the median, and at its furthest but for 1 % of the ticks."""
     if outcome.lag_p50 is None or outcome.lag_p99 is None:
         return "nowhere yet"
     most = words(outcome.lag_p99) if outcome.lag_p50 >= 0 else stands(outcome.lag_p99)

@@ -1,5 +1,4 @@
-"""What a band costs and what it gives: the late share and the lag for many bands under several rules, and which band
-is enough.
+"""Tries many bands under several rules on recorded traffic: the late share and the lag of each, and which is enough.
 
 The late share of a band is exactly what a replay with that band says, under the readings that were taken.
 """
@@ -29,12 +28,12 @@ Bools = npt.NDArray[np.bool_]
 Rule = Literal["band", "frontier"]
 
 PARTS = 4
-"""Into so many parts an interval is cut in which the band lies that is enough, until a part is a second."""
+"""Each round of the search cuts the interval that holds the smallest sufficient band into this many parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Everything of a policy that is compared, but the band."""
+    """The parts of a policy that are compared, except for the band."""
 
     rule: Rule = "band"
     quantile: float = 0.0
@@ -42,7 +41,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """How a person reads it: `band`, `frontier, frontier_quantile 0.01`."""
+        """The variant for people: `band`, or `frontier, frontier_quantile 0.01`."""
         parts: list[str] = [self.rule]
         parts += [f"quantile {self.quantile:g}"] if self.quantile else []
         parts += [f"frontier_quantile {self.frontier_quantile:g}"] if self.frontier_quantile else []
@@ -50,13 +49,13 @@ class Variant:
 
 
 PolicyOf = Callable[[Variant, timedelta], Policy]
-"""A policy with this band: the settings' own in all else."""
+"""Makes the settings' policy with another rule and band."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One variant with one band: of the messages that landed how many are late, and how far the watermark is behind
-    the moment of its decision (seconds; None without a watermark)."""
+    """One variant with one band: how many messages landed and how many of them late, and the watermark's lag behind
+    the moment of its decision, in seconds (None without a watermark)."""
 
     variant: Variant
     band: timedelta
@@ -67,16 +66,14 @@ class Outcome:
 
     @property
     def late_share(self) -> float:
-        """Of the messages that landed with an event time; of none, none."""
+        """The late share of the messages that landed with an event time; 0 if none did."""
         return self.late / self.landed if self.landed else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The smallest band that was tried which, like every larger one, keeps the late share at or below the target.
-
-    None where not even `largest` does.
-    """
+    """The smallest tried band that, like every larger one, keeps the late share at or below the target; None if not
+    even `largest` does."""
 
     variant: Variant
     target: float
@@ -93,31 +90,31 @@ class Tuning:
     recommendations: tuple[Recommendation, ...]
     ticks: int
 
+    @property
+    def targets(self) -> list[float]:
+        """The targets, the largest first."""
+        return sorted({each.target for each in self.recommendations}, reverse=True)
+
     def of(self, variant: Variant) -> list[Outcome]:
-        """One variant's outcomes, by rising band."""
+        """The outcomes of a variant, by rising band."""
         return [outcome for outcome in self.outcomes if outcome.variant == variant]
 
     def at(self, variant: Variant, band: timedelta) -> Outcome:
         """One outcome. Raises KeyError for a band that was not tried."""
-        for outcome in self.of(variant):
-            if outcome.band == band:
-                return outcome
-        raise KeyError(band)
+        return {outcome.band: outcome for outcome in self.of(variant)}[band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
         """One recommendation. Raises KeyError for a target that was not asked for."""
-        for recommendation in self.recommendations:
-            if (recommendation.variant, recommendation.target) == (variant, target):
-                return recommendation
-        raise KeyError(target)
+        return {(each.variant, each.target): each for each in self.recommendations}[variant, target]
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
-    """What is tuned on: the ticks of a run, the state that they begin with (None: the beginning), and the messages.
+class Workload:
+    """The traffic that bands are tried on: the ticks of a run, the state that they begin with (None: the beginning of
+    the log), and the messages.
 
-    Lags are taken at the ticks from `from_us` to `until_us`, while something was published: a trace's end is a
-    silence that its source knows nothing of.
+    Lags are taken at the ticks from `from_us` to `until_us`, while messages were published, because the silence after
+    a trace's end is no property of its source.
     """
 
     ticks: Sequence[Tick]
@@ -128,18 +125,18 @@ class Material:
 
 
 def tune(
-    material: Material,
+    workload: Workload,
     variants: Sequence[Variant],
     policy_of: PolicyOf,
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> Tuning:
-    """Try every band under every variant, then the whole seconds around the band that is enough for each target."""
+    """Try every band under every variant; then search, to the second, for the band that is enough for each target."""
     wanted = sorted(set(targets), reverse=True)
     tried: dict[Variant, dict[timedelta, Outcome]] = {variant: {} for variant in variants}
     missing = [(variant, band) for variant in variants for band in sorted(set(bands))]
     while missing:
-        for outcome in outcomes_of(material, missing, policy_of):
+        for outcome in outcomes_of(workload, missing, policy_of):
             tried[outcome.variant][outcome.band] = outcome
         missing = [
             (variant, band)
@@ -154,27 +151,27 @@ def tune(
             for variant, outcomes in tried.items()
             for target in wanted
         ),
-        ticks=len(material.ticks),
+        ticks=len(workload.ticks),
     )
 
 
 def outcomes_of(
-    material: Material, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
+    workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[Outcome]:
-    """What each candidate would have done: one fold of the ticks and one pass over the messages, for all."""
+    """What each candidate would have done. Costs one fold of the ticks and one pass over the messages for all."""
     policies = [policy_of(variant, band) for variant, band in candidates]
-    tick_us = np.array([to_us(tick.at) for tick in material.ticks], dtype=np.int64)
+    tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
     watermarks = np.array(
         [
             watermarks_us([each.decision.watermark for each in decided])
-            for decided in decide_for_each(material.ticks, policies, material.state)
+            for decided in decide_for_each(workload.ticks, policies, workload.state)
         ]
     ).T
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
-    for batch in material.messages.batches():
+    for batch in workload.messages.batches():
         late += late_of_each(batch, tick_us, watermarks)
         landed += landed_in(batch, tick_us)
-    counted = (tick_us >= material.from_us) & (tick_us <= material.until_us)
+    counted = (tick_us >= workload.from_us) & (tick_us <= workload.until_us)
     return [
         Outcome(variant, band, landed, int(count), *_lags(tick_us, own, counted))
         for (variant, band), count, own in zip(candidates, late, watermarks, strict=True)
@@ -182,8 +179,7 @@ def outcomes_of(
 
 
 def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
-    """The median and the 99th percentile of the lag in seconds, over those of the counted ticks that had a watermark:
-    values that occurred."""
+    """The lag's median and 99th percentile in seconds, over the counted ticks that had a watermark."""
     counted = counted & (watermark_us != NO_WATERMARK)
     if not counted.any():
         return None, None
@@ -202,12 +198,10 @@ def _enough(outcomes: dict[timedelta, Outcome], target: float) -> Outcome | None
 
 
 def _between(outcomes: dict[timedelta, Outcome], target: float) -> list[timedelta]:
-    """Whole seconds to try next: between the band that is enough and the one below it."""
+    """The whole seconds to try next, between the band that is enough and the largest one below it."""
     enough = _enough(outcomes, target)
-    if enough is None:
-        return []
-    below = max((band for band in outcomes if band < enough.band), default=None)
-    if below is None:
+    below = max((band for band in outcomes if enough and band < enough.band), default=None)
+    if enough is None or below is None:
         return []
     low, high = below // SECOND, -(-enough.band // SECOND)
     inner = {low + round((high - low) * part / PARTS) for part in range(1, PARTS)}

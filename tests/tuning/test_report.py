@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -20,7 +20,7 @@ from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import percent, stands, words
 from pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
 from pipeline.tuning.report import TuningReport, facts_of, make_report, recommendation_sentence, sentences, variants_of
-from pipeline.tuning.sweep import Material, Variant
+from pipeline.tuning.sweep import Variant, Workload
 from pipeline.watermark.policy import Policy
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
@@ -47,14 +47,14 @@ def report_on(
     disorder = disorder_of(trace, present.band)
     assert disorder is not None
     extent = extent_of(trace)
-    material = Material(
+    workload = Workload(
         ticks_of(trace, TICK, present.idle_timeout, extent=extent),
         trace,
         disorder.first_publish_us,
         disorder.last_publish_us,
     )
     return make_report(
-        material,
+        workload,
         disorder,
         source="a trace",
         made_at=START,
@@ -196,8 +196,8 @@ def test_a_band_with_which_there_is_no_watermark_yet_is_not_said_to_give_one() -
 
 def test_event_times_after_the_publish_times_are_said_to_be_so() -> None:
     trace = Source().trace()
-    title, *_ = lag_of_messages(report_on(replace(trace, event_us=trace.event_us + 60 * SECOND_US)))
-    assert title.startswith("Half of the messages have an event time that is 5")
+    chart = lag_of_messages(report_on(replace(trace, event_us=trace.event_us + 60 * SECOND_US)))
+    assert chart.title.startswith("Half of the messages have an event time that is 5")
 
 
 def test_the_curve_of_disorder_is_a_stair_since_nothing_lies_between_two_numbers_of_seconds() -> None:
@@ -205,13 +205,46 @@ def test_the_curve_of_disorder_is_a_stair_since_nothing_lies_between_two_numbers
     event = ints(int(moment) - number * 12 % 20 * SECOND_US for number, moment in enumerate(publish))
     report = report_on(MemoryTrace(publish, event, publish, publish, ints([0] * 2_000), 1))
     assert report.disorder.disorder.seconds == (0.0, 11.0)
-    title, _, drawn, _ = disorder_of_messages(report)
-    assert title.startswith(percent(report.disorder.beyond_band / 2_000))
-    (path,) = re.findall(r'class="line whole" d="([^"]*)"', drawn)
+    chart = disorder_of_messages(report)
+    assert chart.title.startswith(percent(report.disorder.beyond_band / 2_000))
+    (path,) = re.findall(r'class="line whole" d="([^"]*)"', page_of(report))
+    assert path == chart.path(chart.lines[0])
     places = [tuple(map(float, place[1:].split())) for place in re.findall(r"[ML][^ML]+", path)]
     assert len(places) == 3
     assert all(before[0] == after[0] or before[1] == after[1] for before, after in pairwise(places))
     assert places[0][1] == places[1][1] < places[2][1]
+
+
+HOSTILE = ["<script>alert(1)</script>", "\"quoted' & [/bold]\nnew line", "<img src=x onerror=alert(2)> {{ 7 * 7 }}"]
+
+
+class Shown(HTMLParser):
+    """The text of a page and the names of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text, self.elements = "", set[str]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        assert not any(name.startswith("on") or name in ("src", "href") for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_hostile_names_and_sources_are_shown_as_text() -> None:
+    class Renamed(MemoryTrace):
+        names = (*HOSTILE, *(f"stream-{number}" for number in range(47)))
+
+    source = Source(slow=3, slow_by=45).trace()
+    trace = Renamed(*(getattr(source, field.name) for field in fields(MemoryTrace)))
+    report = report_on(trace)
+    assert {stream.stream for stream in report.disorder.slowest} >= set(HOSTILE)
+    shown = Shown()
+    shown.feed(page_of(replace(report, source='</title><script src="//x">')))
+    assert all(name in shown.text for name in (*HOSTILE, '</title><script src="//x">'))
+    assert not shown.elements & {"script", "img", "link", "iframe"}
 
 
 def test_a_number_and_its_sign_stay_on_one_line() -> None:

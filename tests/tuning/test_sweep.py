@@ -11,7 +11,7 @@ from pipeline.clock import from_us, to_us
 from pipeline.replay.replay import Tick, decide_again
 from pipeline.replay.trace import NO_EVENT_TIME, extent_of, late_in, late_per_tick, ticks_of, watermarks_us
 from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
-from pipeline.tuning.sweep import Material, Outcome, Tuning, Variant, outcomes_of, tune
+from pipeline.tuning.sweep import Outcome, Tuning, Variant, Workload, outcomes_of, tune
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
@@ -28,10 +28,10 @@ def policy_of(variant: Variant, band: timedelta) -> Policy:
     return Policy(rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile)
 
 
-def material_of(trace: MemoryTrace) -> Material:
+def workload_of(trace: MemoryTrace) -> Workload:
     extent = extent_of(trace)
     ticks = ticks_of(trace, TICK, IDLE, extent=extent)
-    return Material(ticks, trace, extent.first_publish_us, int(trace.publish_us.max()))
+    return Workload(ticks, trace, extent.first_publish_us, int(trace.publish_us.max()))
 
 
 POLICIES = [
@@ -61,7 +61,7 @@ def together(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list
     ids=["late", "fast", "slow", "sparse"],
 )
 def test_each_decides_what_it_would_have_decided_alone(source: Source) -> None:
-    ticks = material_of(source.trace()).ticks
+    ticks = workload_of(source.trace()).ticks
     assert together(ticks) == each_alone(ticks)
 
 
@@ -75,21 +75,21 @@ def test_a_silence_a_backlog_and_what_is_never_landed_change_nothing_about_that(
         *(column[there] for column in (trace.publish_us, trace.event_us, trace.tracked_us, landed, trace.stream)),
         trace.streams,
     )
-    ticks = material_of(stumbling).ticks
+    ticks = workload_of(stumbling).ticks
     assert together(ticks) == each_alone(ticks)
 
 
 def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
-    ticks = list(material_of(LATE.trace()).ticks)
+    ticks = list(workload_of(LATE.trace()).ticks)
     ticks[30] = replace(ticks[30], entries=(*ticks[30].entries, Released(ticks[28].at, ticks[30].at, "somebody")))
     ticks[50] = replace(ticks[50], entries=(*ticks[50].entries, Lost("an entry", ticks[48].at)))
     found = together(ticks)
     assert found == each_alone(ticks)
-    assert found != each_alone(material_of(LATE.trace()).ticks)
+    assert found != each_alone(workload_of(LATE.trace()).ticks)
 
 
 def test_a_seek_and_what_it_delivers_again_change_nothing_about_that() -> None:
-    ticks = list(material_of(LATE.trace()).ticks)
+    ticks = list(workload_of(LATE.trace()).ticks)
     again = ticks[35].entries
     assert isinstance(again[0], Snapshot)
     sought = at(300)
@@ -105,7 +105,7 @@ def test_a_seek_and_what_it_delivers_again_change_nothing_about_that() -> None:
 
 
 def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_another_policy() -> None:
-    ticks = material_of(LATE.trace()).ticks
+    ticks = workload_of(LATE.trace()).ticks
     state = WatermarkState()
     for tick in ticks[:40]:
         for entry in tick.entries:
@@ -120,11 +120,11 @@ def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_a
 
 def test_the_late_are_counted_as_a_replay_counts_them() -> None:
     trace = LATE.trace()
-    material = material_of(trace)
-    tick_us = np.array([to_us(tick.at) for tick in material.ticks])
+    workload = workload_of(trace)
+    tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
     watermarks = np.array(
         [
-            watermarks_us([decided.decision.watermark for decided in decide_again(material.ticks, policy)])
+            watermarks_us([decided.decision.watermark for decided in decide_again(workload.ticks, policy)])
             for policy in POLICIES
         ]
     )
@@ -150,16 +150,16 @@ def test_what_lands_at_a_tick_after_the_last_or_never_or_without_an_event_time_i
 @pytest.mark.parametrize("variant", [BAND, FRONTIER], ids=str)
 def test_the_share_and_the_lag_of_a_band_are_those_of_its_replay(variant: Variant) -> None:
     trace = LATE.trace()
-    material = material_of(trace)
+    workload = workload_of(trace)
     bands = [seconds(band) for band in (0, 2, 10, 45, 70)]
-    tick_us = np.array([to_us(tick.at) for tick in material.ticks])
-    for outcome in outcomes_of(material, [(variant, band) for band in bands], policy_of):
-        decisions = [d.decision for d in decide_again(material.ticks, policy_of(variant, outcome.band))]
+    tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
+    for outcome in outcomes_of(workload, [(variant, band) for band in bands], policy_of):
+        decisions = [d.decision for d in decide_again(workload.ticks, policy_of(variant, outcome.band))]
         late = late_per_tick(trace, tick_us, watermarks_us([decision.watermark for decision in decisions]))
         lags = sorted(
             decision.lag.total_seconds()
             for decision in decisions
-            if decision.lag is not None and decision.at <= from_us(material.until_us)
+            if decision.lag is not None and decision.at <= from_us(workload.until_us)
         )
         assert outcome.late == late.sum()
         assert outcome.landed == len(trace.publish_us)
@@ -168,7 +168,7 @@ def test_the_share_and_the_lag_of_a_band_are_those_of_its_replay(variant: Varian
 
 
 def tuned(source: Source, *variants: Variant, targets: Sequence[float] = (0.01, 0.001, 0.0)) -> Tuning:
-    return tune(material_of(source.trace()), variants or (BAND, FRONTIER), policy_of, targets=targets)
+    return tune(workload_of(source.trace()), variants or (BAND, FRONTIER), policy_of, targets=targets)
 
 
 def test_one_message_in_two_hundred_a_minute_late_needs_a_minute_and_the_jitter() -> None:
@@ -199,7 +199,7 @@ def test_the_band_that_is_enough_is_found_to_the_second_and_none_above_it_is_wor
 
 
 def test_where_no_band_is_enough_there_is_none() -> None:
-    tuning = tune(material_of(LATE.trace()), [BAND], policy_of, bands=[seconds(5), seconds(20)], targets=[0.0])
+    tuning = tune(workload_of(LATE.trace()), [BAND], policy_of, bands=[seconds(5), seconds(20)], targets=[0.0])
     (recommendation,) = tuning.recommendations
     assert recommendation.outcome is None
     assert recommendation.largest == seconds(20)
@@ -241,15 +241,15 @@ def test_a_stream_that_is_slow_delays_the_band_and_a_quantile_passes_over_it() -
 
 def test_nothing_landed_is_no_late_share() -> None:
     trace = replace(LATE.trace(), landed_us=np.full(LATE.seconds * LATE.rate, np.iinfo(np.int64).max))
-    outcome = outcomes_of(material_of(trace), [(BAND, seconds(10))], policy_of)[0]
+    outcome = outcomes_of(workload_of(trace), [(BAND, seconds(10))], policy_of)[0]
     assert (outcome.landed, outcome.late, outcome.late_share) == (0, 0, 0.0)
 
 
 def test_without_a_watermark_there_is_no_lag() -> None:
     ticks = [Tick(at(n), (), reading(n), reading(n)) for n in (0, 10)]
-    ticks[0] = replace(ticks[0], entries=(*material_of(LATE.trace()).ticks[0].entries[:1], Snapshot(published([]))))
+    ticks[0] = replace(ticks[0], entries=(*workload_of(LATE.trace()).ticks[0].entries[:1], Snapshot(published([]))))
     (outcome,) = outcomes_of(
-        Material(ticks, LATE.trace(), START_US, to_us(START) + 10 * SECOND_US), [(BAND, seconds(10))], policy_of
+        Workload(ticks, LATE.trace(), START_US, to_us(START) + 10 * SECOND_US), [(BAND, seconds(10))], policy_of
     )
     assert outcome.lag_p50 is None
     assert outcome.lag_p99 is None

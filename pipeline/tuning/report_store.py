@@ -1,4 +1,4 @@
-"""The tuning reports that a lake keeps: a page and its figures each, named by when they were made; the newest only."""
+"""Keeps the newest tuning reports in the lake: for each a page and its figures, named by when they were made."""
 
 import json
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ from typing import Any
 
 from pipeline.lake.store.objects import ObjectStore
 
-FOLDER = "reports/tuning/"
+REPORTS = "reports/tuning/"
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"
 
 
-class TuningReports:
-    """Reports as objects under one folder."""
+class ReportStore:
+    """The reports under one folder of the lake."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
     def write(self, made_at: datetime, page: str, facts: Mapping[str, Any], *, keep: int) -> str:
-        """Keep a report, delete all but the newest `keep`, and return where the page is. Raises LakeError."""
-        name = FOLDER + made_at.astimezone(UTC).strftime(NAME_FORMAT)
+        """Write a report, delete all but the newest `keep`, and return the URI of the page. Raises LakeError."""
+        name = REPORTS + made_at.astimezone(UTC).strftime(NAME_FORMAT)
         self._objects.create(f"{name}.json", json.dumps(facts).encode())
         self._objects.create(f"{name}.html", page.encode())
         for old in self.names()[:-keep]:
@@ -28,5 +28,5 @@ class TuningReports:
         return f"{self._objects.uri}/{name}.html"
 
     def names(self) -> list[str]:
-        """The reports that are there, whole or in part, without their endings, the oldest first."""
-        return sorted({name.rpartition(".")[0] for name in self._objects.names(FOLDER)})
+        """The reports that exist, in whole or in part, without their endings, the oldest first."""
+        return sorted({name.rpartition(".")[0] for name in self._objects.names(REPORTS)})

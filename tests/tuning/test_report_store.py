@@ -1,20 +1,20 @@
-"""What a lake keeps of the tuning reports."""
+"""The newest tuning reports, kept in the lake."""
 
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline.lake.store.disk import DiskObjects
-from pipeline.tuning.reports import FOLDER, TuningReports
+from pipeline.tuning.report_store import REPORTS, ReportStore
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
 def test_a_report_is_a_page_and_its_figures_named_by_when_it_was_made(tmp_path: Path) -> None:
-    place = TuningReports(DiskObjects(tmp_path)).write(MADE, "<p>é</p>", {"late": 1}, keep=3)
+    place = ReportStore(DiskObjects(tmp_path)).write(MADE, "<p>é</p>", {"late": 1}, keep=3)
     page = Path(place.removeprefix("file:"))
-    assert page == tmp_path / FOLDER / "2026-11-21T04-15-00.000000Z.html"
+    assert page == tmp_path / REPORTS / "2026-11-21T04-15-00.000000Z.html"
     assert page.read_text(encoding="utf-8") == "<p>é</p>"
     assert json.loads(page.with_suffix(".json").read_text()) == {"late": 1}
 
@@ -22,17 +22,17 @@ def test_a_report_is_a_page_and_its_figures_named_by_when_it_was_made(tmp_path: 
 def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create("tracking/log/000000000000.parquet", b"an entry")
-    reports = TuningReports(objects)
+    reports = ReportStore(objects)
     for day in range(5):
         reports.write(MADE + day * DAY, "page", {}, keep=2)
-    assert reports.names() == [f"{FOLDER}2026-11-{day}T04-15-00.000000Z" for day in (24, 25)]
-    assert len(list(objects.names(FOLDER))) == 4
+    assert reports.names() == [f"{REPORTS}2026-11-{day}T04-15-00.000000Z" for day in (24, 25)]
+    assert len(list(objects.names(REPORTS))) == 4
     assert objects.read("tracking/log/000000000000.parquet") == b"an entry"
 
 
 def test_half_a_report_that_a_crash_left_is_removed_in_its_turn(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
-    objects.create(f"{FOLDER}2026-11-01T04-15-00.000000Z.json", b"{}")
-    reports = TuningReports(objects)
+    objects.create(f"{REPORTS}2026-11-01T04-15-00.000000Z.json", b"{}")
+    reports = ReportStore(objects)
     reports.write(MADE, "page", {}, keep=1)
-    assert reports.names() == [f"{FOLDER}2026-11-21T04-15-00.000000Z"]
+    assert reports.names() == [f"{REPORTS}2026-11-21T04-15-00.000000Z"]
