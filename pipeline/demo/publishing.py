@@ -1,4 +1,4 @@
-"""The synthetic source of the demonstration, publishing on its own."""
+"""The synthetic source in a thread of its own, as if it were somebody else's."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from pipeline.settings import Settings
 
 
 class Source:
-    """The synthetic source in a thread of its own, as if it were somebody else's."""
+    """Publishes from `start` until it is stopped, for a day at most."""
 
     def __init__(
         self,
@@ -26,48 +26,46 @@ class Source:
     ) -> None:
         self.sent = 0
         self.reached = start
-        self.published: Published | None = None
+        self._published: Published | None = None
         self._failure: TidemarkError | None = None
-        self._call_timeout = call_timeout
         self._stop = Event()
-        self._thread = Thread(
-            target=self._run, args=(beats, settings, truth, start, clock), name="synthetic source", daemon=True
-        )
+
+        def progress(sent: int, reached: datetime) -> None:
+            self.sent, self.reached = sent, reached
+
+        def run() -> None:
+            try:
+                self._published = publish(
+                    beats,
+                    publisher_client(settings.pubsub.emulator_host),
+                    settings.pubsub.topic_path,
+                    clock,
+                    start,
+                    start + timedelta(days=1),
+                    truth_path=truth,
+                    progress=progress,
+                    stop=self._stop.is_set,
+                    call_timeout=call_timeout,
+                )
+            except TidemarkError as error:
+                self._failure = error
+
+        self._thread = Thread(target=run, name="synthetic source", daemon=True)
 
     def start(self) -> None:
         """Begin to publish."""
         self._thread.start()
 
     def stop(self) -> Published | None:
-        """Fall silent, and say what was published. Raises what went wrong while publishing."""
+        """Stop publishing, and return what was published. Raises what went wrong meanwhile."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
         self.raise_failure()
-        return self.published
+        return self._published
 
     def raise_failure(self) -> None:
         """Raise what went wrong while publishing, if anything did; once."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
-
-    def _run(self, beats: SyntheticSource, settings: Settings, truth: Path, start: datetime, clock: Clock) -> None:
-        def progress(sent: int, reached: datetime) -> None:
-            self.sent, self.reached = sent, reached
-
-        try:
-            self.published = publish(
-                beats,
-                publisher_client(settings.pubsub.emulator_host),
-                settings.pubsub.topic_path,
-                clock,
-                start,
-                start + timedelta(days=1),
-                truth_path=truth,
-                progress=progress,
-                stop=self._stop.is_set,
-                call_timeout=self._call_timeout,
-            )
-        except TidemarkError as error:
-            self._failure = error

@@ -1,96 +1,123 @@
-"""The demonstration's result: what a person reads, and what a script does."""
+"""The demonstration's result: as a table for a person, and as plain values for a script."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from pipeline.quantiles import quantile
+from pipeline.demo.synthetic import Published
+from pipeline.demo.verification import Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median and a maximum, in seconds."""
+
+    p50: float
+    max: float
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> "Spread | None":
+        """The spread of some values, None for none."""
+        known = list(seconds)
+        return cls(round(median(known), 1), round(max(known), 1)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Everything that the demonstration found out. Seconds are of the wall clock."""
+    """Everything that the demonstration found out. Seconds are of the wall clock.
 
-    published: int
-    duplicates: int
-    broken: Mapping[str, int]
-    landed: int
-    quarantined: Mapping[str, int]
-    quarantine_differences: int
-    windows: int
-    rows: int
-    expected_rows: int
-    differences: int
-    late: int
-    missed: int
-    ready_after_seconds_p50: float
-    ready_after_seconds_max: float
-    live_ready_after_seconds_p50: float | None
-    live_ready_after_seconds_max: float | None
-    messages_per_second: float
+    `ready` is how long after its end a window was computed, `live_ready` the same for the windows of live traffic.
+    `landed_after` is when the backlog had landed, from the start of the pipeline on.
+    """
+
+    published: Published
+    comparison: Comparison
+    ready: Spread | None
+    live_ready: Spread | None
     backlog_messages: int
-    backlog_landed_after_seconds: float
+    landed_after: float
     seconds: float
 
     @property
     def is_right(self) -> bool:
-        """Whether the lake holds the truth, whole, and nothing else."""
+        """Whether the lake holds the whole truth and nothing else."""
+        found = self.comparison
         return (
-            self.rows > 0
-            and self.rows == self.expected_rows
-            and not (self.differences or self.late or self.missed or self.quarantine_differences)
-            and Counter(self.broken) == Counter(self.quarantined)  # a kind that was not published is no difference
+            found.rows > 0
+            and found.rows == found.expected_rows
+            and not (found.differences or found.late or found.missed or found.quarantine_differences)
+            and Counter(self.published.broken) == Counter(found.quarantined)  # a kind with 0 messages is no difference
         )
+
+    @property
+    def messages_per_second(self) -> float:
+        """The rate at which the backlog landed, the start of the pipeline included."""
+        return round(self.backlog_messages / self.landed_after, 1)
 
     def as_json(self) -> dict[str, object]:
         """Plain values."""
-        return {**asdict(self), "is_right": self.is_right}
+        published, found, ready, live = self.published, self.comparison, self.ready, self.live_ready
+        return {
+            "published": published.messages,
+            "duplicates": published.duplicates,
+            "broken": dict(published.broken),
+            "landed": found.landed,
+            "quarantined": found.quarantined,
+            "quarantine_differences": found.quarantine_differences,
+            "windows": found.windows,
+            "rows": found.rows,
+            "expected_rows": found.expected_rows,
+            "differences": found.differences,
+            "late": found.late,
+            "missed": found.missed,
+            "ready_after_seconds_p50": ready.p50 if ready else 0.0,
+            "ready_after_seconds_max": ready.max if ready else 0.0,
+            "live_ready_after_seconds_p50": live.p50 if live else None,
+            "live_ready_after_seconds_max": live.max if live else None,
+            "messages_per_second": self.messages_per_second,
+            "backlog_messages": self.backlog_messages,
+            "backlog_landed_after_seconds": round(self.landed_after, 1),
+            "seconds": round(self.seconds, 1),
+            "is_right": self.is_right,
+        }
 
 
-def spread(seconds: Sequence[float]) -> tuple[float, float] | None:
-    """The median and the largest, or None for none."""
-    return (round(quantile(seconds, 0.5), 1), round(max(seconds), 1)) if seconds else None
-
-
-def show(summary: Summary, examples: Sequence[object], console: Console) -> None:
+def show(summary: Summary, console: Console) -> None:
     """Print the summary for a person."""
+    published, found, live = summary.published, summary.comparison, summary.live_ready
+    reasons = ", ".join(f"{count} {reason.lower()}" for reason, count in sorted(found.quarantined.items()))
     table = Table.grid(padding=(0, 3))
     table.add_column(justify="left", style="bold")
     table.add_column(justify="right")
     table.add_column(justify="left", style="dim")
-
-    def row(name: str, value: object, note: str = "") -> None:
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value), note)
-
-    row("published", summary.published, f"{summary.duplicates:,} of them duplicates")
-    row("landed", summary.landed, "rows of heartbeats, copies included")
-    reasons = ", ".join(f"{count} {reason.lower()}" for reason, count in sorted(summary.quarantined.items()))
-    row("quarantined", sum(summary.quarantined.values()), reasons)
-    row("windows", summary.windows, "of one minute, each computed below the watermark")
-    row("rows compared", summary.rows, "heartbeat_diffs against the publisher's own record")
-    row("differences", summary.differences, "row by row, every column")
-    row("late", summary.late, "first landings below the watermark")
-    row("missed", summary.missed, "landed, and in no computed window")
-    if summary.live_ready_after_seconds_p50 is not None:
-        row(
+    table.add_row("published", f"{published.messages:,}", f"{published.duplicates:,} of them duplicates")
+    table.add_row("landed", f"{found.landed:,}", "rows of heartbeats, copies included")
+    table.add_row("quarantined", f"{sum(found.quarantined.values()):,}", reasons)
+    table.add_row("windows", f"{found.windows:,}", "of one minute, each computed below the watermark")
+    table.add_row("rows compared", f"{found.rows:,}", "heartbeat_diffs against the publisher's own record")
+    table.add_row("differences", f"{found.differences:,}", "row by row, every column")
+    table.add_row("late", f"{found.late:,}", "heartbeats whose every copy landed below the watermark")
+    table.add_row("missed", f"{found.missed:,}", "landed, and in no computed window")
+    if live is not None:
+        table.add_row(
             "ready after",
-            f"{summary.live_ready_after_seconds_p50:g} s",
-            f"median of the live windows, from a window's end; at most {summary.live_ready_after_seconds_max:g} s "
-            "(copies sent a minute late are disorder and hold the watermark back; the last windows wait for the idle "
-            "rule)",
+            f"{live.p50:g} s",
+            f"median of the live windows, from a window's end; at most {live.max:g} s (copies sent a minute late are "
+            "disorder and hold the watermark back; the last windows wait for the idle rule)",
         )
-    row(
+    table.add_row(
         "throughput",
         f"{summary.messages_per_second:,.0f} /s",
-        f"the backlog of {summary.backlog_messages:,} was landed {summary.backlog_landed_after_seconds:.0f} s after "
-        "the pipeline was started",
+        f"the backlog of {summary.backlog_messages:,} landed within {summary.landed_after:.0f} s of the pipeline's "
+        "start",
     )
-    row("time", f"{summary.seconds:.0f} s", "in all")
+    table.add_row("time", f"{summary.seconds:.0f} s", "in all")
     verdict = "[bold green]every row is right[/]" if summary.is_right else "[bold red]NOT RIGHT[/]"
     console.print(Panel(table, title=f"tidemark demo: {verdict}", expand=False, padding=(1, 2)))
-    for example in examples:
-        console.print(f"[red]different:[/] {example}")
+    for example in found.examples:
+        console.print("different:", str(example), style="red", markup=False)

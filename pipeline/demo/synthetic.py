@@ -1,4 +1,4 @@
-"""Publishing the synthetic source's heartbeats, each at its time, and writing down the truth."""
+"""Publishes the synthetic source's heartbeats, each at its time, and records the truth."""
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from google.pubsub_v1 import PublisherClient, PublishRequest
@@ -20,30 +20,27 @@ from pipeline.demo.synthetic_beats import (
     Rows,
     SyntheticSource,
     compose,
-    expected_messages,
     messages,
 )
 from pipeline.demo.truth import TruthFile
 from pipeline.pubsub.connection import reported, retrying
 
-__all__ = ["Published", "SyntheticSource", "expected_messages", "publish"]
-
 BATCH = 1000
-"""Messages in one request: the service's limit. At under a kilobyte each they stay below its 10 MB."""
+"""Messages in one request, the service's limit. Each is under a kilobyte, so a request stays below its 10 MB."""
 
 LIVE_PAUSE_SECONDS = 0.2
-"""How long to wait, once everything that is due was sent, before looking again."""
+"""The pause between two looks at what is due."""
 
 CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
-"""The longest that one request takes, and the longest that it is tried again."""
+"""The longest that one request may take, and the longest that it is retried."""
 
 PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher)"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was published: counts of messages, and the range of the heartbeats' event times (None without any)."""
+    """Counts of the published messages, and the range of the heartbeats' event times (None without any)."""
 
     messages: int
     heartbeats: int
@@ -55,7 +52,7 @@ class Published:
 
     @property
     def messages_per_second(self) -> float:
-        """The rate over the whole run, its waiting included."""
+        """The rate over the whole run, waiting included."""
         return self.messages / self.seconds if self.seconds else 0.0
 
 
@@ -73,17 +70,16 @@ def publish(
     stop: Callable[[], bool] = lambda: False,
     call_timeout: timedelta = CALL_TIMEOUT,
 ) -> Published:
-    """Publish every message about the event times in `[start, end)`, in the order of their publication times.
+    """Publish every message with an event time in `[start, end)`, in the order of their publication times.
 
-    None is sent before its publication time by the clock: what is past goes as fast as Pub/Sub takes it (at most
-    `speed_up` times real time, where that is given), and then it goes on live until all is sent or `stop()` says so.
-    `progress` is told the number of messages confirmed so far and the publication time that was reached.
+    None is sent before its publication time by the clock. Past ones go as fast as Pub/Sub takes them, or at most at
+    `speed_up` times real time; then publishing goes on live until all are sent or `stop()` is true. `progress` gets the
+    number of messages confirmed so far and the publication time that was reached.
 
-    The truth is readable whatever ends the run, and holds every message that Pub/Sub confirmed (but for, perhaps, the
-    last request where Ctrl-C ends it: `stop` has no such gap). A request that was tried again because its answer was
-    lost may be on the topic twice, under other message ids: `call_timeout` is how long an answer is waited for. Raises
-    PubSubUnreachable, SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable for the truth, and
-    InvalidSettings.
+    The truth can be read however the run ends, and holds every message that Pub/Sub confirmed; if Ctrl-C ends the run,
+    its last request may be missing. A request that was retried because its answer was lost may be on the topic twice,
+    under different message ids. `call_timeout` is how long an answer is waited for. Raises PubSubUnreachable,
+    SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable (the truth) and InvalidSettings.
     """
     began = clock.monotonic()
     tally = _Tally()
@@ -107,7 +103,7 @@ def publish(
 def _when_due(
     pieces: Iterator[Rows], horizon_us: Callable[[], int], clock: Clock, stop: Callable[[], bool]
 ) -> Iterator[Rows]:
-    """Batches of what is due by the horizon, waiting where nothing is."""
+    """Batches of the messages due by the horizon; waits while none is."""
     for rows in pieces:
         sent = 0
         while sent < len(rows):
@@ -124,7 +120,7 @@ def _when_due(
 
 
 class _Tally:
-    """Counts what was confirmed."""
+    """Counts confirmed messages."""
 
     def __init__(self) -> None:
         self.messages = 0
@@ -153,18 +149,14 @@ class _Tally:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    rows: Rows
-    attributes: list[dict[str, str]]
-    payloads: list[bytes]
-    answer: "Future[tuple[list[str], datetime]]"
+Sent = tuple[Rows, list[dict[str, str]], list[bytes], list[str], datetime]
+"""A confirmed request: its rows, attributes, payloads and message ids, and when it was sent."""
 
 
 class _Sender:
-    """Sends one request at a time, in order, while the next one is composed and the last one is written down.
+    """Sends one request at a time, in order, while it composes the next one and records the one before.
 
-    On leaving, whatever the reason, the request under way is waited for and written down.
+    On leaving, whatever the reason, it waits for the request under way and records it.
     """
 
     def __init__(
@@ -185,7 +177,7 @@ class _Sender:
         self._tally = tally
         self._call_timeout = call_timeout
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publishing")
-        self._under_way: _Request | None = None
+        self._under_way: Future[Sent] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -194,8 +186,7 @@ class _Sender:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._thread:
-            if (last := self._confirmed()) is not None:
-                self._write_down(*last)
+            self._record(self._confirmed())
 
     def send(self, rows: Rows) -> None:
         """Send a batch once the one before is confirmed. Raises what that one raised."""
@@ -204,32 +195,26 @@ class _Sender:
         request.topic = self._topic
         for carried, payload in zip(attributes, payloads, strict=True):
             request.messages.add(data=payload, attributes=carried)
+
+        def call() -> Sent:
+            published_at = self._clock.now()
+            with reported("publish to", self._topic, PUBLISH):
+                answer = self._publisher.publish(
+                    request=PublishRequest.wrap(request),
+                    retry=retrying(GIVE_UP_AFTER),
+                    timeout=self._call_timeout.total_seconds(),
+                )
+            return rows, attributes, payloads, list(answer.message_ids), published_at
+
         before = self._confirmed()
-        self._under_way = _Request(rows, attributes, payloads, self._thread.submit(self._call, request))
-        if before is not None:
-            self._write_down(*before)
+        self._under_way = self._thread.submit(call)
+        self._record(before)
 
-    def _confirmed(self) -> tuple[_Request, list[str], datetime] | None:
-        if (request := self._under_way) is None:
-            return None
-        try:
-            message_ids, published_at = request.answer.result()
-        except Exception:
-            self._under_way = None
-            raise
-        self._under_way = None
-        return request, message_ids, published_at
+    def _confirmed(self) -> Sent | None:
+        under_way, self._under_way = self._under_way, None
+        return None if under_way is None else under_way.result()
 
-    def _write_down(self, request: _Request, message_ids: list[str], published_at: datetime) -> None:
-        self._truth.add(request.rows, request.attributes, request.payloads, message_ids, published_at)
-        self._tally.add(request.rows)
-
-    def _call(self, request: Any) -> tuple[list[str], datetime]:
-        published_at = self._clock.now()
-        with reported("publish to", self._topic, PUBLISH):
-            answer = self._publisher.publish(
-                request=PublishRequest.wrap(request),
-                retry=retrying(GIVE_UP_AFTER),
-                timeout=self._call_timeout.total_seconds(),
-            )
-        return list(answer.message_ids), published_at
+    def _record(self, sent: Sent | None) -> None:
+        if sent is not None:
+            self._truth.add(*sent)
+            self._tally.add(sent[0])

@@ -1,7 +1,7 @@
-"""The synthetic source's heartbeats, as numpy rows: a pure function of the source, a start and an end.
+"""The synthetic source's heartbeats as numpy rows: a pure function of the source, a start and an end.
 
-Every stream beats once a period, at its own phase. A row says when its message is published and what is in it;
-`compose` writes the message itself.
+Every stream beats once a period, at its own phase. A row says when its message is published and what it contains;
+`compose` makes the message.
 """
 
 from collections.abc import Iterator
@@ -13,23 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.clock import duration_us, from_us, iso, to_us
+from pipeline.durations import format_duration
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import RejectionReason
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 REASONS = tuple(RejectionReason)
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
-"""What a row's `kind` is the index of."""
+"""A row's `kind` is an index into these names."""
 
 LEAST_BROKEN = 2 * len(REASONS)
-"""Where any message is broken, at least so many are: both variants of every kind."""
+"""The fewest broken messages, if any are broken: both variants of every kind."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
 TEXT_TEMPERATURE_SHARE = 0.001
 WARN_SHARE = 0.02
 NO_STATUS_SHARE = 0.002
-"""How often a heartbeat is unusual, yet valid."""
+"""The shares of heartbeats that are unusual but valid."""
 
 NUMBER, NULL, TEXT = 0, 1, 2
 STATUSES = ("ok", "warn", None)
@@ -37,7 +38,7 @@ STATUSES = ("ok", "warn", None)
 FAR_FUTURE_MS = duration_us(timedelta(days=3650)) // 1000
 DAY_MS = duration_us(timedelta(days=1)) // 1000
 ROWS_AT_LEAST = 10_000
-"""Rows that are worked out together, except for the last ones."""
+"""The fewest rows in one piece, except the last."""
 
 ROW = np.dtype(
     [
@@ -60,13 +61,12 @@ Rows = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
-    """What is published. Shares are of the heartbeats, between 0 and 1; durations are taken to the millisecond.
+    """What the source publishes. Shares are of the heartbeats, from 0 to 1; durations count to the millisecond.
 
-    A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later
-    still. Without stragglers and late copies the disorder is thus at most `jitter`. A duplicate is the same message
-    again, at once, or (for `duplicate_delay_share` of them) `duplicate_delay` later. Broken messages come beside
-    the heartbeats, evenly over time, every kind in turn. A silent beat is never published.
-    Raises InvalidSettings for values that make no sense.
+    A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later still.
+    Without stragglers and late copies the disorder is therefore at most `jitter`. A duplicate is the same message
+    again, at once or, for `duplicate_delay_share` of them, `duplicate_delay` later. Broken messages come in addition,
+    evenly over time, the kinds in turn. A silent beat is never published. Raises InvalidSettings for impossible values.
     """
 
     streams: int = 10_000
@@ -87,27 +87,29 @@ class SyntheticSource:
     heartbeat_id_attribute: str = "heartbeat_id"
 
     def __post_init__(self) -> None:
-        for name in ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InvalidSettings(f"{name} = {getattr(self, name)}: it is a share, between 0 and 1")
-        for name in ("jitter", "event_jitter", "lag", "duplicate_delay", "straggler_delay"):
-            if getattr(self, name) < timedelta(0):
-                raise InvalidSettings(f"{name} = {getattr(self, name)}: it cannot be negative")
-        if not 1 <= self.streams <= 10_000_000:
-            raise InvalidSettings(f"streams = {self.streams}: there is at least one, and at most ten million")
-        if self.period <= 2 * self.event_jitter:
-            raise InvalidSettings(f"period = {self.period}: it must be longer than twice event_jitter")
-        if self.seed < 0:
-            raise InvalidSettings(f"seed = {self.seed}: it cannot be negative")
+        shares = ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent")
+        delays = ("jitter", "event_jitter", "lag", "duplicate_delay", "straggler_delay")
+        rules = [
+            *((name, 0 <= getattr(self, name) <= 1, "it is a share, between 0 and 1") for name in shares),
+            *((name, getattr(self, name) >= timedelta(0), "it cannot be negative") for name in delays),
+            ("streams", 1 <= self.streams <= 10_000_000, "there is at least one, and at most ten million"),
+            ("period", self.period > 2 * self.event_jitter, "it must be longer than twice event_jitter"),
+            ("seed", self.seed >= 0, "it cannot be negative"),
+        ]
+        for name, holds, rule in rules:
+            if not holds:
+                value = getattr(self, name)
+                shown = format_duration(value) if isinstance(value, timedelta) else value
+                raise InvalidSettings(f"{name} = {shown}: {rule}")
 
 
 def messages(
     source: SyntheticSource, start: datetime, end: datetime, rows_at_least: int = ROWS_AT_LEAST
 ) -> Iterator[Rows]:
-    """All messages about the event times in `[start, end)`, in the order of their publication, in pieces.
+    """All messages with event times in `[start, end)`, in the order of their publication, in pieces.
 
-    The same source, start and end give the same rows, however they are cut. Held in memory is a piece (whole
-    periods, until they are `rows_at_least`), and what is delayed beyond it.
+    The same source, start and end give the same rows, however they are cut into pieces. Memory holds one piece (whole
+    periods, at least `rows_at_least` rows) and the messages that are delayed beyond it.
     """
     plan = _Plan(source, start, end)
     waiting, gathered = [np.empty(0, ROW)], 0
@@ -118,16 +120,10 @@ def messages(
         if gathered < rows_at_least and not last:
             continue
         rows = np.concatenate(waiting)
-        rows = rows[np.argsort(rows["publish_us"], kind="stable")]  # an original stays before its copy
+        rows = rows[np.argsort(rows["publish_us"], kind="stable")]  # stable: an original stays before its copy
         cut = len(rows) if last else int(np.searchsorted(rows["publish_us"], plan.earliest_publish_us(period + 1)))
         yield rows[:cut]
         waiting, gathered = [rows[cut:]], 0
-
-
-def expected_messages(source: SyntheticSource, start: datetime, end: datetime) -> int:
-    """About how many messages there will be, for showing progress."""
-    plan = _Plan(source, start, end)
-    return round(plan.nominal * (1 - source.silent) * (1 + source.duplicates)) + plan.broken_total
 
 
 class _Plan:
@@ -142,9 +138,9 @@ class _Plan:
         self._period_ms = duration_us(source.period) // 1000
         self._event_jitter_ms = duration_us(source.event_jitter) // 1000
         self.periods = -(-self._length_ms // self._period_ms)
-        self.nominal = source.streams * self._length_ms / self._period_ms
-        self.broken_total = max(LEAST_BROKEN, round(source.broken * self.nominal)) if source.broken else 0
-        # A beat stays within its period whatever its jitter, so that its number tells its period.
+        nominal = source.streams * self._length_ms / self._period_ms
+        self.broken_total = max(LEAST_BROKEN, round(source.broken * nominal)) if source.broken else 0
+        # Whatever its jitter, a beat stays within its period: its sequence number gives the period.
         inside = (self._event_jitter_ms, self._period_ms - self._event_jitter_ms)
         self._phase_ms = self._random(0).integers(*inside, source.streams)
 
@@ -152,11 +148,11 @@ class _Plan:
         return np.random.default_rng(np.random.SeedSequence(self._source.seed, spawn_key=(number,)))
 
     def earliest_publish_us(self, period: int) -> int:
-        """No message of this period or a later one is published before."""
+        """A lower bound of the publication times of this period and all later ones."""
         return (self._start_ms + period * self._period_ms) * 1000 + duration_us(self._source.lag)
 
     def beats(self, period: int) -> Rows:
-        """The period's heartbeats and their copies; each original before its copy."""
+        """The period's heartbeats and their copies, each original before its copy."""
         source, random, count = self._source, self._random(2 * period + 1), self._source.streams
         rows = np.zeros(count, ROW)
         jitter = random.integers(-self._event_jitter_ms, self._event_jitter_ms + 1, count)
@@ -177,7 +173,7 @@ class _Plan:
         return np.concatenate([rows[kept], copies])
 
     def broken(self, period: int) -> Rows:
-        """The period's broken messages: number j of B has its time at (j + 1/2) / B of the run, and kind j in turn."""
+        """The period's broken messages. Number j of B is at (j + 1/2) / B of the run; the kinds take turns."""
         low = self._start_ms + period * self._period_ms
         high = min(low + self._period_ms, self._end_ms)
         number = np.arange(self._broken_before(low), self._broken_before(high), dtype=np.int64)
@@ -201,7 +197,7 @@ class _Plan:
         return rows
 
     def _broken_before(self, moment_ms: int) -> int:
-        """How many broken messages have their time before this moment."""
+        """The number of broken messages before this moment."""
         if not self.broken_total:
             return 0
         passed = moment_ms - self._start_ms
@@ -213,7 +209,7 @@ class _Plan:
 
 
 def _measure(rows: Rows, random: np.random.Generator) -> None:
-    """What the sources measured: a temperature by the time of the day, sometimes null or text, and a status."""
+    """Fill in the measurements: a temperature that follows the time of day, sometimes null or text, and a status."""
     count = len(rows)
     of_the_day = 2 * np.pi * ((rows["event_ms"] % DAY_MS) / DAY_MS + rows["stream"] % 97 / 97)
     rows["temperature"] = np.round(20 + 8 * np.sin(of_the_day) + random.normal(0, 0.3, count), 2)
@@ -228,10 +224,7 @@ def _measure(rows: Rows, random: np.random.Generator) -> None:
 
 
 def compose(source: SyntheticSource, rows: Rows) -> tuple[list[dict[str, str]], list[bytes]]:
-    """The messages themselves: their attributes and their payloads, in the rows' order.
-
-    A message takes less than a kilobyte, so that a thousand are far below what one request may hold.
-    """
+    """The messages of rows, in their order: attributes and payloads. Each message takes less than a kilobyte."""
     attributes, payloads = [], []
     time_name, stream_name = source.event_time_attribute, source.stream_id_attribute
     id_name = source.heartbeat_id_attribute
@@ -252,7 +245,7 @@ def compose(source: SyntheticSource, rows: Rows) -> tuple[list[dict[str, str]], 
 def _break(
     source: SyntheticSource, reason: RejectionReason, variant: int, attributes: dict[str, str], payload: bytes
 ) -> bytes:
-    """Spoil a message in one of two ways; a wrong clock is in its row already. Returns the payload."""
+    """Break a message in one of two ways, and return its payload. A wrong clock is in the row already."""
     match reason:
         case RejectionReason.NO_EVENT_TIME:
             _spoil(attributes, source.event_time_attribute, (None, "")[variant])

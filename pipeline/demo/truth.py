@@ -1,5 +1,7 @@
-"""The truth that the synthetic source leaves: one row for each published message, as Parquet."""
+"""The truth that the synthetic source records: one row for each published message, as Parquet."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -32,11 +34,11 @@ SCHEMA = pa.schema(
 )
 
 ROW_GROUP = 50_000
-"""Rows that are gathered before they are written."""
+"""Rows that are gathered in memory before they are written."""
 
 
 class TruthFile:
-    """A Parquet file that is complete once the block is left, whatever ended it. Raises LakeUnwritable."""
+    """A Parquet file that is complete after the block, however it ended. Raises LakeUnwritable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,21 +47,17 @@ class TruthFile:
         self._writer: Any = None
 
     def __enter__(self) -> Self:
-        try:
+        with self._reported():
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._path, SCHEMA, compression="zstd")
-        except OSError as error:
-            raise self._unwritable(error) from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
+        with self._reported():
             self._flush()
             self._writer.close()
-        except OSError as failure:
-            raise self._unwritable(failure) from failure
 
     def add(
         self,
@@ -73,18 +71,22 @@ class TruthFile:
         self._gathered.append(truth_of(rows, attributes, payloads, message_ids, published_at))
         self._rows += len(rows)
         if self._rows >= ROW_GROUP:
-            try:
+            with self._reported():
                 self._flush()
-            except OSError as error:
-                raise self._unwritable(error) from error
 
     def _flush(self) -> None:
         if self._gathered:
             gathered, self._gathered, self._rows = self._gathered, [], 0
             self._writer.write_table(pa.Table.from_batches(gathered, SCHEMA), row_group_size=ROW_GROUP * 2)
 
-    def _unwritable(self, error: OSError) -> LakeUnwritable:
-        return LakeUnwritable(f"the truth cannot be written to {self._path}: {error}; free some space, or name another")
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LakeUnwritable(
+                f"the truth cannot be written to {self._path}: {error}; free some space, or name another file"
+            ) from error
 
 
 def truth_of(
@@ -94,7 +96,7 @@ def truth_of(
     message_ids: list[str],
     published_at: datetime,
 ) -> Any:
-    """What the messages say, as a record batch of `SCHEMA`, from the rows that they were composed from."""
+    """The messages as a record batch of `SCHEMA`, made from the rows that they were composed from."""
     kind = rows["kind"]
     no_time = _is(kind, RejectionReason.NO_EVENT_TIME) | _is(kind, RejectionReason.UNREADABLE_EVENT_TIME)
     no_stream = _is(kind, RejectionReason.NO_STREAM_ID)

@@ -1,6 +1,6 @@
-"""The lake against the truth, by a computation that shares no code with the pipeline: SQL over the publisher's file.
+"""Compares the lake with the truth in SQL over the publisher's file. It shares no code with the pipeline.
 
-Only file lists come from the Delta library. What is expected is derived here from the truth alone.
+The Delta library gives only lists of files. The expected rows are derived here from the truth alone.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ where r.message_id is null or k.message_id is null or r.reason <> k.reason
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the comparison found. `examples` are rows that differ; `by_what` counts them by kind."""
+    """The result of a comparison. `examples` are rows that differ; `by_what` counts the differences by kind."""
 
     rows: int
     expected_rows: int

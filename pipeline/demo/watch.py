@@ -1,4 +1,4 @@
-"""Looking at the lake while the pipeline runs. The pipeline itself is not asked."""
+"""Waiting for the lake while the pipeline runs. It reads the lake alone and never asks the pipeline."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,11 +16,11 @@ from pipeline.settings import Settings
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
 PATIENCE = timedelta(minutes=8)
-"""How long anything that is waited for may take before something is wrong."""
+"""The longest that one wait may take before something is wrong."""
 
 
 class Watch:
-    """Waits for what the lake should come to hold, and says what it sees meanwhile."""
+    """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
 
     def __init__(
         self, settings: Settings, source: Source, supervisor: Supervisor, clock: Clock, say: Callable[[str], None]
@@ -33,13 +33,10 @@ class Watch:
         self._clock = clock
         self._say = say
         self._said = 0.0
-        self.live_from = clock.now()
 
-    def until_landed(self, messages: int) -> float:
-        """Wait until so many rows have landed; the moment of the monotonic clock at which they had."""
+    def until_landed(self, messages: int) -> None:
+        """Wait until this many rows have landed."""
         self._until(lambda report: report.landed_rows >= messages)
-        self.live_from = self._clock.now()
-        return self._clock.monotonic()
 
     def for_a_while(self, duration: timedelta) -> None:
         """Let live traffic go on."""
@@ -47,7 +44,7 @@ class Watch:
         self._until(lambda _: self._clock.monotonic() >= until)
 
     def until_computed(self, windows: set[str]) -> LakeReport:
-        """Wait for every window."""
+        """Wait until all of these windows are computed."""
         return self._until(lambda report: windows <= set(report.computed))
 
     def _until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
@@ -55,7 +52,7 @@ class Watch:
         while self._clock.monotonic() - began < PATIENCE.total_seconds():
             self._supervisor.restart_what_died()
             self._source.raise_failure()
-            with suppress(LakeError):  # an instant in which a table is being made
+            with suppress(LakeError):  # a table that is being created cannot be read yet
                 report = read_report(self._lake, self._windowing, self._log)
                 self._show(report)
                 if reached(report):
@@ -74,7 +71,7 @@ class Watch:
         where = "no decision yet"
         if decision is not None:
             watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))
-            where = f"watermark {watermark} [dim]{decision.reason}[/]"
+            where = f"watermark {watermark} {decision.reason}"
         self._say(
             f"sent {self._source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
             f"computed, {len(report.waiting)} waiting   {where}"

@@ -1,8 +1,7 @@
-"""The demonstration's own folder: its settings, its lake, Dagster's storage and the truth, all below `build/demo`."""
+"""The demonstration's folder: its settings, its lake, Dagster's storage and the truth."""
 
 import shutil
 import socket
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -37,34 +36,18 @@ code_port = {code}
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
 
-@dataclass(frozen=True, slots=True)
 class DemoFolder:
-    """Paths of one demonstration."""
+    """The paths of one demonstration."""
 
-    root: Path
-
-    @property
-    def config(self) -> Path:
-        """The settings file."""
-        return self.root / "tidemark.toml"
-
-    @property
-    def lake(self) -> Path:
-        """The lake's folder."""
-        return self.root / "lake"
-
-    @property
-    def truth(self) -> Path:
-        """What the source published."""
-        return self.root / "truth.parquet"
-
-    @property
-    def summary(self) -> Path:
-        """The result, for scripts."""
-        return self.root / "summary.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "tidemark.toml"
+        self.lake = root / "lake"
+        self.truth = root / "truth.parquet"
+        self.summary = root / "summary.json"
 
     def make_anew(self, first_window: datetime) -> None:
-        """Empty the folder and write the settings, with ports that are free now, the usual ones where possible."""
+        """Empty the folder and write the settings, with free ports: the usual ones where possible."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
@@ -72,7 +55,7 @@ class DemoFolder:
 
 
 def free_port(wanted: int) -> int:
-    """The wanted port of the loopback interface if it is free, else any that is."""
+    """The wanted port of the loopback interface if it is free, else any free one."""
     for port in (wanted, 0):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

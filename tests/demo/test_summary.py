@@ -1,38 +1,77 @@
-"""When a demonstration is called right."""
+"""When a demonstration is called right, and what a script reads of it."""
 
 from dataclasses import replace
 
 import pytest
 
-from pipeline.demo.summary import Summary
+from pipeline.demo.summary import Spread, Summary
+from pipeline.demo.synthetic import Published
+from pipeline.demo.verification import Comparison
 
 RIGHT = Summary(
-    published=101,
-    duplicates=1,
-    broken={"NO_EVENT_TIME": 1, "NO_STREAM_ID": 0},
-    landed=100,
-    quarantined={"NO_EVENT_TIME": 1},
-    quarantine_differences=0,
-    windows=2,
-    rows=99,
-    expected_rows=99,
-    differences=0,
-    late=0,
-    missed=0,
-    ready_after_seconds_p50=1.0,
-    ready_after_seconds_max=2.0,
-    live_ready_after_seconds_p50=None,
-    live_ready_after_seconds_max=None,
-    messages_per_second=10.0,
+    published=Published(
+        messages=101,
+        heartbeats=99,
+        duplicates=1,
+        broken={"NO_EVENT_TIME": 1, "NO_STREAM_ID": 0},
+        first_event_time=None,
+        last_event_time=None,
+        seconds=60.0,
+    ),
+    comparison=Comparison(
+        rows=99,
+        expected_rows=99,
+        windows=2,
+        differences=0,
+        by_what={},
+        examples=[],
+        late=0,
+        missed=0,
+        landed=100,
+        quarantined={"NO_EVENT_TIME": 1},
+        quarantine_differences=0,
+    ),
+    ready=Spread(1.0, 2.0),
+    live_ready=None,
     backlog_messages=90,
-    backlog_landed_after_seconds=9.0,
-    seconds=60.0,
+    landed_after=9.04,
+    seconds=60.04,
 )
 
 
 def test_a_kind_of_broken_message_that_was_never_published_is_no_difference() -> None:
     assert RIGHT.is_right
-    assert RIGHT.as_json()["is_right"] is True
+
+
+def test_a_script_reads_every_figure() -> None:
+    assert RIGHT.as_json() == {
+        "published": 101,
+        "duplicates": 1,
+        "broken": {"NO_EVENT_TIME": 1, "NO_STREAM_ID": 0},
+        "landed": 100,
+        "quarantined": {"NO_EVENT_TIME": 1},
+        "quarantine_differences": 0,
+        "windows": 2,
+        "rows": 99,
+        "expected_rows": 99,
+        "differences": 0,
+        "late": 0,
+        "missed": 0,
+        "ready_after_seconds_p50": 1.0,
+        "ready_after_seconds_max": 2.0,
+        "live_ready_after_seconds_p50": None,
+        "live_ready_after_seconds_max": None,
+        "messages_per_second": 10.0,
+        "backlog_messages": 90,
+        "backlog_landed_after_seconds": 9.0,
+        "seconds": 60.0,
+        "is_right": True,
+    }
+
+
+def test_a_spread_has_a_median_and_a_maximum() -> None:
+    assert Spread.of([3.04, 1.0, 2.0]) == Spread(2.0, 3.0)
+    assert Spread.of([]) is None
 
 
 @pytest.mark.parametrize(
@@ -51,4 +90,5 @@ def test_a_kind_of_broken_message_that_was_never_published_is_no_difference() ->
     ids=str,
 )
 def test_anything_else_than_the_truth_is_not_right(wrong: dict[str, object]) -> None:
-    assert not replace(RIGHT, **wrong).is_right
+    comparison = replace(RIGHT.comparison, **wrong)
+    assert not replace(RIGHT, comparison=comparison).is_right

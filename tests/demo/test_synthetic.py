@@ -14,8 +14,8 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 
 from pipeline.clock import ManualClock, SystemClock, to_us
-from pipeline.demo.synthetic import BATCH, Published, SyntheticSource, publish
-from pipeline.demo.synthetic_beats import messages
+from pipeline.demo.synthetic import BATCH, Published, publish
+from pipeline.demo.synthetic_beats import SyntheticSource, messages
 from pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from pipeline.pubsub.provision import provision
 from pipeline.settings import PubSubSettings, Settings

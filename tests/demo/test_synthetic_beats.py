@@ -20,7 +20,6 @@ from pipeline.demo.synthetic_beats import (
     Rows,
     SyntheticSource,
     compose,
-    expected_messages,
     messages,
 )
 from pipeline.demo.truth import truth_of
@@ -189,9 +188,6 @@ def test_shares_are_kept_over_many_heartbeats() -> None:
     assert len(of_kind(rows, DUPLICATE)) == pytest.approx(0.05 * len(beats), rel=0.1)
     late = beats["publish_us"] - beats["event_ms"] * 1000 > duration_us(LARGE.jitter)
     assert late.sum() == pytest.approx(0.02 * len(beats), rel=0.1)
-    assert len(rows) == pytest.approx(
-        expected_messages(replace(LARGE, silent=0.01, duplicates=0.05), START, START + timedelta(minutes=20)), rel=0.01
-    )
 
 
 def test_both_ways_of_writing_a_time_and_every_oddity_of_a_payload_occur() -> None:
