@@ -1,12 +1,13 @@
-"""Late heartbeats: what first landed below the watermark, by window and by stream, copies apart.
+"""Late heartbeats: what first landed below the watermark, by window and by stream; late copies are counted apart.
 
-Only files that hold a late row, by their statistics, are looked into, and an event hour only while it changes.
+An event hour is read only if the statistics of a file allow a late row, and again only when its files change.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,8 +22,9 @@ from pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Of what has event times from the hour of `since` on: rows that landed, heartbeats that are late, and late rows
-    that are copies. A heartbeat is late if none of its copies landed in time, as in `heartbeat_diffs`."""
+    """Counts of what has event times from the hour of `since` on: rows that landed, late heartbeats by window and by
+    stream, and late rows that are copies. A heartbeat is late if no copy of it landed in time, as in
+    `heartbeat_diffs`."""
 
     since: datetime
     rows: int = 0
@@ -32,18 +34,18 @@ class Late:
 
     @property
     def total(self) -> int:
-        """How many heartbeats are late."""
+        """The number of late heartbeats."""
         return sum(self.by_window.values())
 
     @property
     def share(self) -> float:
-        """Late heartbeats in the rows that landed."""
+        """Late heartbeats per row that landed."""
         return self.total / self.rows if self.rows else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """What was counted in an event hour while it had these files."""
+    """The counts of an event hour while it had these files."""
 
     files: frozenset[str]
     by_window: Counter[str]
@@ -52,7 +54,7 @@ class _Hour:
 
 
 class LateHeartbeats:
-    """Counts them in one table of heartbeats, again and again. One user at a time."""
+    """Counts the late heartbeats of one table again and again. One user at a time."""
 
     def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
         self._heartbeats = heartbeats
@@ -61,11 +63,11 @@ class LateHeartbeats:
 
     @classmethod
     def of(cls, lake: Lake, windowing: Windowing) -> "LateHeartbeats":
-        """The count of a lake."""
+        """The counter of a lake."""
         return cls(lake.table(HEARTBEATS), windowing)
 
     def since(self, since: datetime) -> Late:
-        """Count those with event times from the hour of `since` on. Raises LakeError."""
+        """Count what has event times from the hour of `since` on. Raises LakeError."""
         table = self._heartbeats.current()
         if table is None:
             return Late(since)
@@ -98,29 +100,27 @@ class LateHeartbeats:
         each = identities(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
         each = each.join(identities(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
         event_us = each["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
-        starts = pc.value_counts(pa.array(event_us - event_us % duration_us(self._windowing.length))).to_pylist()
+        starts = _counts(pa.array(event_us - event_us % duration_us(self._windowing.length)))
         return _Hour(
             files=files,
-            by_window=Counter(
-                {self._windowing.containing(from_us(entry["values"])).key: entry["counts"] for entry in starts}
-            ),
-            by_stream=Counter(
-                {entry["values"]: entry["counts"] for entry in pc.value_counts(each["stream_id"]).to_pylist()}
-            ),
+            by_window=Counter({self._windowing.containing(from_us(start)).key: n for start, n in starts.items()}),
+            by_stream=Counter(_counts(each["stream_id"])),
             copies=late.num_rows - each.num_rows,
         )
 
 
+def _counts(values: pa.Array | pa.ChunkedArray) -> dict[Any, int]:
+    return {entry["values"]: entry["counts"] for entry in pc.value_counts(values).to_pylist()}
+
+
 def _with_late_rows(files: pa.Table) -> dict[str, frozenset[str]]:
-    """The hours in which a file may hold late rows, by the files' statistics, and all of such an hour's files."""
-    hours = files[f"partition.{PARTITION}"].to_pylist()
+    """All files of each event hour in which some file may hold late rows, by its statistics."""
+    may_hold = pa.chunked_array([pa.array([True] * files.num_rows, pa.bool_())])
     if "max.late" in files.column_names:
-        may_hold = pc.fill_null(files["max.late"].cast(pa.bool_()), True).to_pylist()
-    else:
-        may_hold = [True] * len(hours)
-    wanted = {hour for hour, may in zip(hours, may_hold, strict=True) if may}
-    found: dict[str, set[str]] = {hour: set() for hour in wanted}
-    for hour, path in zip(hours, files["path"].to_pylist(), strict=True):
-        if hour in wanted:
+        may_hold = pc.fill_null(files["max.late"].cast(pa.bool_()), True)
+    hours = files[f"partition.{PARTITION}"]
+    found: dict[str, set[str]] = {hour: set() for hour in sorted(set(hours.filter(may_hold).to_pylist()))}
+    for hour, path in zip(hours.to_pylist(), files["path"].to_pylist(), strict=True):
+        if hour in found:
             found[hour].add(path)
-    return {hour: frozenset(paths) for hour, paths in sorted(found.items())}
+    return {hour: frozenset(paths) for hour, paths in found.items()}

@@ -1,4 +1,4 @@
-"""Windows at a glance: how many streams were there, stopped, started, and missed beats."""
+"""How many streams each window has, and how many stopped, started or missed heartbeats."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,9 +15,12 @@ from pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class WindowSilence:
-    """A computed window: streams with a heartbeat in it; those known by then that have none, however long; of these,
-    those that stopped; those that started, and of them those that had never been there before; those that missed
-    heartbeats, and how many. What was there before is known as far as it is computed."""
+    """How many streams a computed window has, by what is remarkable about them.
+
+    `streams` have a heartbeat in the window. `absent` had one earlier and have none in it; of these, `stopped` had one
+    in the lookback. `started` have none in that lookback; of these, `new` had none before. `missing` have gaps with
+    missed heartbeats. Earlier heartbeats count as far as their windows are computed.
+    """
 
     window: str
     streams: int = 0
@@ -30,7 +33,7 @@ class WindowSilence:
 
     @property
     def stopped_share(self) -> float:
-        """Of the streams that were there before the window, those that stopped."""
+        """The share of the streams in the lookback before the window that stopped."""
         before = self.streams - self.started + self.stopped
         return self.stopped / before if before else 0.0
 
@@ -38,34 +41,29 @@ class WindowSilence:
 def silence_of(
     diffs: HeartbeatDiffs, status: StreamStatus, known: KnownStreams, windowing: Windowing, windows: Collection[str]
 ) -> tuple[list[WindowSilence], pa.Table]:
-    """These windows, in order, and their rows of the status; windows that are not computed are left out."""
+    """The computed ones of these windows, in order, and their rows of `stream_status`. Raises LakeError."""
     rows = status.rows(windows)
-    of_each = {}
-    for entry in (
-        rows.group_by([PARTITION, "kind"], use_threads=False)
-        .aggregate([([], "count_all"), ("missed_heartbeats", "sum")])
-        .to_pylist()
-    ):
-        of_each[entry[PARTITION], entry["kind"]] = (entry["count_all"], entry["missed_heartbeats_sum"] or 0)
+    by_kind = rows.group_by([PARTITION, "kind"], use_threads=False)
+    sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum")]).to_pylist()
+    streams_of = {(entry[PARTITION], entry["kind"]): entry["count_all"] for entry in sums}
+    missed_of = {(entry[PARTITION], entry["kind"]): entry["missed_heartbeats_sum"] or 0 for entry in sums}
     found = []
     for key, streams in streams_in(diffs, windows).items():
-        window = windowing.named(key)
-        new = 0
-        if (key, Kind.STARTED) in of_each:
+        window, new = windowing.named(key), 0
+        if (key, Kind.STARTED) in streams_of:
             begun = pa.array(sorted(known.begun_in(window.start, window.end)), pa.string())
-            here = rows.filter(pc.and_(pc.equal(rows[PARTITION], key), pc.equal(rows["kind"], str(Kind.STARTED))))
-            new = pc.sum(pc.is_in(here["stream_id"], begun)).as_py() or 0
-        missing, missed = of_each.get((key, Kind.MISSED), (0, 0))
+            started = rows.filter(pc.and_(pc.equal(rows[PARTITION], key), pc.equal(rows["kind"], str(Kind.STARTED))))
+            new = pc.sum(pc.is_in(started["stream_id"], begun)).as_py() or 0
         found.append(
             WindowSilence(
                 window=key,
                 streams=streams,
                 absent=max(0, known.begun_before(window.end) - streams),
-                stopped=of_each.get((key, Kind.STOPPED), (0, 0))[0],
-                started=of_each.get((key, Kind.STARTED), (0, 0))[0],
+                stopped=streams_of.get((key, Kind.STOPPED), 0),
+                started=streams_of.get((key, Kind.STARTED), 0),
                 new=new,
-                missing=missing,
-                missed_heartbeats=missed,
+                missing=streams_of.get((key, Kind.MISSED), 0),
+                missed_heartbeats=missed_of.get((key, Kind.MISSED), 0),
             )
         )
     return found, rows

@@ -1,4 +1,4 @@
-"""Where everything stands, told from the lake alone: what `tidemark status` prints."""
+"""The state of a lake as `tidemark status` prints it, read from the lake alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from pipeline.watermark.state import WatermarkState
 from pipeline.windows import Window, Windowing, due
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
-"""How far back is looked: event times below the watermark, and what base has passed lately."""
+"""How far below the watermark late heartbeats are counted, and how long ago base may have passed what is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeReport:
-    """The newest decision, and what the tables hold. `waiting` are closed windows that are not computed yet."""
+    """The watermark's state, and what the tables hold. `waiting` are closed windows that are not computed yet."""
 
     state: WatermarkState
     landed_rows: int
@@ -33,8 +33,7 @@ class LakeReport:
 
 
 def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None) -> LakeReport:
-    """Read it. Who reads again and again passes the same `log`, which then only catches up. Raises LakeError where
-    the lake cannot be read."""
+    """Read the report. Pass the same `log` to read it repeatedly: it then only catches up. Raises LakeError."""
     state = (log or lake.tracking_log()).catch_up()
     heartbeats, diffs = lake.heartbeats(), lake.diffs()
     table = diffs.table.current()
@@ -57,8 +56,7 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What did not go as it should: late within a day, missed and not mended, lost outside of the pipeline within an
-    hour."""
+    """What is missed and not mended, late within a day, and lost outside of the pipeline within an hour."""
 
     missed: MissedHeartbeats
     late: Late
@@ -66,7 +64,7 @@ class Losses:
 
 
 def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime) -> Losses:
-    """Read them, going on from what the last check left in the lake. Raises LakeError."""
+    """Read the losses, going on from the checkpoint that the lake keeps. Raises LakeError."""
     log = lake.tracking_log()
     newest = log.newest_decision()
     return Losses(
@@ -79,7 +77,7 @@ def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: date
 
 
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
-    """From which event time on late heartbeats are counted."""
+    """The event time from which on late heartbeats are counted."""
     return (now if watermark is None else watermark) - LATE_WITHIN
 
 

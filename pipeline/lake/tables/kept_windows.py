@@ -1,7 +1,7 @@
-"""From which window on the lake keeps what a window is computed from: noted before anything older is removed.
+"""The first window whose input the lake still keeps in full, noted before anything older is removed.
 
-A window before that is neither computed nor asked for any more: it would come out without the heartbeats that were
-removed, and take the place of the right one.
+An earlier window is neither computed nor requested any more: its new rows would lack the heartbeats that were removed,
+and would replace the right ones.
 """
 
 import re
@@ -17,23 +17,23 @@ NAME = re.compile(rf"{FOLDER}windows-from-(.+)\.json")
 
 
 class KeptWindows:
-    """The note, of which the highest counts."""
+    """The note of that window. If there are several, the latest window counts."""
 
     def __init__(self, objects: ObjectStore, windowing: Windowing) -> None:
         self._objects = objects
         self._windowing = windowing
 
     def since(self) -> datetime | None:
-        """The start of the first window that is kept; None where all are. Raises LakeError."""
+        """The start of the first window that is kept; None if all are. Raises LakeError."""
         return max(self._noted(), default=None)
 
     def begin(self, oldest: datetime | None) -> datetime | None:
-        """From when on windows are to be computed, given the oldest event time that has landed. Raises LakeError."""
+        """Where the windows to compute begin, given the oldest event time that has landed. Raises LakeError."""
         since = self.since()
         return oldest if oldest is None or since is None else max(oldest, since)
 
     def raise_to(self, window: Window) -> None:
-        """Note that this is the first that is kept. Durable on return; it never goes back. Raises LakeError."""
+        """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
         try:
             self._objects.create(_name(window.key), b"{}")
         except ObjectExists:
@@ -49,9 +49,9 @@ class KeptWindows:
         expired = [window for window in windows if since is not None and window.start < since]
         if expired:
             raise WindowExpired(
-                f"{len(expired)} of {len(windows)} windows are no longer kept, the first is {expired[0]}: what they "
-                f"are computed from was removed, as [housekeeping] says; windows from {since:%Y-%m-%dT%H:%MZ} on can "
-                "be computed. Nothing was written"
+                f"{len(expired)} of {len(windows)} windows are no longer kept, the first is {expired[0]}: housekeeping "
+                f"has removed heartbeats that they are computed from. Nothing was written; ask for windows from "
+                f"{since:%Y-%m-%dT%H:%MZ} on"
             )
 
     def _noted(self) -> list[datetime]:

@@ -1,10 +1,10 @@
-"""The `stream_status` table: which streams stopped, started or miss beats, by window; what is as usual has no row.
+"""The `stream_status` table: which streams stopped, started or missed heartbeats, by window. Other streams have no row.
 
-A window's rows depend on the event times `[start - lookback, end)` alone, as those of `heartbeat_diffs` do, and are
-replaced with them.
+A window's rows depend on the event times `[start - lookback, end)` alone, like those of `heartbeat_diffs`, and are
+replaced together with them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from enum import StrEnum
 
 import pyarrow as pa
@@ -22,13 +22,13 @@ class Kind(StrEnum):
     """What is remarkable about a stream in a window."""
 
     STOPPED = "stopped"
-    """It has a heartbeat in the lookback before the window, and none in the window."""
+    """The stream has a heartbeat in the lookback before the window, and none in the window."""
 
     STARTED = "started"
-    """It has a heartbeat in the window, and none in the lookback before it: new, or back after a longer silence."""
+    """The stream has a heartbeat in the window, and none in the lookback before: it is new, or back."""
 
     MISSED = "missed"
-    """A gap that ends in the window is long enough to have missed heartbeats."""
+    """A gap between two heartbeats ends in the window and is long enough for missed ones."""
 
 
 STATUS = pa.schema(
@@ -44,13 +44,13 @@ STATUS = pa.schema(
         pa.field(PARTITION, pa.string()),
     ]
 )
-"""One row a window, stream and kind. `last_event_time` is the stream's last heartbeat before the window, null where the
-lookback has none; `first_event_time` its first in the window; `heartbeats` how many it has there. `gaps` are those with
-missed heartbeats that end in the window, `missed_heartbeats` what they sum up to, as in `heartbeat_diffs`."""
+"""One row a window, stream and kind. `last_event_time` is the stream's last heartbeat before the window, null if the
+lookback has none. `first_event_time` is its first in the window, `heartbeats` their number. `gaps` counts the gaps with
+missed heartbeats that end in the window, and `missed_heartbeats` sums these up, as in `heartbeat_diffs`."""
 
 
 class StreamStatus(WindowedTable):
-    """The table of what is remarkable. `files` is a file system whose root is the table's folder."""
+    """The table. `files` is a file system whose root is the table's folder."""
 
     def __init__(self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, clock: Clock) -> None:
         super().__init__(table, objects, files, STATUS, clock)
@@ -67,10 +67,10 @@ class StreamStatus(WindowedTable):
         return found.cast(STATUS).sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
-        """Those of these windows that are computed, and have no status or one of older input than their diffs.
+        """The computed windows among these whose status is missing, or was made from older input than their diffs.
 
-        A run that ends between its two commits leaves a status that is newer, which its next attempt makes even; an
-        older one, or none, is of a run by a version without status, or of two runs at once of which one ended early.
+        A run that ends between its two commits leaves a newer status, which its next attempt makes even. A version of
+        tidemark without this table leaves none, and two runs at once, of which one ended early, may leave an older one.
         """
         ours = self.runs(windows)
         theirs = diffs.runs(windows)
@@ -81,16 +81,8 @@ class StreamStatus(WindowedTable):
         )
 
     def _version(self, run: str) -> int:
-        """The version of `heartbeats` that a run read; older than any where its manifest is gone."""
+        """The version of `heartbeats` that a run read; -1, older than any, if its manifest is gone."""
         try:
             return int(self.manifest(run)["heartbeats_version"])
         except ObjectMissing:
             return -1
-
-
-def counted(rows: pa.Table) -> Mapping[str, Mapping[Kind, int]]:
-    """How many streams there are of each kind, by window."""
-    found: dict[str, dict[Kind, int]] = {}
-    for entry in rows.group_by([PARTITION, "kind"], use_threads=False).aggregate([([], "count_all")]).to_pylist():
-        found.setdefault(entry[PARTITION], {})[Kind(entry["kind"])] = entry["count_all"]
-    return found
