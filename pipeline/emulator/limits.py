@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pipeline.emulator.model import RETENTION
+from pipeline.emulator.catalogue import RETENTION
 from pipeline.emulator.refusals import Invalid
 
 MESSAGES_PER_PUBLISH = 1000

@@ -11,39 +11,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pipeline.clock import duration_us, from_us, iso, to_us
-from pipeline.emulator.catalogue import DELETED_TOPIC, RETENTION, Catalogue, State, Subscription
+from pipeline.emulator.catalogue import Catalogue, State
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.refusals import (
-    AlreadyExists,
-    DeadlineExceeded,
-    Invalid,
-    ModelError,
-    NotFound,
-    Refused,
-    Throttled,
-    Transient,
-    Unavailable,
-)
+from pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 from pipeline.emulator.snapshots import Journal, Snapshot
 from pipeline.emulator.unacknowledged import Delivered
-
-__all__ = [
-    "DELETED_TOPIC",
-    "RETENTION",
-    "AlreadyExists",
-    "DeadlineExceeded",
-    "Delivered",
-    "Invalid",
-    "ModelError",
-    "NotFound",
-    "PubSubModel",
-    "Refused",
-    "Snapshot",
-    "Subscription",
-    "Throttled",
-    "Transient",
-    "Unavailable",
-]
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""

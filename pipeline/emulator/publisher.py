@@ -1,4 +1,4 @@
-"""google.pubsub.v1.Publisher, as far as tidemark uses it, over the model."""
+"""The methods of google.pubsub.v1.Publisher that tidemark uses."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import types
 
 from pipeline.emulator import limits
-from pipeline.emulator.shared import Shared, page, warn_of_ignored
+from pipeline.emulator.shared import Service, page, warn_of_ignored
 
 IGNORED = frozenset(
     {"message_retention_duration", "schema_settings", "message_transforms", "ingestion_data_source_settings"}
 )
-"""Settings of a topic that are kept and given back, and have no effect."""
+"""Settings of a topic that are stored and returned but have no effect."""
 
 PublishResponse = types.PublishResponse.pb()
 ListTopicsResponse = types.ListTopicsResponse.pb()
@@ -19,58 +19,42 @@ ListTopicSubscriptionsResponse = types.ListTopicSubscriptionsResponse.pb()
 ListTopicSnapshotsResponse = types.ListTopicSnapshotsResponse.pb()
 
 
-class PublisherService:
-    """Each method is one of the API's, from its plain protobuf request to its answer. Raises ModelErrors."""
-
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._model = shared.model
+class PublisherService(Service):
+    """Topics, and publishing to them."""
 
     def create_topic(self, topic: Any, _: Any) -> Any:
         limits.resource("topics", topic.name)
         warn_of_ignored(topic, IGNORED)
-        with self._shared.changed:
-            self._model.create_topic(topic.name, topic)
+        self._model.create_topic(topic.name, topic)
         return topic
 
     def get_topic(self, request: Any, _: Any) -> Any:
-        limits.resource("topics", request.topic)
-        with self._shared.changed:
-            return self._model.get_topic(request.topic)
+        return self._model.get_topic(limits.resource("topics", request.topic))
 
     def list_topics(self, request: Any, _: Any) -> Any:
         prefix = limits.project(request.project)
-        with self._shared.changed:
-            found = [config for name, config in self._model.list_topics().items() if name.startswith(prefix)]
-            found, token = page(found, request)
-            return ListTopicsResponse(topics=found, next_page_token=token)
+        found = [config for name, config in self._model.list_topics().items() if name.startswith(prefix)]
+        return page(ListTopicsResponse, "topics", found, request)
 
     def delete_topic(self, request: Any, _: Any) -> Any:
-        limits.resource("topics", request.topic)
-        with self._shared.changed:
-            self._model.delete_topic(request.topic)
+        self._model.delete_topic(limits.resource("topics", request.topic))
         return Empty()
 
     def list_topic_subscriptions(self, request: Any, _: Any) -> Any:
-        limits.resource("topics", request.topic)
-        with self._shared.changed:
-            names = [told.name for told in self._model.list_subscriptions(request.topic)]
-        names, token = page(names, request)
-        return ListTopicSubscriptionsResponse(subscriptions=names, next_page_token=token)
+        topic = limits.resource("topics", request.topic)
+        names = [told.name for told in self._model.list_subscriptions(topic)]
+        return page(ListTopicSubscriptionsResponse, "subscriptions", names, request)
 
     def list_topic_snapshots(self, request: Any, _: Any) -> Any:
-        limits.resource("topics", request.topic)
-        with self._shared.changed:
-            snapshots = self._model.list_snapshots(self._shared.now())
-        names, token = page([one.name for one in snapshots if one.topic == request.topic], request)
-        return ListTopicSnapshotsResponse(snapshots=names, next_page_token=token)
+        topic = limits.resource("topics", request.topic)
+        names = [one.name for one in self._model.list_snapshots(self._shared.now()) if one.topic == topic]
+        return page(ListTopicSnapshotsResponse, "snapshots", names, request)
 
     def publish(self, request: Any, _: Any) -> Any:
         limits.resource("topics", request.topic)
         limits.publishable(request)
-        with self._shared.changed:
-            try:
-                ids = self._model.publish(request.topic, list(request.messages), self._shared.now())
-            finally:  # also where the answer is lost
-                self._shared.changed.notify_all()
+        try:
+            ids = self._model.publish(request.topic, list(request.messages), self._shared.now())
+        finally:  # also where the answer is lost
+            self._shared.changed.notify_all()
         return PublishResponse(message_ids=ids)

@@ -1,4 +1,4 @@
-"""The model over gRPC, on loopback alone."""
+"""Serves the model over gRPC, on loopback."""
 
 import logging
 import random
@@ -11,18 +11,9 @@ import grpc
 from google.pubsub_v1 import types
 
 from pipeline.clock import Clock, SystemClock
+from pipeline.emulator import refusals
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.publisher import PublisherService
-from pipeline.emulator.refusals import (
-    AlreadyExists,
-    DeadlineExceeded,
-    Invalid,
-    ModelError,
-    NotFound,
-    Refused,
-    Throttled,
-    Unavailable,
-)
 from pipeline.emulator.shared import Shared
 from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
 from pipeline.errors import ServiceFailed
@@ -30,19 +21,19 @@ from pipeline.errors import ServiceFailed
 logger = logging.getLogger(__name__)
 
 CALLS_AT_ONCE = PULLS_WAIT_AT_MOST + 64
-"""Threads. A pull that waits for messages occupies one."""
+"""The number of threads: one for each pull that waits, and some for other calls."""
 
 REQUEST_BYTES = 20_000_000
-"""Twice what a publish request may have: what is too large is refused by name, not by the transport."""
+"""Twice the limit of a publish request, so that one that is too large is refused by its limit, not by gRPC."""
 
-STATUS: Mapping[type[ModelError], grpc.StatusCode] = {
-    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
-    DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Invalid: grpc.StatusCode.INVALID_ARGUMENT,
-    NotFound: grpc.StatusCode.NOT_FOUND,
-    Refused: grpc.StatusCode.FAILED_PRECONDITION,
-    Throttled: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Unavailable: grpc.StatusCode.UNAVAILABLE,
+STATUS: Mapping[type[refusals.ModelError], grpc.StatusCode] = {
+    refusals.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
+    refusals.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    refusals.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    refusals.NotFound: grpc.StatusCode.NOT_FOUND,
+    refusals.Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    refusals.Throttled: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    refusals.Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 
 NOT_SERVED = {
@@ -55,16 +46,16 @@ NOT_SERVED = {
 def served(
     model: PubSubModel | None = None, *, host: str = "127.0.0.1", port: int = 0, clock: Clock | None = None
 ) -> Iterator[str]:
-    """Serve the model for as long as the block runs; gives `host:port`. Port 0 takes a free one.
+    """Serve the model while the block runs; yields `host:port`. Port 0 takes a free one.
 
-    Assumption: `host` is loopback (there is no authentication), and nobody else touches the model meanwhile, its
-    `faults` apart. Raises ServiceFailed where the port is taken.
+    Assumption: `host` is loopback, since there is no authentication, and nothing else uses the model meanwhile, except
+    to replace its `faults`. Raises ServiceFailed if the port is taken.
     """
     name = f"[{host}]" if ":" in host and not host.startswith("[") else host  # IPv6
     shared = Shared(model or PubSubModel(rng=random.Random()), clock or SystemClock())  # noqa: S311 no secret
     pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="pubsub")
     options = (
-        ("grpc.so_reuseport", 0),  # else a second server would take the port without a word, and half of the calls
+        ("grpc.so_reuseport", 0),  # with it, a second server could bind the same port and get half of the calls
         ("grpc.max_receive_message_length", REQUEST_BYTES),
         ("grpc.max_send_message_length", -1),
     )
@@ -83,7 +74,7 @@ def served(
 
 
 def handlers(shared: Shared) -> list[Any]:
-    """The two services for gRPC, in plain protobuf: the installed package has no generated servicers."""
+    """Both services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
     publisher, subscriber = PublisherService(shared), SubscriberService(shared)
     methods: dict[str, dict[str, tuple[Any, Callable[[Any, Any], Any]]]] = {
         "google.pubsub.v1.Publisher": {
@@ -114,7 +105,7 @@ def handlers(shared: Shared) -> list[Any]:
     }
     found = []
     for service, table in methods.items():
-        served = {name: _unary(request.pb(), method) for name, (request, method) in table.items()}
+        served = {name: _unary(request.pb(), method, shared) for name, (request, method) in table.items()}
         for name in NOT_SERVED[service]:
             served[name] = grpc.unary_unary_rpc_method_handler(_not_served(name))
         if service.endswith("Subscriber"):
@@ -123,11 +114,12 @@ def handlers(shared: Shared) -> list[Any]:
     return found
 
 
-def _unary(request: Any, method: Callable[[Any, Any], Any]) -> Any:
+def _unary(request: Any, method: Callable[[Any, Any], Any], shared: Shared) -> Any:
     def answer(given: Any, context: Any) -> Any:
         try:
-            return method(given, context)
-        except ModelError as error:
+            with shared.changed:
+                return method(given, context)
+        except refusals.ModelError as error:
             return context.abort(STATUS[type(error)], str(error))
 
     return grpc.unary_unary_rpc_method_handler(answer, request.FromString, _serialized)

@@ -1,4 +1,4 @@
-"""What the two services share: the model behind one lock, and the time."""
+"""The parts that both services use: the model behind one lock, the time, lists by page, updates by mask."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Shared:
-    """The model and the lock under which alone it is touched; whoever waits for messages waits on `changed`."""
+    """The model, and `changed`: the lock that every call holds, and the condition that waiting pulls wait for."""
 
     def __init__(self, model: PubSubModel, clock: Clock) -> None:
         self.model = model
@@ -26,7 +26,7 @@ class Shared:
         self._latest = clock.now()
 
     def now(self) -> datetime:
-        """The time for the model, under the lock: it stands still while the clock goes back."""
+        """The model's time, under the lock. It stands still while the clock goes back."""
         self._latest = max(self._latest, self.clock.now())
         return self._latest
 
@@ -37,17 +37,26 @@ class Shared:
             self.changed.notify_all()
 
 
-def page(found: list[Any], request: Any) -> tuple[list[Any], str]:
-    """The part of a list that a request asks for, and the token of the next one. A size below 1 asks for all."""
+class Service:
+    """Base of both services. Each of their methods is one of the API's: it takes a plain protobuf request and the
+    call's context, and returns the answer. The caller holds the lock. Raises ModelErrors."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._model = shared.model
+
+
+def page(answer: Any, field: str, found: list[Any], request: Any) -> Any:
+    """The answer with the part of a list that a request asks for. A page size below 1 asks for all."""
     if not re.fullmatch("[0-9]{0,9}", request.page_token):
-        raise Invalid(f"page_token = {request.page_token!r} is none of ours")
+        raise Invalid(f"page_token = {request.page_token!r} was not issued here")
     start = int(request.page_token or 0)
     end = start + request.page_size if request.page_size > 0 else len(found)
-    return found[start:end], str(end) if end < len(found) else ""
+    return answer(**{field: found[start:end], "next_page_token": str(end) if end < len(found) else ""})
 
 
 def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
-    """A copy of `old` with the fields of the mask taken from `new`."""
+    """A copy of `old` with the mask's fields taken from `new`. Raises Invalid for a field that cannot change."""
     if not mask.paths:
         raise Invalid("update_mask names no field")
     for path in mask.paths:
@@ -60,6 +69,6 @@ def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
 
 
 def warn_of_ignored(config: Any, ignored: frozenset[str]) -> None:
-    """Say which settings of a resource are kept and given back, and have no effect here."""
+    """Warn of the settings that are stored and returned but have no effect here."""
     if named := sorted(field.name for field, _ in config.ListFields() if field.name in ignored):
         logger.warning("%s: %s has no effect here", config.name, ", ".join(named))

@@ -8,7 +8,8 @@ from typing import Any
 from google.pubsub_v1.types import PubsubMessage
 
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import Delivered, PubSubModel
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.unacknowledged import Delivered
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DEADLINE = timedelta(seconds=10)

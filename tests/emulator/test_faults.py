@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import DeadlineExceeded, ModelError, PubSubModel, Refused, Throttled, Unavailable
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
 from tests.emulator.builders import (
     BASE,
     DEADLINE,

@@ -9,7 +9,10 @@ from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import Delivered, PubSubModel, Refused, Snapshot, Transient
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.refusals import Refused, Transient
+from pipeline.emulator.snapshots import Snapshot
+from pipeline.emulator.unacknowledged import Delivered
 from tests.emulator.builders import BASE, DEADLINE, START, TOPIC, plain
 
 WEEK = timedelta(days=7)

@@ -5,12 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pipeline.clock import to_us
-from pipeline.emulator.model import (
-    AlreadyExists,
-    Invalid,
-    NotFound,
-    Refused,
-)
+from pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 from tests.emulator.builders import (
     BASE,
     DEADLINE,

@@ -19,7 +19,8 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel, Transient
+from pipeline.emulator.model import PubSubModel
+from pipeline.emulator.refusals import Transient
 from pipeline.emulator.server import CALLS_AT_ONCE, served
 from pipeline.emulator.shared import Shared
 from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
@@ -158,7 +159,8 @@ def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(faul
     def failed(*, return_immediately: bool) -> list[bool]:
         """Which of thirty pulls of nothing."""
         model = PubSubModel(rng=random.Random(5))
-        service = SubscriberService(Shared(model, SystemClock()))
+        shared = Shared(model, SystemClock())
+        service = SubscriberService(shared)
         model.create_topic(TOPIC)
         model.create_subscription(BASE, TOPIC, ack_deadline=timedelta(seconds=10), at=START)
         model.faults = Faults(**{fault: 0.3})
@@ -166,7 +168,8 @@ def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(faul
         found = []
         for _ in range(30):
             try:
-                assert service.pull(request, Waiting()) == b""
+                with shared.changed:
+                    assert service.pull(request, Waiting()) == b""
                 found.append(False)
             except Transient:
                 found.append(True)
