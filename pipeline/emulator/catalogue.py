@@ -1,4 +1,4 @@
-"""Topics and subscriptions by name, and the faults that any call may meet."""
+"""Topics and subscriptions by name, and the faults that may strike any call."""
 
 import random
 from dataclasses import dataclass, replace
@@ -12,15 +12,15 @@ from pipeline.emulator.snapshots import Journal, Snapshot
 from pipeline.emulator.unacknowledged import Outstanding
 
 RETENTION = timedelta(days=7)
-"""How long an unacknowledged message is kept, unless the subscription says otherwise."""
+"""How long a subscription keeps an unacknowledged message by default."""
 
 DELETED_TOPIC = "_deleted-topic_"
-"""What the service calls the topic of a subscription whose topic is gone."""
+"""The service's name for the topic of a subscription whose topic was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is told of a subscription. `config` is the caller's own."""
+    """A subscription's settings. `config` is the caller's own."""
 
     name: str
     topic: str
@@ -31,20 +31,20 @@ class Subscription:
 
 
 class State:
-    """A subscription's own."""
+    """A subscription with its messages."""
 
     def __init__(self, told: Subscription, tag: str, rng: random.Random) -> None:
         self.told = told
         self.tag = tag
         self.outstanding = Outstanding(tag, rng)
-        self.retained: dict[int, Any] = {}  # acknowledged, and kept for a seek; in the order of acknowledgement
+        self.retained: dict[int, Any] = {}  # acknowledged and kept for a seek, in the order of acknowledgement
         self.readings: list[datetime] = []  # when the last snapshots expired
 
 
 class Catalogue:
-    """What exists, and the calls that create it, look it up and delete it. Names are any text, unique among its kind.
+    """Creates, looks up and deletes topics and subscriptions. A name is any text, unique among its kind.
 
-    `faults` may be replaced at any time. Every call may raise `Transient` errors if they say so.
+    `faults` may be replaced at any time. Every call may raise the `Transient` errors that they ask for.
     """
 
     def __init__(self, rng: random.Random, faults: Faults) -> None:
@@ -57,7 +57,7 @@ class Catalogue:
         self._newest_publish_us = 0
 
     def create_topic(self, name: str, config: Any = None) -> None:
-        """Raises AlreadyExists."""
+        """Create a topic. Raises AlreadyExists."""
         self._before()
         if name in self._topics:
             raise AlreadyExists(f"topic {name} exists already")
@@ -65,17 +65,17 @@ class Catalogue:
         self._after()
 
     def get_topic(self, name: str) -> Any:
-        """The config that it was created with. Raises NotFound."""
+        """A topic's config, as it was created with. Raises NotFound."""
         self._before()
         return self._topic(name)
 
     def list_topics(self) -> dict[str, Any]:
-        """The config of each, by name."""
+        """The config of each topic, by name."""
         self._before()
         return dict(self._topics)
 
     def delete_topic(self, name: str) -> None:
-        """Its subscriptions stay, with what they have. Raises NotFound."""
+        """Delete a topic. Its subscriptions stay, with their messages. Raises NotFound."""
         self._before()
         self._topic(name)
         del self._topics[name]
@@ -95,7 +95,7 @@ class Catalogue:
         config: Any = None,
         at: datetime,
     ) -> None:
-        """It is given what is published from now on, with publish times of at least `at`.
+        """Create a subscription. It gets what is published from now on, with publish times of at least `at`.
 
         Raises AlreadyExists, NotFound (the topic).
         """
@@ -110,31 +110,29 @@ class Catalogue:
         self._after()
 
     def get_subscription(self, name: str) -> Subscription:
-        """Raises NotFound."""
+        """A subscription's settings. Raises NotFound."""
         self._before()
         return self._state(name).told
 
     def list_subscriptions(self, topic: str | None = None) -> list[Subscription]:
-        """All, or those of a topic (raises NotFound)."""
+        """All subscriptions, or those of a topic. Raises NotFound for that topic."""
         self._before()
         if topic is not None:
             self._topic(topic)
         return [state.told for state in self._subscriptions.values() if topic in (None, state.told.topic)]
 
     def update_subscription(self, changed: Subscription) -> None:
-        """Replace what is told of the subscription of that name; its messages stay. Raises NotFound."""
+        """Replace the settings of the subscription of that name; its messages stay. Raises NotFound."""
         self._before()
         self._state(changed.name).told = changed
         self._after()
 
     def delete_subscription(self, name: str) -> None:
-        """Its messages are gone; snapshots of it stay. Raises NotFound."""
+        """Delete a subscription with its messages; its snapshots stay. Raises NotFound."""
         self._before()
         self._state(name)
         del self._subscriptions[name]
         self._after()
-
-    # For the model, which is built on this
 
     def _topic(self, name: str) -> Any:
         try:
@@ -152,7 +150,7 @@ class Catalogue:
         return chance > 0 and self._rng.random() < chance
 
     def _before(self) -> None:
-        """The faults that end a call before it has done anything."""
+        """Raise the faults that strike before a call has done anything."""
         faults = self.faults
         if self._happens(faults.unavailable):
             raise Unavailable("no answer (a fault); nothing was done")
@@ -162,6 +160,6 @@ class Catalogue:
             raise Throttled("too many requests (a fault); nothing was done")
 
     def _after(self, also: float = 0.0) -> None:
-        """The faults that lose the answer of a call that has done its work."""
+        """Raise the faults that lose the answer of a call that has done its work."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
             raise Unavailable("the answer was lost (a fault); it took effect")

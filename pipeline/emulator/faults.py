@@ -1,4 +1,4 @@
-"""What may go wrong in the model, each with its chance. All of it is drawn from the model's own random numbers."""
+"""The faults of the model and their chances, drawn from the model's own random numbers."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -6,28 +6,28 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Nothing goes wrong by default. Chances are between 0 and 1: of a message where it says so, else of a call.
+    """No faults by default. Chances are per message where it says so, else per call.
 
-    Raises ValueError for a chance outside of 0 and 1, and for a negative duration.
+    Raises ValueError for a chance outside 0 to 1, and for a negative duration.
     """
 
     shuffled: bool = False
-    """Messages are delivered in any order, not in the order in which they were published."""
+    """Messages are delivered in random order instead of the order of publication."""
 
     redelivered: float = 0.0
-    """Of a message: its acknowledgement is undone within an ack deadline, once. Until then it counts."""
+    """Per message: its acknowledgement counts at first, and is undone within an ack deadline, once."""
 
     acknowledgement_lost: float = 0.0
-    """Of a message: its acknowledgement does not take effect, although the call succeeds."""
+    """Per message: its acknowledgement has no effect, although the call succeeds."""
 
     late_acknowledgement_lost: float = 0.0
-    """Of a message: its acknowledgement does not take effect where its lease has ended. Otherwise it still does."""
+    """Per message: its acknowledgement has no effect once its lease has ended. Without this fault it has."""
 
     acknowledgement_answer_lost: float = 0.0
     """An acknowledgement takes effect, and the caller gets UNAVAILABLE."""
 
     duplicate_delivery: float = 0.0
-    """Of a message: it is delivered a second time although it is leased."""
+    """Per message: it is delivered a second time although it is leased."""
 
     visible_after: timedelta = timedelta(0)
     """Each subscription sees a message up to this long after its publish time, in pulls and in readings."""
@@ -36,7 +36,7 @@ class Faults:
     """Publish times are rounded down to the second, so that there are ties."""
 
     stale_reading: float = 0.0
-    """A snapshot expires as one that was taken before would have: its reading is an earlier one."""
+    """A snapshot has the expiry of an earlier one, so its reading is an earlier reading."""
 
     reading_unavailable: float = 0.0
     """A snapshot is refused (FAILED_PRECONDITION)."""
@@ -45,7 +45,7 @@ class Faults:
     """Any call: nothing is done, UNAVAILABLE."""
 
     answer_lost: float = 0.0
-    """Any call: it takes effect, and the caller gets UNAVAILABLE. What was pulled is leased, and nobody has it."""
+    """Any call: it takes effect, and the caller gets UNAVAILABLE. Pulled messages are then leased to nobody."""
 
     deadline_exceeded: float = 0.0
     """Any call: nothing is done, DEADLINE_EXCEEDED."""

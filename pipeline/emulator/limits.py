@@ -1,6 +1,6 @@
-"""What the service refuses before it looks at any state, with the limits of its documentation ("Quotas and limits").
+"""Checks of requests, with the limits that the service documents under "Quotas and limits".
 
-Each check raises Invalid, which names the limit and what is over it.
+Each check raises Invalid, which names the limit and the value that exceeds it.
 """
 
 import re
@@ -18,10 +18,10 @@ KEY_BYTES = 256
 VALUE_BYTES = 1024
 ORDERING_KEY_BYTES = 1024
 BYTES_OF_IDS = 524_288
-"""Of a request that acknowledges or extends."""
+"""The most bytes of acknowledgement ids in one request."""
 
 ACK_DEADLINE = timedelta(seconds=10)
-"""Of a subscription that does not say."""
+"""A subscription's ack deadline by default."""
 
 RETENTION_AT_LEAST = timedelta(minutes=10)
 RETENTION_AT_MOST = timedelta(days=31)
@@ -30,7 +30,7 @@ ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
 
 def resource(kind: str, name: str) -> str:
-    """A full name, `projects/PROJECT/KIND/ID`."""
+    """Check a full name, `projects/PROJECT/KIND/ID`, and return it."""
     parts = name.split("/")
     if len(parts) != 4 or parts[0] != "projects" or not parts[1] or parts[2] != kind:
         raise Invalid(f"{name!r} is not a name such as projects/PROJECT/{kind}/ID")
@@ -43,14 +43,14 @@ def resource(kind: str, name: str) -> str:
 
 
 def project(name: str) -> str:
-    """A project's full name, `projects/PROJECT`; returns what the names in it begin with."""
+    """Check a project's name, `projects/PROJECT`, and return the prefix of the names in it."""
     if not re.fullmatch(r"projects/[^/]+", name):
         raise Invalid(f"{name!r} is not a name such as projects/PROJECT")
     return f"{name}/"
 
 
 def publishable(request: Any) -> None:
-    """A publish request's messages."""
+    """Check a publish request's messages."""
     messages = request.messages
     if not messages:
         raise Invalid("there is no message to publish")
@@ -62,7 +62,7 @@ def publishable(request: Any) -> None:
         attributes = message.attributes
         if not attributes and not message.data:
             raise Invalid("a message must have data or at least one attribute")
-        # A message shorter than the longest key has no key or value that is too long: nothing more to look at.
+        # A message no longer than the longest key has no key or value that is too long.
         if attributes and ("" in attributes or message.ByteSize() > KEY_BYTES):
             _attributes(attributes)
         if message.ordering_key and len(message.ordering_key.encode()) > ORDERING_KEY_BYTES:
@@ -80,7 +80,7 @@ def _attributes(attributes: Any) -> None:
 
 
 def ack_ids(ids: Sequence[str]) -> None:
-    """The acknowledgement ids of one request."""
+    """Check the acknowledgement ids of a request."""
     if not ids:
         raise Invalid("there is no acknowledgement id")
     if sum(map(len, ids)) > BYTES_OF_IDS:
@@ -88,14 +88,14 @@ def ack_ids(ids: Sequence[str]) -> None:
 
 
 def extension(seconds: int) -> int:
-    """For how long a lease may be extended, in seconds."""
+    """Check for how many seconds a lease is extended, and return it."""
     if not 0 <= seconds <= 600:
         raise Invalid(f"ack_deadline_seconds = {seconds}: it is 0 to 600")
     return seconds
 
 
 def ack_deadline(seconds: int) -> timedelta:
-    """A subscription's own; 0 is the default."""
+    """A subscription's ack deadline; 0 stands for the default."""
     if not seconds:
         return ACK_DEADLINE
     if not 10 <= seconds <= 600:
@@ -104,7 +104,7 @@ def ack_deadline(seconds: int) -> timedelta:
 
 
 def retention(subscription: Any) -> timedelta:
-    """How long a subscription keeps messages."""
+    """A subscription's retention of messages."""
     if not subscription.HasField("message_retention_duration"):
         return RETENTION
     try:
@@ -117,7 +117,7 @@ def retention(subscription: Any) -> timedelta:
 
 
 def moment(name: str, timestamp: Any) -> datetime:
-    """A time of a request, in UTC."""
+    """A request's time, in UTC."""
     try:
         found: datetime = timestamp.ToDatetime(UTC)
     except ValueError as error:

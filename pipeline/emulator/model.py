@@ -1,8 +1,7 @@
-"""Pub/Sub as a state machine on one thread, with faults that one seed replays.
+"""Pub/Sub as a state machine on one thread, with faults that a seed replays.
 
-Time is an argument of every call: the model asks no clock and never sleeps. It knows nothing of gRPC, and of a
-message only that it is a plain protobuf `google.pubsub.v1.PubsubMessage`, which it keeps once, whole, for all the
-subscriptions of its topic.
+Time is an argument of every call: the model reads no clock and never sleeps. It knows nothing of gRPC. A message is a
+plain protobuf `google.pubsub.v1.PubsubMessage`, kept once for all subscriptions of its topic.
 """
 
 import random
@@ -21,17 +20,16 @@ SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
-"""A snapshot that would live for less is refused. Source: `CreateSnapshot`."""
+"""A snapshot that would expire sooner is refused. Source: `CreateSnapshot`."""
 
 READINGS_KEPT = 16
-"""A stale reading is one of so many before."""
+"""A stale reading repeats one of this many earlier ones."""
 
 
 class PubSubModel(Catalogue):
-    """Topics, subscriptions and snapshots; in memory alone.
+    """Topics, subscriptions and snapshots, in memory.
 
-    Assumption: the moments (`at`, aware) that it is told never go back. `faults` may be replaced at any time, and
-    every call may raise `Transient` errors if they say so.
+    Assumption: `at`, an aware moment, never goes back from call to call.
     """
 
     def __init__(self, *, rng: random.Random, faults: Faults = Faults()) -> None:  # noqa: B008 frozen
@@ -41,10 +39,10 @@ class PubSubModel(Catalogue):
     # Messages
 
     def publish(self, topic: str, messages: Sequence[Any], at: datetime) -> list[str]:
-        """Give the messages to every subscription of the topic, and return their ids, in order.
+        """Publish to every subscription of the topic, and return the messages' ids, in order.
 
-        Sets `message_id` and `publish_time` of each, and keeps the objects themselves: the caller must not change
-        them any more. Publish times never go back. Raises NotFound.
+        Sets each message's `message_id` and `publish_time`, and keeps the object: the caller must not change it later.
+        Publish times never go back. Raises NotFound.
         """
         self._before()
         self._topic(topic)
@@ -86,11 +84,11 @@ class PubSubModel(Catalogue):
         max_bytes: int | None = None,
         goes_on: bool = False,
     ) -> list[Delivered]:
-        """What is next, leased for the ack deadline; none where nothing is due. Raises NotFound.
+        """The next messages, leased for the ack deadline. Raises NotFound.
 
-        With `max_bytes`, the message that reaches it is the last. A message comes again, with the same id and
-        publish time, unless it is acknowledged before its lease ends. `goes_on` says that this is still the call that
-        found nothing before: it is one call to the faults, however often it looks.
+        With `max_bytes`, the message that reaches that size is the last. A message is delivered again, with the same id
+        and publish time, unless it is acknowledged before its lease ends. `goes_on` marks another look by a call that
+        has found nothing so far: faults strike a call once, however often it looks.
         """
         if not goes_on:
             self._before()
@@ -106,9 +104,9 @@ class PubSubModel(Catalogue):
         return delivered
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
-        """These need not come again. An id whose lease has ended still counts; one that counts no more is ignored.
+        """Acknowledge messages. An id counts after its lease has ended, too; one of an acknowledged message is ignored.
 
-        Raises NotFound, and Invalid for an id that is none of this subscription's; then none is acknowledged.
+        Raises NotFound, and Invalid if any id is not this subscription's; then nothing is acknowledged.
         """
         self._before()
         state = self._state(subscription)
@@ -132,9 +130,9 @@ class PubSubModel(Catalogue):
         self._after(self.faults.acknowledgement_answer_lost)
 
     def modify_ack_deadline(self, subscription: str, ack_ids: Sequence[str], seconds: int, at: datetime) -> None:
-        """The messages are leased for so long from now on; with 0 they come again at once.
+        """Lease messages for so many seconds from now; 0 returns them at once.
 
-        Without effect on an id whose lease has ended. Raises NotFound, and Invalid as `acknowledge` does.
+        No effect on an id whose lease has ended. Raises as `acknowledge` does.
         """
         self._before()
         state = self._state(subscription)
@@ -144,27 +142,27 @@ class PubSubModel(Catalogue):
         self._after()
 
     def next_change(self, subscription: str) -> datetime | None:
-        """Before this moment a pull that finds nothing finds nothing again, unless somebody calls; None: ever."""
+        """The moment until which an empty subscription stays empty if nothing calls; None: for ever."""
         next_us = self._state(subscription).outstanding.next_us()
         return None if next_us is None else from_us(next_us)
 
     def oldest_unacked(self, subscription: str, at: datetime) -> datetime | None:
-        """The publish time of the oldest message that is visible and not acknowledged: the truth, without faults."""
+        """The publish time of the oldest visible unacknowledged message, without faults."""
         state = self._state(subscription)
         self._pass_time(state, at)
         return self._oldest(state)
 
     def unacknowledged(self, subscription: str) -> Iterable[Any]:
-        """All messages that are not acknowledged, also those that are not visible yet; without faults."""
+        """All unacknowledged messages, those not visible yet included, without faults."""
         return self._state(subscription).outstanding.messages.values()
 
     # Snapshots
 
     def create_snapshot(self, name: str, subscription: str, at: datetime, config: Any = None) -> Snapshot:
-        """A snapshot that expires seven days after the oldest unacknowledged publish time, or after now.
+        """Take a snapshot. It expires seven days after the oldest unacknowledged publish time, or after now.
 
-        Raises AlreadyExists, NotFound, and Refused where it would live for less than an hour. This is the reading
-        that the faults `stale_reading` and `reading_unavailable` spoil.
+        Raises AlreadyExists, NotFound, and Refused if it would expire within an hour. The faults `stale_reading` and
+        `reading_unavailable` strike here.
         """
         self._before()
         state = self._state(subscription)
@@ -190,36 +188,37 @@ class PubSubModel(Catalogue):
         return snapshot
 
     def get_snapshot(self, name: str, at: datetime) -> Snapshot:
-        """Raises NotFound, also once it has expired."""
+        """The snapshot of that name. Raises NotFound, also once it has expired."""
         self._before()
         return self._snapshot(name, at)[0]
 
     def list_snapshots(self, at: datetime) -> list[Snapshot]:
-        """All that have not expired."""
+        """All snapshots that have not expired."""
         self._before()
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
     def update_snapshot(self, changed: Snapshot, at: datetime) -> None:
-        """Replace what is told of the snapshot of that name. Raises NotFound."""
+        """Replace the snapshot of that name by a changed description of it. Raises NotFound."""
         self._before()
         _, journal = self._snapshot(changed.name, at)
         self._snapshots[changed.name] = (changed, journal)
         self._after()
 
     def delete_snapshot(self, name: str, at: datetime) -> None:
-        """Raises NotFound."""
+        """Delete a snapshot. Raises NotFound."""
         self._before()
         self._snapshot(name, at)
         del self._snapshots[name]
         self._after()
 
     def seek(self, subscription: str, to: datetime | Snapshot, at: datetime) -> None:
-        """To a time: what was published before is acknowledged, and what was published at it or later is not, as
-        far as it is still there: acknowledged messages are kept where `retain_acked_messages` says so. To a
-        snapshot: what it held and what was published since is unacknowledged, all else acknowledged.
+        """Seek to a time or to a snapshot.
 
-        What is leased comes when its lease ends. Raises NotFound, and Refused for a snapshot of another topic.
+        To a time: earlier messages become acknowledged. Later ones become unacknowledged if they are still kept, which
+        `retain_acked_messages` provides for. To a snapshot: its messages and all published since are unacknowledged,
+        all others acknowledged. Leased messages are delivered when their lease ends. Raises NotFound, and Refused for
+        a snapshot of another topic.
         """
         self._before()
         state = self._state(subscription)
@@ -239,8 +238,6 @@ class PubSubModel(Catalogue):
         self._restore(state, wanted)
         self._after()
 
-    # Below here is nothing that a caller sees
-
     def _snapshot(self, name: str, at: datetime) -> tuple[Snapshot, Journal]:
         self._expire_snapshots(at)
         try:
@@ -257,7 +254,7 @@ class PubSubModel(Catalogue):
         return None if number is None else from_us(_publish_us(state.outstanding.messages[number]))
 
     def _pass_time(self, state: State, at: datetime) -> None:
-        """What has happened on a subscription until now: ended leases, undone acknowledgements, dropped messages."""
+        """End leases, undo acknowledgements and drop expired messages that are due by now."""
         undone = state.outstanding.pass_time(to_us(at))
         if undone:
             self._restore(state, undone)
@@ -274,7 +271,7 @@ class PubSubModel(Catalogue):
             del state.retained[number]
 
     def _forget(self, state: State, number: int) -> Any | None:
-        """Acknowledge one message; what it was, None if it was acknowledged already."""
+        """Acknowledge a message and return it; None if it was acknowledged already."""
         message = self._drop(state, number)
         if message is not None and state.told.retain_acked_messages:
             state.retained[number] = message
@@ -296,7 +293,7 @@ class PubSubModel(Catalogue):
 
 
 def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
-    """`(delivery, number)` of each, or Invalid."""
+    """`(delivery, number)` of each id. Raises Invalid."""
     parsed = []
     for ack_id in ack_ids:
         try:

@@ -1,29 +1,29 @@
-"""What the model answers instead of a result. The service turns each into its gRPC status."""
+"""Errors of the model. The service turns each into its gRPC status."""
 
 
 class ModelError(Exception):
-    """The root: whoever catches this catches every answer of the model that is not a result."""
+    """Root of the model's errors."""
 
 
 class NotFound(ModelError):
-    """There is no such topic, subscription or snapshot."""
+    """No such topic, subscription or snapshot exists."""
 
 
 class AlreadyExists(ModelError):
-    """A topic, subscription or snapshot has this name."""
+    """The name of a new topic, subscription or snapshot is taken."""
 
 
 class Invalid(ModelError):
-    """The request makes no sense, whatever the state. Nothing was done."""
+    """The request is malformed, whatever the state. Nothing was done."""
 
 
 class Refused(ModelError):
-    """The state does not allow it: a snapshot that would live for less than an hour, a seek to a snapshot of another
-    topic. Nothing was done."""
+    """The state does not allow it: a snapshot that would expire within an hour, a seek to another topic's snapshot.
+    Nothing was done."""
 
 
 class Transient(ModelError):
-    """A fault that passes: whoever asks again may get an answer. Whether anything was done is not known."""
+    """A passing fault: a retry may succeed. The caller cannot know whether the call took effect."""
 
 
 class Unavailable(Transient):

@@ -1,4 +1,4 @@
-"""Snapshots of what a subscription had not seen acknowledged, taken without copying it."""
+"""Snapshots of a subscription's unacknowledged messages, taken without copying them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pipeline.emulator.unacknowledged import Outstanding
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is told of a snapshot. `config` is the caller's own."""
+    """A snapshot's description. `config` is the caller's own."""
 
     name: str
     topic: str
@@ -19,14 +19,14 @@ class Snapshot:
 
 
 class Journal:
-    """A snapshot's messages: what was unacknowledged when it was taken, and what was published since.
+    """A snapshot's messages: those unacknowledged when it was taken, and those published since.
 
-    Nothing is copied: what the subscription forgets afterwards is kept here. Cost: a step for each message that is
-    acknowledged or published while the snapshot exists.
+    It keeps only messages that the subscription forgets afterwards. Cost: one step for each message acknowledged or
+    published while the snapshot exists.
     """
 
     def __init__(self, source: Outstanding, next_number: int) -> None:
-        self._source = source  # if the subscription is deleted, it stands still
+        self._source = source  # stays as it is if the subscription is deleted
         self._next = next_number
         self._kept: dict[int, Any] = {}
         self._since: dict[int, Any] = {}
@@ -47,13 +47,10 @@ class Journal:
             self._restored.add(number)
 
     def messages(self) -> Mapping[int, Any]:
-        """All of it, by number. Costs as much as there is."""
-        return self._at_its_time() | self._since
-
-    def _at_its_time(self) -> dict[int, Any]:
-        still = {
+        """All messages by number, in as many steps."""
+        still_there = {
             number: message
             for number, message in self._source.messages.items()
             if number < self._next and number not in self._restored
         }
-        return still | self._kept
+        return still_there | self._kept | self._since

@@ -1,7 +1,7 @@
-"""What one subscription has not seen acknowledged: its messages, its leases, and in which order they come.
+"""One subscription's unacknowledged messages: their leases, and the order of their delivery.
 
-Messages are known by their number, which rises with publication. Every operation costs what it handles, never
-what is waiting: numbers that have become void stay in the queues, and are dropped where they surface.
+A message is known by its number, which rises with publication. The cost of every operation follows what it handles,
+not what is waiting: numbers of acknowledged messages stay in the queues and are dropped when they surface.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Delivered(NamedTuple):
-    """A message on its way to a subscriber (a tuple: a thousand of them are made per pull)."""
+    """A delivered message. A tuple, because a pull makes a thousand of them."""
 
     ack_id: str
     message: Any
@@ -20,7 +20,7 @@ class Delivered(NamedTuple):
 
 
 class Lease:
-    """Messages that are kept from others until a moment, in microseconds since the epoch."""
+    """Keeps messages from being delivered again until a moment, in microseconds since the epoch."""
 
     __slots__ = ("delivery", "until_us")
 
@@ -30,41 +30,38 @@ class Lease:
 
 
 class Outstanding:
-    """The unacknowledged messages of one subscription.
-
-    Assumption: the moments that it is told never go back.
-    """
+    """The unacknowledged messages of one subscription. Assumption: moments never go back from call to call."""
 
     def __init__(self, tag: str, rng: random.Random) -> None:
-        self.messages: dict[int, Any] = {}  # all that is unacknowledged, also what nobody sees yet
+        self.messages: dict[int, Any] = {}  # those not visible yet included
         self._tag = tag
         self._rng = rng
-        self._order: list[int] = []  # a heap of what is visible and unacknowledged, and of void numbers
-        self._ready: deque[int] = deque()  # next in line, likewise
-        self._pool: list[int] = []  # the same, in no order, while deliveries are shuffled
+        self._order: list[int] = []  # a heap of visible messages, acknowledged ones included
+        self._ready: deque[int] = deque()  # the next to deliver, likewise
+        self._pool: list[int] = []  # the same without order, while deliveries are shuffled
         self._leases: dict[int, Lease] = {}
         self._ends: list[tuple[int, int, Lease, Sequence[int]]] = []  # a heap of when leases end
         self._unseen: list[tuple[int, int]] = []  # a heap of when messages become visible
         self._undone: list[tuple[int, int, Any]] = []  # a heap of when acknowledgements are undone
         self._undone_once: set[int] = set()
         self._duplicates: set[int] = set()
-        self._attempts: dict[int, int] = {}  # of those that came more than once
+        self._attempts: dict[int, int] = {}  # of messages delivered more than once
         self._deliveries = 0
         self._leased = 0
 
     def add(self, numbers: range, messages: Sequence[Any]) -> None:
-        """Newly published messages, visible at once. Their numbers are larger than all before."""
+        """Add newly published messages, visible at once. Their numbers are larger than all before."""
         self.messages.update(zip(numbers, messages, strict=True))
         self._order.extend(numbers)  # still a heap: nothing in it is larger
         self._ready.extend(numbers)
 
     def add_unseen(self, number: int, message: Any, visible_us: int) -> None:
-        """A newly published message that becomes visible later."""
+        """Add a newly published message that becomes visible later."""
         self.messages[number] = message
         heapq.heappush(self._unseen, (visible_us, number))
 
     def restore(self, messages: Mapping[int, Any]) -> None:
-        """Acknowledged messages are unacknowledged again, and come before the others."""
+        """Make acknowledged messages unacknowledged again; they are delivered before the others."""
         for number, message in sorted(messages.items(), reverse=True):
             if number not in self.messages:
                 self.messages[number] = message
@@ -72,20 +69,20 @@ class Outstanding:
                 self._again(number)
 
     def forget(self, number: int) -> Any | None:
-        """The message if it was unacknowledged: it is no longer."""
+        """Acknowledge a message and return it; None if it was acknowledged already."""
         self._leases.pop(number, None)
         if self._attempts:
             self._attempts.pop(number, None)
         return self.messages.pop(number, None)
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
-        """Its acknowledgement will be undone at that moment, if none of this message was before."""
+        """Plan to undo the message's acknowledgement at that moment, unless one of it was undone before."""
         if number not in self._undone_once:
             self._undone_once.add(number)
             heapq.heappush(self._undone, (at_us, number, message))
 
     def pass_time(self, now_us: int) -> dict[int, Any]:
-        """Leases end, messages become visible, acknowledgements are undone; returns the messages of those."""
+        """End leases and make messages visible that are due; return the messages whose acknowledgement is undone."""
         while self._ends and self._ends[0][0] <= now_us:
             _, _, lease, numbers = heapq.heappop(self._ends)
             for number in reversed(numbers):  # so that they keep their order
@@ -103,7 +100,7 @@ class Outstanding:
         return undone
 
     def next_us(self) -> int | None:
-        """When `pass_time` may have something to do again, if nobody calls before."""
+        """When `pass_time` next has something to do, if nothing else is called before."""
         return min((heap[0][0] for heap in (self._ends, self._unseen, self._undone) if heap), default=None)
 
     def oldest(self) -> int | None:
@@ -115,7 +112,7 @@ class Outstanding:
     def take(
         self, at_most: int, max_bytes: int | None, until_us: int, shuffled: bool, duplicates: float
     ) -> list[Delivered]:
-        """Deliver and lease what is next: at most so many, and no more once they have `max_bytes` together."""
+        """Deliver and lease the next messages: at most so many, and none after the one that reaches `max_bytes`."""
         taken: dict[int, None] = {}  # in order; a number may wait twice
         size = 0
         messages, leases = self.messages, self._leases
@@ -147,7 +144,7 @@ class Outstanding:
         return delivered
 
     def extend(self, ids: Iterable[tuple[int, int]], until_us: int, now_us: int) -> None:
-        """Lease deliveries `(delivery, number)` anew, until then; those whose lease has ended are left alone."""
+        """Lease deliveries `(delivery, number)` until another moment, except those whose lease has ended."""
         by_delivery: dict[int, list[int]] = {}
         for delivery, number in ids:
             if self.is_leased(delivery, number, now_us):

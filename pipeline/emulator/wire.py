@@ -1,6 +1,6 @@
-"""A pull's answer as bytes, written by hand: copying messages into an answer costs three times as much.
+"""Writes a pull's answer as bytes. Copying the messages into a protobuf answer costs three times as much.
 
-The layout is `google.pubsub.v1.PullResponse`: field 1 of the answer is a received message, whose field 1 is the
+The layout is that of `google.pubsub.v1.PullResponse`: field 1 of the answer is a received message, whose field 1 is the
 acknowledgement id and whose field 2 is the message.
 """
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from pipeline.emulator.unacknowledged import Delivered
 
 FIRST, SECOND = b"\x0a", b"\x12"
-"""The tags of fields 1 and 2 where a length and so many bytes follow."""
+"""The tags of fields 1 and 2, each followed by a length and so many bytes."""
 
 
 def pull_response(delivered: Iterable[Delivered]) -> bytes:
-    """The messages and their acknowledgement ids, in order."""
+    """The answer with these messages, in order."""
     pieces: list[bytes] = []
     for one in delivered:
         ack_id = one.ack_id.encode()
@@ -24,7 +24,7 @@ def pull_response(delivered: Iterable[Delivered]) -> bytes:
 
 
 def length(body: bytes) -> bytes:
-    """How many bytes follow, as a varint."""
+    """The length of `body` as a varint."""
     left = len(body)
     if left < 1 << 14:  # almost always
         return _SHORT[left]
