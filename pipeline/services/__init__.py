@@ -1,1 +1,1 @@
-"""The processes that tidemark starts for itself, on loopback: the emulator, Spark Connect, Dagster's own."""
+"""The processes that tidemark starts and supervises, on loopback: an emulator, Spark Connect, Dagster's own."""

@@ -1,4 +1,4 @@
-"""Names that whoever asks Dagster for a run and whoever defines it must agree on."""
+"""Names shared by Dagster's definitions and the commands that ask it for runs."""
 
 COMPUTE_WINDOWS = "compute_windows"
 """The job that computes a range of windows."""
@@ -7,10 +7,10 @@ DRAIN = "drain"
 """The job that drains an outage's backlog."""
 
 DRAINED = "tidemark/drained"
-"""The tag that says why a run of it ended."""
+"""The tag that says why a drain ended."""
 
 CODE_LOCATION = "tidemark"
-"""As `workspace.yaml` calls it."""
+"""The code location's name in `workspace.yaml`."""
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
-"""The tags by which Dagster launches one run over a contiguous range of partitions."""
+"""Dagster's tags for one run over a contiguous range of partitions."""

@@ -1,4 +1,4 @@
-"""Starting processes, keeping them alive, and stopping them by process id."""
+"""Starts processes, keeps them alive, and stops them by process id."""
 
 import json
 import os
@@ -17,17 +17,17 @@ from pipeline.errors import ServiceFailed
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
-"""How often a service that ends by itself is started again before that is called a failure."""
+"""The most restarts of a service that keeps ending, before the supervisor gives up."""
 
-LAST_WORDS_LINES = 15
+LOG_END_LINES = 15
 STATE_FILE = "services.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """A process to run: what starts it, and how one knows that it serves.
+    """A process to run: its command, and the test that it serves.
 
-    `when_back` is called once it serves again after it died: what it held is to be made anew.
+    `when_back` is called once it serves again after a restart, to recreate what it held in memory.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ServiceSpec:
 
 @dataclass(slots=True)
 class Running:
-    """A service that was started."""
+    """A started service."""
 
     spec: ServiceSpec
     process: "subprocess.Popen[bytes]"
@@ -50,9 +50,9 @@ class Running:
 
 @dataclass
 class Supervisor:
-    """Starts services in the order given, restarts what dies, and stops them all in the reverse order.
+    """Starts services in the order given, restarts those that die, and stops all in the reverse order.
 
-    What runs is noted in `state_folder`, so that the next supervisor stops what a killed one left behind.
+    It notes running services in `state_folder`, so that the next supervisor can stop what a killed one left behind.
     `say` is told what happens, a sentence at a time.
     """
 
@@ -63,39 +63,36 @@ class Supervisor:
     once: list[Running] = field(default_factory=list)
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
-        """Start a service. Raises ServiceFailed, with the end of its log, if it ends or is not ready in time."""
+        """Start a service. Raises ServiceFailed with the end of its log if it ends, or is not ready in time."""
         self.running.append(Running(spec, self._spawn(spec)))
         self._note()
         if wait:
             self.wait_until_ready(spec.name)
 
     def wait_until_ready(self, name: str) -> None:
-        """Wait for a service that was started without waiting."""
+        """Wait for a started service. Raises ServiceFailed as `start` does."""
         one = next(one for one in self.running if one.spec.name == name)
-        until = self.clock.monotonic() + one.spec.ready_within_seconds
+        within = one.spec.ready_within_seconds
+        until = self.clock.monotonic() + within
         while not one.spec.is_ready():
             if one.process.poll() is not None:
-                raise ServiceFailed(
-                    f"{name} ended at once with code {one.process.returncode}; {self._last_words(one.spec)}"
-                )
+                raise ServiceFailed(f"{name} ended at once with code {one.process.returncode}; {self._log_end(name)}")
             if self.clock.monotonic() > until:
-                raise ServiceFailed(
-                    f"{name} was not ready within {one.spec.ready_within_seconds:g} s; {self._last_words(one.spec)}"
-                )
+                raise ServiceFailed(f"{name} was not ready within {within:g} s; {self._log_end(name)}")
             self.clock.sleep(POLL_SECONDS)
 
     def run_once(self, spec: ServiceSpec) -> None:
-        """Start a process that ends by itself; whether it is still at it, only stopping cares."""
+        """Start a process that ends by itself. It is not restarted, only stopped."""
         self.once.append(Running(spec, self._spawn(spec)))
 
     def restart_what_died(self) -> None:
-        """Start again whatever has ended. Raises ServiceFailed for a service that keeps ending."""
+        """Restart services that have ended. Raises ServiceFailed for one that keeps ending."""
         for one in self.running:
             code = one.process.poll()
             if code is None:
                 continue
             if one.restarts >= RESTARTS_AT_MOST:
-                raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._last_words(one.spec)}")
+                raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._log_end(one.spec.name)}")
             self.say(f"{one.spec.name} ended with code {code}: starting it again")
             _kill(_orphans_of(one.process.pid))
             one.restarts += 1
@@ -106,7 +103,7 @@ class Supervisor:
                 one.spec.when_back()
 
     def stop(self) -> None:
-        """End every service with all its descendants: asked first, then made to."""
+        """End every service with all its descendants: SIGTERM first, then SIGKILL."""
         for one in (*self.once, *reversed(self.running)):
             if one.process.poll() is None:
                 with suppress(psutil.NoSuchProcess):
@@ -120,7 +117,7 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def stop_leftovers(self) -> None:
-        """End what an earlier supervisor noted and could not stop, if those processes still are the same ones."""
+        """End the services that an earlier supervisor noted and did not stop, if they are still the same processes."""
         state = self.state_folder / STATE_FILE
         try:
             noted = json.loads(state.read_text())
@@ -135,14 +132,14 @@ class Supervisor:
         state.unlink(missing_ok=True)
 
     def log_file(self, name: str) -> Path:
-        """Where a service's output goes."""
+        """The file of a service's output."""
         return self.state_folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
 
     def _spawn(self, spec: ServiceSpec) -> "subprocess.Popen[bytes]":
         log = self.log_file(spec.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
-            # A session of its own: Ctrl-C at the terminal reaches us alone, and we stop the services in order.
+            # A session of its own: Ctrl-C at the terminal reaches only us, and we stop the services in order.
             return subprocess.Popen(
                 list(spec.command),
                 cwd=spec.folder,
@@ -161,14 +158,14 @@ class Supervisor:
         self.state_folder.mkdir(parents=True, exist_ok=True)
         (self.state_folder / STATE_FILE).write_text(json.dumps(noted))
 
-    def _last_words(self, spec: ServiceSpec) -> str:
-        log = self.log_file(spec.name)
-        lines = log.read_text(errors="replace").splitlines()[-LAST_WORDS_LINES:] if log.exists() else []
+    def _log_end(self, name: str) -> str:
+        log = self.log_file(name)
+        lines = log.read_text(errors="replace").splitlines()[-LOG_END_LINES:] if log.exists() else []
         return f"the end of {log}:\n" + "\n".join(lines)
 
 
 def listens(host: str, port: int) -> bool:
-    """Whether anything accepts connections there."""
+    """Whether anything accepts connections at this address."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=1).close()
     except OSError:
@@ -177,7 +174,7 @@ def listens(host: str, port: int) -> bool:
 
 
 def _end(process: psutil.Process) -> None:
-    """Ask a service to end, wait, and make it and all that it started."""
+    """Ask a process to end, wait, then kill it and all that it started."""
     family = [process]
     with suppress(psutil.NoSuchProcess):
         family += process.children(recursive=True)
@@ -196,15 +193,15 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 def _orphans_of(pid: int) -> list[psutil.Process]:
-    """What is left in the session of a service that has ended, such as a run of a killed code server.
+    """The processes left in the session of a service that has ended, such as a run of a killed code server.
 
-    While anything is left, the kernel gives the session's number to no new process: where a process has it, nothing is.
+    The kernel reuses a session's number only once the session is empty. So if a process has that id, nothing is left.
     """
     return [] if psutil.pid_exists(pid) else _session_of(pid)
 
 
 def _session_of(pid: int) -> list[psutil.Process]:
-    """The processes of the session that a service leads, whoever their parent is by now."""
+    """The processes of the session that a service leads, whatever their parent is by now."""
     found = []
     for one in psutil.process_iter():
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The long-lived Spark Connect server: started once, so that no run waits for a JVM."""
+"""The long-lived Spark Connect server, which spares each run the start of a JVM."""
 
 import os
 import secrets
@@ -15,18 +15,18 @@ from pipeline.spark.java import java_home
 from pipeline.spark.session import server_config
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
-"""The variable in whose environment server and clients find their common secret; it is never written down."""
+"""The environment variable that holds the secret shared by server and clients. It is never written to disk."""
 
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def token_environment() -> dict[str, str]:
-    """The secret for this server and its clients: the one in the environment, else a new one."""
+    """The secret for the server and its clients: the environment's, else a new one."""
     return {TOKEN: os.environ.get(TOKEN) or secrets.token_urlsafe(32)}
 
 
 def is_ours_to_start(settings: Settings) -> bool:
-    """Whether `spark.remote` is an address on this machine where nothing listens yet."""
+    """Whether `spark.remote` is an address of this machine where nothing listens yet."""
     if settings.spark.master is not None:
         return False
     address = urlparse(settings.spark.remote or "")
@@ -34,7 +34,7 @@ def is_ours_to_start(settings: Settings) -> bool:
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """The server as a process: the recorded one is the JVM itself, and SIGTERM ends it."""
+    """The server's process: the JVM itself, which SIGTERM ends. Raises InvalidSettings."""
     address = urlparse(settings.spark.remote or "")
     if address.hostname != "localhost":
         raise InvalidSettings(

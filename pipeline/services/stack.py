@@ -1,4 +1,4 @@
-"""Everything that has to run, in order: the emulator where it is asked for, Spark Connect, Dagster."""
+"""Starts all that has to run, in order: an emulator where one is wanted, Spark Connect, Dagster."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ DEFINITIONS = "assets.definitions"
 
 
 def project_root() -> Path:
-    """The folder with `workspace.yaml` and `dagster.yaml`: here, or where the project's sources are."""
+    """The folder with `workspace.yaml` and `dagster.yaml`: the current one, or that of tidemark's sources."""
     for folder in (Path.cwd(), Path(__file__).resolve().parent.parent.parent):
         if (folder / "workspace.yaml").exists() and (folder / "dagster.yaml").exists():
             return folder
@@ -32,31 +32,30 @@ def project_root() -> Path:
 
 
 def dagster_environment(settings: Settings, config: Path, root: Path) -> dict[str, str]:
-    """What Dagster's processes are told: where their storage is, and which settings are meant."""
+    """The environment of Dagster's processes: where their storage is, and which settings to read."""
     return {
         "DAGSTER_HOME": str(root),
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
         "TIDEMARK_DAGSTER__CODE_PORT": str(settings.dagster.code_port),
-        # Its handlers abort some of the forks by which PySpark starts a classic session's JVM, and nothing here forks
-        # to go on with gRPC.
+        # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
 
 
 def emulator_is_absent(settings: Settings) -> bool:
-    """Whether the emulator is asked for, on this machine, and does not run."""
+    """Whether the settings name an emulator on this machine and nothing listens there."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
     return is_loopback(host) and not listens(host, int(port))
 
 
 def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
-    """Start the emulator that the settings choose, where they say, and say which it is. It keeps all in memory: when it
-    died, what it held is gone, and the topic and the subscriptions are made again."""
+    """Start the emulator that the settings choose. It keeps everything in memory, so after a restart the topic and the
+    subscriptions are provisioned again."""
     host, _, port = (settings.pubsub.emulator_host or "").rpartition(":")
 
     def provision_again() -> None:
-        supervisor.say("the emulator came back empty: provisioning again; what it held and was not landed is lost")
+        supervisor.say("the emulator came back empty: provisioning again; messages that had not landed are lost")
         provision_here(settings, supervisor.clock)
 
     chosen = choose_emulator(settings.pubsub.emulator)
@@ -75,23 +74,18 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
 
 
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
-    """Create the topic and both subscriptions as the settings say, or find them there."""
+    """Create the topic and both subscriptions of the settings where they are missing."""
     emulator = settings.pubsub.emulator_host
-    return provision(
-        subscriber_client(emulator),
-        publisher_client(emulator),
-        settings.pubsub,
-        settings.contract,
-        clock,
-    )
+    clients = subscriber_client(emulator), publisher_client(emulator)
+    return provision(*clients, settings.pubsub, settings.contract, clock)
 
 
 def start_stack(
     supervisor: Supervisor, settings: Settings, config: Path, say: Callable[[str], None], clock: Clock
 ) -> None:
-    """Start all that is needed and not there. On the emulator the subscriptions are provisioned as well.
+    """Start everything that is needed and does not run yet. On an emulator, provision the subscriptions as well.
 
-    Raises ServiceFailed with the end of the log of what did not start; the caller stops the supervisor.
+    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor.
     """
     root = project_root()
     supervisor.state_folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +121,7 @@ def start_stack(
 
 
 def dagster_services(settings: Settings, environment: dict[str, str], root: Path) -> list[ServiceSpec]:
-    """The long-lived code server, the daemon that ticks the sensors, and the UI."""
+    """The code server, the daemon that ticks the sensors, and the UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
     programs = Path(sys.executable).parent
 
@@ -147,13 +141,13 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
 
 
 def _prepare_storage(environment: dict[str, str], root: Path) -> None:
-    """Have one process make Dagster's tables: several that start at once would get in each other's way."""
+    """Create Dagster's tables in one process: several that start at once would get in each other's way."""
     command = [str(Path(sys.executable).parent / "dagster"), "instance", "info"]
     made = subprocess.run(
         command, cwd=root, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
     )
     if made.returncode:
-        raise ServiceFailed(f"Dagster's storage cannot be made: {made.stderr.strip()[-2000:]}")
+        raise ServiceFailed(f"Dagster cannot create its storage: {made.stderr.strip()[-2000:]}")
 
 
 def _refuse_taken_ports(settings: Settings) -> None:
@@ -161,8 +155,8 @@ def _refuse_taken_ports(settings: Settings) -> None:
         port = getattr(settings.dagster, name)
         if listens("127.0.0.1", port):
             raise ServiceFailed(
-                f"something listens at port {port} already; stop it, or choose another with dagster.{name} in the "
-                f"settings or $TIDEMARK_DAGSTER__{name.upper()}"
+                f"something listens at port {port} already; stop it, or choose another port with dagster.{name} in "
+                f"the settings or $TIDEMARK_DAGSTER__{name.upper()}"
             )
 
 
