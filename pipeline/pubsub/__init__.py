@@ -1,1 +1,1 @@
-"""Everything that talks to Pub/Sub: pulling and acknowledging, reading backlogs, provisioning, publishing."""
+"""Everything that talks to Pub/Sub: pulling and acknowledging, reading backlogs, provisioning."""

@@ -1,19 +1,19 @@
-"""Reading what is outstanding: the publish time of the oldest message that a subscription has not acknowledged.
+"""Reads the publish time of the oldest message that a subscription has not acknowledged, by a snapshot.
 
-Pub/Sub has no call for it. A new snapshot of a subscription expires seven days after the publish time of its
-oldest unacknowledged message (or after its creation, where there is none), so that its expiry tells it; the
-snapshot is deleted at once. Source: the API reference of `Snapshot.expire_time`.
+Pub/Sub has no call for it. But a new snapshot expires seven days after the publish time of its oldest message, or after
+its creation if it has none. So the expiry is the reading, and the snapshot is deleted at once. Source: the API
+reference of `Snapshot.expire_time`.
 """
 
 import logging
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
-from pipeline.clock import Clock
+from pipeline.clock import Clock, from_us, to_us
 from pipeline.errors import PubSubError, SnapshotRefused
 from pipeline.pubsub.connection import reported
 from pipeline.watermark.readings import Reading
@@ -21,14 +21,13 @@ from pipeline.watermark.readings import Reading
 logger = logging.getLogger(__name__)
 
 LIFETIME = timedelta(days=7)
-"""How long after its oldest message's publish time a snapshot expires."""
+"""A snapshot expires this long after its oldest message's publish time."""
 
 REFUSED_WITHIN = timedelta(hours=1)
-"""A snapshot that would live for less than this is refused: then the oldest message is at least `LIFETIME` less this
-old."""
+"""A snapshot that would expire sooner is refused; its oldest message is then older than `LIFETIME` less this."""
 
 A_MESSAGE = timedelta(seconds=1)
-"""A reading at least this much older than its moment is a message's publish time, not the snapshot's own."""
+"""A reading older than its moment by at least this is a message's publish time, not the snapshot's creation."""
 
 NAME_PREFIX = "tidemark-reading-"
 LABEL = "tidemark"
@@ -38,15 +37,15 @@ LIST = "pubsub.snapshots.list"
 
 
 class Backlog(Protocol):
-    """How the oldest unacknowledged publish time of one subscription is read."""
+    """Reads the oldest unacknowledged publish time of one subscription."""
 
     def read(self) -> Reading:
-        """A reading. Raises ReadingUnavailable where it cannot be known now, and other PubSubErrors."""
+        """A reading. Raises ReadingUnavailable if it cannot be known now, and other PubSubErrors."""
         ...
 
 
 class SnapshotBacklog:
-    """Readings by the snapshot method. Exact to the service's own precision (the emulator's: a millisecond)."""
+    """Readings by snapshot, as precise as the service's expiry times (on the official emulator, a millisecond)."""
 
     def __init__(self, client: SubscriberClient, subscription_path: str, clock: Clock, call_timeout: timedelta) -> None:
         self._client = client
@@ -58,8 +57,10 @@ class SnapshotBacklog:
         self._prefix = f"{self._project}/snapshots/{NAME_PREFIX}{name[:150]}-"
 
     def read(self) -> Reading:
-        """Take a snapshot, read its expiry, delete it. Raises SnapshotRefused when the oldest message is within
-        an hour of being dropped."""
+        """Take a snapshot, read its expiry, delete it.
+
+        Raises SnapshotRefused if the oldest message is within an hour of the snapshot's expiry.
+        """
         observed_at = self._clock.now()
         name = self._prefix + uuid.uuid4().hex
         request = {"name": name, "subscription": self._subscription, "labels": {LABEL: "reading"}}
@@ -72,11 +73,11 @@ class SnapshotBacklog:
                     f"7 days after which snapshots end ({error}); the watermark holds until that message has landed"
                 ) from error
         self._delete(name)
-        oldest = _moment(snapshot.expire_time) - LIFETIME
+        oldest = from_us(to_us(snapshot.expire_time)) - LIFETIME  # a plain datetime, not the client's subclass
         return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
 
     def sweep(self) -> int:
-        """Delete the snapshots of earlier readings that a crash left behind; how many there were."""
+        """Delete the snapshots that crashed readings left behind, and return how many there were."""
         with reported("list the snapshots of", self._project, LIST):
             found = self._client.list_snapshots(project=self._project, retry=None, timeout=self._timeout)
             leaked = [snapshot.name for snapshot in found if snapshot.name.startswith(self._prefix)]
@@ -85,14 +86,9 @@ class SnapshotBacklog:
         return len(leaked)
 
     def _delete(self, name: str) -> None:
-        """A snapshot that stays is swept later: failing to delete it must not lose the reading."""
+        """Delete a snapshot. A failure is only logged: the reading is good, and a sweep deletes the snapshot later."""
         try:
             with reported("delete", name, DELETE):
                 self._client.delete_snapshot(snapshot=name, retry=None, timeout=self._timeout)
         except PubSubError as error:
             logger.warning("the snapshot of a reading stays until the next sweep: %s", error)
-
-
-def _moment(timestamp: datetime) -> datetime:
-    """A plain aware datetime from the client's own subclass of it, which carries nanoseconds."""
-    return datetime.fromtimestamp(0, UTC) + (timestamp - datetime.fromtimestamp(0, UTC))

@@ -1,4 +1,4 @@
-"""Which of the two readings is taken: a snapshot's where one is to be had, Cloud Monitoring's where not."""
+"""Chooses between the two readings: a snapshot's where one can be had, else Cloud Monitoring's."""
 
 import logging
 
@@ -12,11 +12,11 @@ logger = logging.getLogger(__name__)
 
 
 class AutoBacklog:
-    """Readings by snapshot, unless one is refused or the backlog is beyond `snapshot_max_backlog` messages (None: it
-    is not asked for). Keep it from tick to tick: it remembers a refusal and the size.
+    """Readings by snapshot, unless one is refused or the backlog is larger than `snapshot_max_backlog` messages (None:
+    any size will do). Keep the instance from tick to tick: it remembers a refusal and the size.
 
-    The sources may follow each other in any order: what is older changes nothing until it is larger, and is no seek.
-    A size that is not known does not stand in a snapshot's way, since that is dearer at worst, and never wrong.
+    The two sources may alternate: an older reading changes nothing until it is larger, and is no seek. While the size
+    is unknown snapshots are taken, which may cost more but is never wrong.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class AutoBacklog:
         self._problem = ""
 
     def read(self) -> Reading:
-        """A reading, whose `source` says where it is from. Raises SnapshotRefused, with both reasons, where neither is
-        to be had; and what the one that is taken raises."""
+        """A reading, with its `source`. Raises SnapshotRefused, with both reasons, where neither can be had, and the
+        errors of the source it takes."""
         if self._is_too_large():
             return self._monitoring.read()
         monitored = self._while_refused()
@@ -51,8 +51,7 @@ class AutoBacklog:
         return reading
 
     def _while_refused(self) -> Reading | None:
-        """After a refusal: monitoring's reading, as long as it says that a snapshot would be refused again. None where
-        it does not, or says nothing: then a snapshot is tried."""
+        """After a refusal, monitoring's reading while it shows that a snapshot would be refused again; else None."""
         if not self._is_refused:
             return None
         try:
@@ -63,7 +62,7 @@ class AutoBacklog:
         return reading if would_be_refused else None
 
     def _is_too_large(self) -> bool:
-        """By the newest size that is known, asked for once in a sample's period."""
+        """Whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
         if self._max_backlog is None:
             return False
         now = self._clock.now()
@@ -80,5 +79,5 @@ class AutoBacklog:
         except PubSubError as error:
             problem = str(error)
         if problem and problem != self._problem:
-            logger.warning("snapshots are taken whatever the backlog: %s", problem)
+            logger.warning("the backlog's size is unknown, so snapshots are taken at any size: %s", problem)
         self._problem = problem

@@ -1,4 +1,4 @@
-"""Clients for the service or the emulator, and Pub/Sub's errors as ones that say what to do."""
+"""Clients for the service or an emulator, and Pub/Sub's errors as tidemark's own, which say what to do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,22 +14,14 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
 
-_CHANNEL = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-
-TRANSIENT = (
-    api.ServiceUnavailable,
-    api.DeadlineExceeded,
-    api.InternalServerError,
-    api.TooManyRequests,
-    api.Aborted,
-)
+TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
+"""Errors that pass by themselves."""
 
 
 def subscriber_client(emulator_host: str | None) -> SubscriberClient:
     """A client for subscriptions and snapshots. Raises PermissionMissing without credentials for the service."""
     if emulator_host is not None:
-        channel = grpc.insecure_channel(emulator_host, options=_CHANNEL)
-        return SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+        return SubscriberClient(transport=SubscriberGrpcTransport(channel=_channel(emulator_host)))
     with credentials_needed():
         return SubscriberClient()
 
@@ -37,15 +29,19 @@ def subscriber_client(emulator_host: str | None) -> SubscriberClient:
 def publisher_client(emulator_host: str | None) -> PublisherClient:
     """A client for topics. Raises PermissionMissing without credentials for the service."""
     if emulator_host is not None:
-        channel = grpc.insecure_channel(emulator_host, options=_CHANNEL)
-        return PublisherClient(transport=PublisherGrpcTransport(channel=channel))
+        return PublisherClient(transport=PublisherGrpcTransport(channel=_channel(emulator_host)))
     with credentials_needed():
         return PublisherClient()
 
 
+def _channel(emulator_host: str) -> grpc.Channel:
+    unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+    return grpc.insecure_channel(emulator_host, options=unlimited)
+
+
 @contextmanager
 def credentials_needed() -> Iterator[None]:
-    """Say how to get credentials where there are none."""
+    """Raise PermissionMissing, which says how to get credentials, where there are none."""
     try:
         yield
     except GoogleAuthError as error:
@@ -56,13 +52,13 @@ def credentials_needed() -> Iterator[None]:
 
 
 def retrying(within: timedelta) -> Retry:
-    """Try again on what passes by itself, for at most this long."""
+    """Retries errors that pass by themselves, for at most this long."""
     return Retry(predicate=if_exception_type(*TRANSIENT), initial=0.1, maximum=2.0, timeout=within.total_seconds())
 
 
 @contextmanager
 def reported(action: str, resource: str, permission: str) -> Iterator[None]:
-    """Turn what the client raises into one of tidemark's errors, naming the resource and the permission."""
+    """Turn the client's errors into tidemark's own, which name the resource and the permission."""
     try:
         yield
     except api.NotFound as error:
@@ -76,8 +72,8 @@ def reported(action: str, resource: str, permission: str) -> Iterator[None]:
         ) from error
     except (*TRANSIENT, api.RetryError) as error:
         raise PubSubUnreachable(
-            f"Pub/Sub did not answer when asked to {action} {resource}: {_last_words(error)}; check the network, or "
-            "that the emulator runs where pubsub.emulator_host says. Nothing is lost: the next tick tries again"
+            f"Pub/Sub did not answer when asked to {action} {resource}: {_cause(error)}; check the network, or that "
+            "the emulator runs at pubsub.emulator_host. Nothing is lost: the next tick tries again"
         ) from error
     except api.GoogleAPICallError as error:
         raise PubSubError(f"Pub/Sub refused to {action} {resource}: {error}") from error
@@ -85,6 +81,6 @@ def reported(action: str, resource: str, permission: str) -> Iterator[None]:
         raise PermissionMissing(f"the credentials for {resource} were refused: {error}") from error
 
 
-def _last_words(error: Exception) -> str:
+def _cause(error: Exception) -> str:
     cause = getattr(error, "cause", None) or error
     return str(getattr(cause, "message", None) or cause)

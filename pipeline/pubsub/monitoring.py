@@ -1,8 +1,8 @@
-"""The second reading: what is outstanding, as Cloud Monitoring's metrics of the subscription tell it, minutes later.
+"""The second reading: the oldest unacknowledged message as Cloud Monitoring's metrics show it, minutes later.
 
-Google's list of metrics says of `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages`
-that they are GAUGE, INT64, sampled every 60 seconds, and not visible for up to 120 seconds after sampling; Pub/Sub's
-guides to them, that there may be gaps, and that the absence of a metric does not mean that there are no messages.
+By Google's list of metrics, `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages` are
+GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. By Pub/Sub's guides there may be
+gaps, and an absent metric does not mean that there are no messages.
 """
 
 from collections.abc import Iterator
@@ -27,27 +27,27 @@ OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
 
 SAMPLE_PERIOD = timedelta(seconds=60)
-"""A point that ends at `e` was sampled at some moment of `[e - SAMPLE_PERIOD, e]`. Assumed: a gauge's point is said to
-be of one moment, but not that the moment is the sampler's own."""
+"""Assumption: a point that ends at `e` was sampled at some moment of `[e - SAMPLE_PERIOD, e]`. The documentation gives
+a gauge's point one moment, but does not say that it is the moment of sampling."""
 
 ROUNDING = timedelta(seconds=1)
-"""An age is a whole number of seconds, less than this from the exact one, whichever way it was rounded."""
+"""An age is in whole seconds, so it differs from the exact age by less than this, however it was rounded."""
 
 LOOK_BACK = timedelta(minutes=10)
-"""What is older says nothing any more; points are three minutes old at most, gaps apart."""
+"""Older points are ignored. Without gaps, the newest point is at most three minutes old."""
 
 OLDEST_POSSIBLE = timedelta(days=366)
-"""No subscription keeps a message for so long: 31 days at most."""
+"""Larger ages are ignored. A subscription keeps a message for 31 days at most."""
 
 MAX_PAGES = 20
-"""Of one answer, whose points would fit into one."""
+"""The most pages of one answer. Its points fit into one page."""
 
 LIST = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """How many messages a subscription had not acknowledged, and the end of the sample that says so."""
+    """How many messages a subscription had not acknowledged, and the end of that sample's period."""
 
     messages: int
     sampled_by: datetime
@@ -63,12 +63,12 @@ def monitoring_client(endpoint: str | None) -> MetricServiceClient:
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
-    """The reading that a point says: at some moment `s` of the minute before its end, the oldest message outstanding
-    was `age_seconds` old, give or take a second, and so published after `s - age - 1 s`.
+    """The reading of a point: at some moment `s` of the minute before its end, the oldest outstanding message was
+    `age_seconds` old, give or take a second. So it was published after `s - age - 1 s`.
 
-    Guarantee: what was outstanding at `s`, and what was published since, has no publish time below `oldest_unacked`;
-    `observed_at` is not after `s`; the oldest message, if any, was not published after `no_later_than`. It holds with
-    nothing outstanding as well, where the age is 0. It names no message: the second is not known.
+    Guarantee: no message outstanding at `s` or published since has a publish time below `oldest_unacked`. `observed_at`
+    is not after `s`. The oldest message, if any, was not published after `no_later_than`. All this holds with nothing
+    outstanding, too, where the age is 0. The reading names no message, since the exact second is unknown.
     """
     observed_at = sampled_by - SAMPLE_PERIOD
     return Reading(
@@ -81,11 +81,11 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
 
 
 class MonitoringBacklog:
-    """Readings from the two metrics. Two to four minutes old by nature, and a minute careful besides.
+    """Readings from the two metrics. They are two to four minutes old, and on the safe side by another minute.
 
-    What is not known is never zero: no series, no point within `LOOK_BACK`, a point that is no whole number, an answer
-    that says it is incomplete, none at all: ReadingUnavailable. An age of 0 counts only where the number of messages
-    says none as well, since a zero is what a fault would look like.
+    Unknown is never zero: ReadingUnavailable is raised for no series, no point within `LOOK_BACK`, a value that is no
+    whole number, an incomplete answer or none. An age of 0 counts only if the number of messages is 0 as well, because
+    a fault may look like a zero.
     """
 
     def __init__(self, client: MetricServiceClient, subscription_path: str, clock: Clock, timeout: timedelta) -> None:
@@ -96,8 +96,8 @@ class MonitoringBacklog:
         _, self._project, _, self._name = subscription_path.split("/")
 
     def read(self) -> Reading:
-        """The newest point that can be relied on, as a reading. Raises ReadingUnavailable where there is none or the
-        service does not answer, PermissionMissing and PubSubError for what lasts."""
+        """The newest reliable point as a reading. Raises ReadingUnavailable if there is none or the service does not
+        answer, and PermissionMissing and PubSubError for lasting faults."""
         possible = OLDEST_POSSIBLE.total_seconds()
         ages = {end: age for end, age in self._points(OLDEST_AGE).items() if age < possible}
         numbers: dict[datetime, int] | None = None
@@ -109,8 +109,8 @@ class MonitoringBacklog:
             return reading_of(end, ages[end])
         raise ReadingUnavailable(
             f"Cloud Monitoring has no point of {OLDEST_AGE} for {self._subscription} in the last "
-            f"{format_duration(LOOK_BACK)}{', but zeros that the number of messages does not bear out' if ages else ''}"
-            "; that is no empty backlog. A new subscription has none for some minutes, and gaps pass by themselves"
+            f"{format_duration(LOOK_BACK)}{', except zeros that the number of messages contradicts' if ages else ''}"
+            "; this does not mean an empty backlog. A new subscription has none for some minutes, and gaps end"
         )
 
     def undelivered(self) -> Undelivered:
@@ -125,13 +125,13 @@ class MonitoringBacklog:
         return Undelivered(numbers[newest], newest)
 
     def _points(self, metric: str) -> dict[datetime, int]:
-        """The values within `LOOK_BACK` by the end of their sample. Values that cannot be are left out; of two for one
-        sample the larger is taken, which is the careful one of both metrics."""
+        """The values within `LOOK_BACK`, by the end of their sample. Impossible values are left out. The larger of two
+        values for one sample counts, which is the safe side of both metrics."""
         until = self._clock.now()
         since = until - LOOK_BACK
         request = {
             "name": f"projects/{self._project}",
-            # A metrics scope shows other projects' subscriptions as well, of the same name perhaps.
+            # A metrics scope also has other projects' subscriptions, perhaps of the same name.
             "filter": (
                 f'metric.type = "{metric}" AND resource.type = "pubsub_subscription" AND '
                 f'resource.labels.project_id = "{self._project}" AND resource.labels.subscription_id = "{self._name}"'
@@ -151,13 +151,13 @@ class MonitoringBacklog:
                     points[end] = max(points.get(end, 0), value.int64_value)
         if len(kinds) > 1:
             raise ReadingUnavailable(
-                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}, one was expected: "
-                "which of them is meant is not known"
+                f"Cloud Monitoring has {len(kinds)} series of {metric} for {self._subscription}; one was expected, so "
+                "none of them is taken"
             )
         return points
 
     def _series(self, request: dict[str, Any]) -> Iterator[Any]:
-        """The series of all pages, as plain protobuf; one series may go on over several."""
+        """The series of all pages, as plain protobuf. A series may continue on the next page."""
         with self._asked():
             pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
             for number, page in enumerate(pager.pages, start=1):
@@ -175,7 +175,7 @@ class MonitoringBacklog:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """What the client raises as one of tidemark's errors: what passes means that nothing is known now."""
+        """Turn the client's errors into tidemark's own. One that passes means that nothing is known now."""
         try:
             yield
         except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:
@@ -185,21 +185,21 @@ class MonitoringBacklog:
             ) from error
         except (*TRANSIENT, api.RetryError, api.NotFound) as error:
             raise ReadingUnavailable(
-                f"Cloud Monitoring does not tell what {self._subscription} has outstanding: {error}; the next tick "
-                "asks again"
+                f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error}; the next "
+                "tick asks again"
             ) from error
         except api.GoogleAPICallError as error:
-            raise PubSubError(f"Cloud Monitoring refused to tell of {self._subscription}: {error}") from error
+            raise PubSubError(f"Cloud Monitoring refused a request about {self._subscription}: {error}") from error
         except GoogleAuthError as error:
             raise PermissionMissing(f"the credentials for Cloud Monitoring were refused: {error}") from error
 
 
 def _says_none(numbers: dict[datetime, int], end: datetime) -> bool:
-    """Whether the number of messages, in the samples of less than a period around `end`, is known and zero."""
+    """Whether the number of messages is known and 0 in all samples within a period of `end`."""
     near = [number for sampled_by, number in numbers.items() if abs(sampled_by - end) < SAMPLE_PERIOD]
     return bool(near) and not any(near)
 
 
 def _moment(stamp: Any) -> datetime:
-    """A protobuf timestamp, to the microsecond below."""
+    """A protobuf timestamp, rounded down to the microsecond."""
     return EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)

@@ -1,10 +1,11 @@
-"""Creating the topic and its two subscriptions, and refusing what would break the method.
+"""Creates the topic and its two subscriptions, and refuses what would break the method.
 
-The watermark rests on both subscriptions being given the same messages. What exists already is never changed:
-what differs from the settings is reported, and what would part the two subscriptions is refused.
+The watermark rests on both subscriptions getting the same messages. Provisioning never changes what exists: it reports
+differences from the settings, and refuses whatever would make the two subscriptions differ.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,41 +22,15 @@ from pipeline.pubsub.connection import reported, retrying
 from pipeline.pubsub.rules import dangers, differences, refusals, wanted
 from pipeline.settings import PubSubSettings
 
-RUN_PERMISSIONS: Mapping[str, str] = {
-    "pubsub.subscriptions.consume": "on both subscriptions: to pull, to acknowledge, and to take a reading",
-    "pubsub.snapshots.create": "on the project: a reading is a snapshot's expiry",
-    "pubsub.snapshots.delete": "on the project: the snapshot is deleted at once",
-    "pubsub.snapshots.list": "on the project: to sweep what a crash left behind",
-    "monitoring.timeSeries.list": "on the project: for readings by monitoring, where they are used",
-}
-"""The least that running needs: each permission, where, and why. `reading = "snapshot"` does without the last one,
-`reading = "monitoring"` without those on snapshots; with `reading = "auto"` a lack of the last one is told, and the
-snapshots go on."""
-
-PUBLISH_PERMISSIONS: Mapping[str, str] = {"pubsub.topics.publish": "on the topic: for `tidemark publish` only"}
-"""The least that the synthetic source needs."""
-
-PROVISION_PERMISSIONS: Mapping[str, str] = {
-    "pubsub.topics.get": "on the topic: to see whether it is there",
-    "pubsub.topics.create": "on the project: where the topic is missing",
-    "pubsub.topics.attachSubscription": "on the topic: where a subscription is missing",
-    "pubsub.subscriptions.get": "on both subscriptions: to compare them with the settings",
-    "pubsub.subscriptions.create": "on the project: where a subscription is missing",
-    "pubsub.subscriptions.consume": "on base: to read an existing backlog when tracking is new",
-    "pubsub.snapshots.create": "on the project: for that reading",
-    "pubsub.snapshots.delete": "on the project: for that reading",
-}
-"""The least that `provision` needs."""
-
 CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic"
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionReport:
-    """What was done. `created` and `found` are full resource names; the others are sentences for a person.
+    """What was done. `created` and `found` are full resource names; the others are sentences for people.
 
-    `tracking_created_at` is a moment just after tracking was created, None where it was there before: every
-    message that is published from then on is on tracking, provided that this clock is not behind Pub/Sub's.
+    `tracking_created_at` is a moment just after tracking was created, None if it existed before. Every message
+    published from then on is on tracking, provided that this clock is not behind Pub/Sub's.
     """
 
     created: list[str]
@@ -72,11 +47,10 @@ def provision(
     contract: MessageContract,
     clock: Clock,
 ) -> ProvisionReport:
-    """Create what is missing: the topic, tracking, then base, so that whatever base holds is on tracking as well.
+    """Create what is missing: the topic, then tracking, then base, so that tracking has every message that base has.
 
-    Idempotent, also against somebody who provisions at the same time. Nothing that exists is changed, and nothing
-    is created where something is refused. Raises ProvisionRefused with everything that breaks the method at once,
-    and PubSubUnreachable, PermissionMissing.
+    Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
+    anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
     """
     server = _Server(subscriber, publisher, settings)
     topic_found = server.has_topic()
@@ -88,7 +62,7 @@ def provision(
     tracking_created_at = clock.now() if tracking_created else None
     base_created = base is None and server.create_subscription(wanted(settings, settings.base_path))
 
-    if tracking is None and not tracking_created:  # somebody else was quicker: look at what they made
+    if tracking is None and not tracking_created:  # another provisioning was quicker: look at its subscription
         tracking = server.subscription(settings.tracking_path)
     if base is None and not base_created:
         base = server.subscription(settings.base_path)
@@ -115,16 +89,16 @@ def provision(
 
 
 def _refuse(reasons: Iterator[str]) -> None:
-    if all_of_them := "; ".join(reasons):
+    if found := "; ".join(reasons):
         raise ProvisionRefused(
-            "the two subscriptions would not see the same messages, and nothing that exists was changed: " + all_of_them
+            f"the two subscriptions would not see the same messages, and nothing that exists was changed: {found}"
         )
 
 
 def _older_backlog(
     subscriber: SubscriberClient, settings: PubSubSettings, clock: Clock, tracking_created_at: datetime
 ) -> Iterator[str]:
-    """What base holds from before tracking was there, in a sentence; nothing where it holds none."""
+    """A sentence about base's messages from before tracking was created; none where there are no such messages."""
     base = settings.base_path
     held = "the watermark holds (HELD_INCOMPLETE) until base has landed what was published before tracking existed"
     try:
@@ -132,7 +106,7 @@ def _older_backlog(
     except SnapshotRefused:
         yield f"{base} holds messages that are almost 7 days old, and tracking is new: {held}"
     except PubSubError as error:
-        yield f"tracking is new, and what {base} holds from before could not be read ({error}): if anything, {held}"
+        yield f"tracking is new, and the backlog of {base} could not be read ({error}): if it is older, {held}"
     else:
         if reading.names_a_message and reading.oldest_unacked < tracking_created_at:
             age = timedelta(seconds=round((tracking_created_at - reading.oldest_unacked).total_seconds()))
@@ -143,7 +117,7 @@ def _older_backlog(
 
 
 class _Server:
-    """The few requests that are made, each bounded in time and with its errors explained."""
+    """The requests of provisioning, each bounded in time and with its errors explained."""
 
     def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings) -> None:
         self._subscriber = subscriber
@@ -152,36 +126,27 @@ class _Server:
         self._bounds = {"retry": retrying(settings.call_timeout), "timeout": settings.call_timeout.total_seconds()}
 
     def has_topic(self) -> bool:
-        with reported("look up", self._topic, "pubsub.topics.get"):
-            return _done(lambda: self._publisher.get_topic(topic=self._topic, **self._bounds), unless=api.NotFound)
+        with reported("look up", self._topic, "pubsub.topics.get"), suppress(api.NotFound):
+            self._publisher.get_topic(topic=self._topic, **self._bounds)
+            return True
+        return False
 
     def subscription(self, path: str) -> Any | None:
-        """What exists at the path, or None."""
-        with reported("look up", path, "pubsub.subscriptions.get"):
-            try:
-                return self._subscriber.get_subscription(subscription=path, **self._bounds)
-            except api.NotFound:
-                return None
+        """The subscription at the path, or None."""
+        with reported("look up", path, "pubsub.subscriptions.get"), suppress(api.NotFound):
+            return self._subscriber.get_subscription(subscription=path, **self._bounds)
+        return None
 
     def create_topic(self) -> bool:
-        """Whether it was us who created it."""
-        with reported("create", self._topic, "pubsub.topics.create on the project"):
-            request = {"name": self._topic}
-            return _done(
-                lambda: self._publisher.create_topic(request=request, **self._bounds), unless=api.AlreadyExists
-            )
+        """Create the topic; False if it exists already."""
+        with reported("create", self._topic, "pubsub.topics.create on the project"), suppress(api.AlreadyExists):
+            self._publisher.create_topic(request={"name": self._topic}, **self._bounds)
+            return True
+        return False
 
     def create_subscription(self, request: dict[str, Any]) -> bool:
-        """Whether it was us who created it."""
-        with reported("create", request["name"], CREATE):
-            return _done(
-                lambda: self._subscriber.create_subscription(request=request, **self._bounds), unless=api.AlreadyExists
-            )
-
-
-def _done(request: Callable[[], Any], unless: type[api.GoogleAPICallError]) -> bool:
-    try:
-        request()
-    except unless:
+        """Create a subscription; False if it exists already."""
+        with reported("create", request["name"], CREATE), suppress(api.AlreadyExists):
+            self._subscriber.create_subscription(request=request, **self._bounds)
+            return True
         return False
-    return True

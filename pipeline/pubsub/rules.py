@@ -1,5 +1,5 @@
-"""What the method asks of the two subscriptions, as pure functions over what was found: what breaks it, what merely
-differs from the settings, and what a new subscription is created with."""
+"""The method's demands on the two subscriptions, as pure functions over the subscriptions that exist: what breaks the
+method, what merely differs from the settings, and how a new subscription is created."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,10 +10,10 @@ from pipeline.heartbeat import MessageContract
 from pipeline.settings import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)
-"""After this long without use Pub/Sub deletes a subscription whose expiration policy was never set."""
+"""Pub/Sub deletes a subscription without an expiration policy after this long without use."""
 
 DELETED_TOPIC = "_deleted-topic_"
-"""What Pub/Sub says is the topic of a subscription whose topic was deleted."""
+"""Pub/Sub's name for the topic of a subscription whose topic was deleted."""
 
 TRANSFORM_NAME = "keepMetadata"
 TRANSFORM_CODE = """\
@@ -22,17 +22,17 @@ function keepMetadata(message, metadata) {
   return {data: Object.keys(attributes).length > 0 ? '' : '-', attributes: attributes};
 }
 """
-"""Drops the payload, keeps the attributes. A message must have one or the other: without attributes a dash stays."""
+"""Drops the payload and keeps the attributes. A message needs one or the other, so without attributes a dash stays."""
 
 
 def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
-    """The request that creates the subscription at `path`: pulled, unfiltered, for ever, with nothing of its own."""
+    """The request that creates the subscription at `path`: pulled, unfiltered, and never expiring."""
     request: dict[str, Any] = {
         "name": path,
         "topic": settings.topic_path,
         "ack_deadline_seconds": int(settings.ack_deadline.total_seconds()),
         "message_retention_duration": settings.retention,
-        "expiration_policy": {},  # set, and without a time: never
+        "expiration_policy": {},  # set without a time: it never expires
     }
     if settings.metadata_only and path == settings.tracking_path:
         function = {"function_name": TRANSFORM_NAME, "code": TRANSFORM_CODE}
@@ -43,7 +43,7 @@ def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
 def refusals(
     settings: PubSubSettings, contract: MessageContract, tracking: Any | None, base: Any | None
 ) -> Iterator[str]:
-    """Each reason why the method would not hold, with what to do. None stands for one that is yet to be created."""
+    """Each reason why the method would not hold, with a remedy. None stands for a subscription yet to be created."""
     if settings.metadata_only and contract.needs_payload:
         yield (
             "pubsub.metadata_only = true drops the payload on tracking, but message.event_time_field or "
@@ -108,7 +108,7 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
-    """A sentence for each option of one that exists, `role` being tracking or base, that is not as configured."""
+    """A sentence for each option of a subscription that differs from the settings; `role` is tracking or base."""
     deadline = timedelta(seconds=found.ack_deadline_seconds)
     if deadline != settings.ack_deadline:
         yield (
@@ -143,7 +143,7 @@ def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str
 
 
 def dangers(role: str, found: Any) -> Iterator[str]:
-    """What will lose messages later, although the method holds today."""
+    """A sentence for each option that will lose messages later, although the method holds today."""
     if (expiry := _expires_after(found)) is not None:
         yield (
             f"Pub/Sub will DELETE the {role} subscription {found.name}, and all that it has not delivered, when "
@@ -152,7 +152,7 @@ def dangers(role: str, found: Any) -> Iterator[str]:
 
 
 def _expires_after(found: Any) -> timedelta | None:
-    """How long unused until it is deleted; None, a policy without a time, is never. No policy at all is 31 days."""
+    """How long without use until Pub/Sub deletes the subscription; None: never. Without a policy it is 31 days."""
     if "expiration_policy" not in found:
         return DEFAULT_EXPIRY
     ttl: timedelta = found.expiration_policy.ttl

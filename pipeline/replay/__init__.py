@@ -1,1 +1,1 @@
-"""Deciding again: from a trace of messages, or from a lake's own log."""
+"""Decides again, from a trace of messages or from a lake's own log."""

@@ -1,4 +1,4 @@
-"""The decisions of a replay as a Parquet file: one row a tick."""
+"""Writes the decisions of a replay as a Parquet file, one row per tick."""
 
 from datetime import datetime
 from pathlib import Path
@@ -24,12 +24,12 @@ DECISIONS = pa.schema(
         pa.field("late_total", pa.int64(), nullable=False),
     ]
 )
-"""`watermark` is null before the first, a reading where it is not known, the band where none was looked at (a hold, or
-the rule for silence). `late_total` is of all messages that landed by that tick."""
+"""`watermark` is null before the first one, a reading where it is unknown, and the band where no band was used (in a
+hold, or by the idle rule). `late_total` counts all messages that landed by the tick."""
 
 
 def write_decisions(path: Path, replayed: Replayed) -> None:
-    """Write the file, in the place of one that is there. Raises TidemarkError where it cannot be written."""
+    """Write the file, replacing an existing one. Raises TidemarkError if it cannot be written."""
     decisions = replayed.decisions
     columns = {
         "tick_time": [decision.at for decision in decisions],

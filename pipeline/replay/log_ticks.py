@@ -1,8 +1,6 @@
-"""What a run recorded, as ticks that can be decided again: the tracking log in order, and what landed when."""
+"""A run's records as ticks that can be decided again: the tracking log in order, and what landed when."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import datetime
 
 import numpy as np
@@ -11,6 +9,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipeline.clock import to_us
+from pipeline.lake.log.read_ahead import read_ahead
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
 from pipeline.lake.tables.table import MOMENT, table_errors
@@ -20,28 +19,21 @@ from pipeline.replay.trace_file import streams_of
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
-READERS = 8
-"""Entries that are read at the same time: on a bucket, each is a request of its own."""
-READ_AHEAD = 4 * READERS
-"""Entries that are held at most before they are asked for."""
-
 
 def recorded_ticks(
     log: TrackingLog, since: datetime | None = None, until: datetime | None = None
 ) -> tuple[WatermarkState, Iterator[Tick]]:
-    """One tick for each decision that the log holds, with the entries that stand before it, and where they begin.
+    """The state at which the ticks begin, and one tick for each decision of the log, with the entries before it.
 
-    With `since` they begin at the newest compacted entry that was written before it, else at the log's first entry, or,
-    where the log's beginning was removed, at its first compacted one. Entries after the last decision are left out,
-    and so is every decision after the first one that was made after `until`.
-
-    Raises CorruptObject for an entry that cannot be read, ObjectMissing for one that is not there.
+    The ticks begin at the newest compacted entry from before `since`; without `since`, at the log's first entry, or at
+    the first compacted one if earlier entries were dropped. They end before the first decision made after `until`.
+    Entries after the last decision are left out. Raises CorruptObject and ObjectMissing for entries it cannot read.
     """
     numbers = log.numbers()
     if not numbers:
         return WatermarkState(), iter(())
     first = numbers[0] if since is None else _compacted_before(log, numbers, since)
-    entries = _entries(log, range(first, numbers[-1] + 1))
+    entries = read_ahead(log.entry, range(first, numbers[-1] + 1))
     if first == 0:
         return WatermarkState(), _ticks(entries, until)
     for number, entry in entries:
@@ -63,8 +55,8 @@ def _ticks(entries: Iterator[tuple[int, Entry]], until: datetime | None) -> Iter
 
 
 def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> int:
-    """The number of the newest compacted entry that knows no decision from `since` on, else the first number."""
-    for number, entry in _entries(log, reversed(numbers)):
+    """The newest compacted entry whose decision was made before `since`, else the first number."""
+    for number, entry in read_ahead(log.entry, reversed(numbers)):
         if isinstance(entry, Compacted):
             decision = entry.state.decision
             if decision is not None and decision.at < since:
@@ -72,38 +64,21 @@ def _compacted_before(log: TrackingLog, numbers: list[int], since: datetime) -> 
     return numbers[0]
 
 
-def _entries(log: TrackingLog, numbers: Iterable[int]) -> Iterator[tuple[int, Entry]]:
-    """Entries with their numbers, in the order asked for, read a few at a time and a few ahead."""
-    pool = ThreadPoolExecutor(READERS, thread_name_prefix="tracking-log")
-    asked: deque[tuple[int, Future[Entry]]] = deque()
-    try:
-        for number in numbers:
-            asked.append((number, pool.submit(log.entry, number)))
-            if len(asked) >= READ_AHEAD:
-                first, entry = asked.popleft()
-                yield first, entry.result()
-        while asked:
-            first, entry = asked.popleft()
-            yield first, entry.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 class LakeLandings:
-    """The messages that have landed in a lake, each once, by its first landing: a trace that knows no tracking.
+    """The messages that have landed in a lake, each once, by its first landing: a trace without tracking.
 
-    A message's copies share its event time, so that they are in one partition; memory follows the largest of those.
-    It is one version of the table, whatever lands or is compacted meanwhile.
+    It reads one version of the table, whatever lands or is compacted meanwhile. A message's copies share its event time
+    and so its partition; memory follows the largest partition.
     """
 
     def __init__(self, heartbeats: Heartbeats, since: datetime | None = None, until: datetime | None = None) -> None:
-        """Of the messages that landed from `since` on, up to and with `until`."""
+        """Take the messages that landed from `since` to `until`, inclusive."""
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass, an hour of event time at a time. `tracked_us` is `NEVER`: the lake does not know it."""
+        """One pass, an hour of event time at a time. `tracked_us` is `NEVER`, since the lake does not know it."""
         if self._table is None:
             return
         columns = ["message_id", "publish_time", "event_time", "landed_at", *(["stream_id"] if streams else [])]
@@ -125,11 +100,11 @@ class LakeLandings:
 
 
 def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
-    """The partitions that may hold what landed since then, told by their files' statistics."""
+    """The partitions that may hold messages landed since then, by their files' statistics."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if "max.landed_at" in actions.column_names:
         newest_us = actions["max.landed_at"].cast(MOMENT).cast(pa.int64())
-        # A file without statistics may hold anything; the library may have cut them to the millisecond.
+        # A file without statistics may hold anything. The library may have cut statistics to the millisecond.
         may_hold = pc.greater(pc.add(newest_us, 1000), pa.scalar(since_us, pa.int64()))
         actions = actions.filter(pc.fill_null(may_hold, True))
     return sorted(set(actions[f"partition.{PARTITION}"].to_pylist()))

@@ -1,4 +1,4 @@
-"""What came of a replay: the decisions with what was late by each, and their summary."""
+"""The outcome of a replay: its decisions, the late messages at each, and a summary."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,7 @@ from pipeline.watermark.histogram import Ints
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A stretch of ticks at which the watermark was held, whatever the event times: from its first tick to the first
-    one after it, or to the last one there is."""
+    """A stretch of ticks that held the watermark: from its first tick to the first one after it, or to the end."""
 
     begin: datetime
     end: datetime
@@ -30,8 +29,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Decisions in their order, at least one, how many messages were late by each, and how many landed by the last,
-    rejected ones left out."""
+    """At least one decision, in order; how many messages were late by each; and how many had landed by the last one,
+    rejected messages excluded."""
 
     decisions: Sequence[Decision]
     late_total: Ints
@@ -39,22 +38,22 @@ class Replayed:
 
     @property
     def watermark(self) -> datetime | None:
-        """The last one."""
+        """The last decision's watermark."""
         return self.decisions[-1].watermark
 
     @property
     def late(self) -> int:
-        """Of what landed, how much was late."""
+        """How many of the landed messages were late."""
         return int(self.late_total[-1])
 
     @property
     def late_share(self) -> float:
-        """The same as a share of what landed; 0 where nothing did."""
+        """The late share of the landed messages; 0 if none landed."""
         return self.late / self.landed if self.landed else 0.0
 
     @property
     def reasons(self) -> Mapping[str, int]:
-        """How many decisions had which reason, the most frequent first."""
+        """The number of decisions by reason, the most frequent first."""
         return dict(Counter(str(decision.reason) for decision in self.decisions).most_common())
 
     def lag(self, share: float) -> timedelta | None:
@@ -80,10 +79,10 @@ class Replayed:
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
-    """Count what was late: one more pass over the messages.
+    """Count the late messages, in one more pass.
 
-    A message is late if its event time is below the watermark of the last decision strictly before it landed. Of
-    decisions that two trackers made, whose clocks may disagree, a later one does not count before an earlier one.
+    A message is late if its event time is below the watermark of the last decision strictly before it landed. Where two
+    trackers' clocks disagree, a decision counts from the latest moment of the decisions up to it.
     """
     at_us = np.maximum.accumulate(np.array([to_us(decision.at) for decision in decisions], dtype=np.int64))
     watermark_us = watermarks_us([decision.watermark for decision in decisions])

@@ -1,7 +1,7 @@
-"""Deciding again: what a run's ticks were made from, and the decisions that follow from it.
+"""Decides again: the inputs of a run's ticks, and the decisions that follow from them.
 
-A tick is what one decision saw: the log entries that were new, and the two readings. It comes from a trace of
-messages (`pipeline/replay/trace.py`) or from a real log; the fold and the estimator are those of production.
+A tick is the input of one decision: the new log entries and the two readings. It comes from a trace of messages
+(`pipeline/replay/trace.py`) or from a real log. The fold and the estimator are those of production.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ from pipeline.watermark.state import Compacted, DecisionRecord, Entry, Watermark
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What a decision at `at` was made from: the entries since the last one, and the readings (None: unknown).
+    """The input of a decision at `at`: the entries since the last one, and the readings (None: unknown).
 
-    `recorded` is the decision that was made then, where there was one.
+    `recorded` is the decision that the run made, if there was one.
     """
 
     at: datetime
@@ -31,10 +31,10 @@ class Tick:
 def decide_again(
     ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None
 ) -> Iterator[DecisionRecord]:
-    """One decision a tick, by the sensors' own fold and estimator, each resting on those before it.
+    """One decision per tick, by the fold and the estimator of production, each based on the ones before it.
 
-    Compacted entries are passed over: they hold what was decided then, and all that went into them stands before them.
-    Assumption: a `Beginning` is among the first tick's entries, or `state` holds one.
+    Compacted entries are skipped: they hold the run's own decisions, and everything else in them comes before them.
+    Assumption: a `Beginning` is among the first tick's entries, or in `state`.
     """
     state = WatermarkState() if state is None else state
     for tick in ticks:
@@ -48,8 +48,7 @@ def decide_again(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first that does not follow from what is recorded before it: a decision, or the state of a compacted
-    entry."""
+    """The first decision, or state of a compacted entry, that does not follow from the records before it."""
 
     recorded: DecisionRecord | WatermarkState
     derived: DecisionRecord | WatermarkState
@@ -57,10 +56,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many decisions and compacted entries came out as they are recorded, and the first that did not.
+    """How many decisions and compacted entries were derived as recorded, and the first that was not.
 
-    `unknowable` counts what was written after an entry that is lost now, by somebody who still knew it: that cannot be
-    derived, and is taken as it is.
+    `unknowable` counts entries that followed a lost entry and were made with it in view. They cannot be derived, and
+    are taken as they are.
     """
 
     decisions: int
@@ -70,10 +69,8 @@ class Verdict:
 
 
 def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdict:
-    """Derive each recorded decision again, from the recorded ones before it, with the policy that it was made with,
-    and each compacted state from the entries that it holds.
-
-    Equality is of every value, bit for bit.
+    """Derive each recorded decision again from the records before it and its own policy, and each compacted state from
+    the entries that it holds. Every value must be equal, bit for bit.
     """
     state = WatermarkState() if state is None else state
     decisions = compacted = unknowable = 0
@@ -82,11 +79,12 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdic
             if isinstance(entry, Compacted):
                 if state.is_missing_entries and not entry.state.is_missing_entries:
                     unknowable += 1
-                elif _as_compacted(state, entry.state) == entry.state:
-                    compacted += 1
                 else:
-                    derived = _as_compacted(state, entry.state)
-                    return Verdict(decisions, compacted, unknowable, Difference(entry.state, derived))
+                    # A compacted entry does not carry its number in the log.
+                    derived = replace(state, number=entry.state.number, checkpoint=entry.state.checkpoint)
+                    if derived != entry.state:
+                        return Verdict(decisions, compacted, unknowable, Difference(entry.state, derived))
+                    compacted += 1
             state = state.after(state.number + 1, entry)
         recorded = tick.recorded
         if recorded is None:
@@ -102,13 +100,6 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdic
     return Verdict(decisions, compacted, unknowable, None)
 
 
-def _as_compacted(state: WatermarkState, recorded: WatermarkState) -> WatermarkState:
-    """A state without what a compacted entry does not carry: its number in the log, and, in one that was written
-    before there were two rules, the frontier of what was pruned."""
-    passed = state.passed if recorded.passed is not None else None
-    return replace(state, number=recorded.number, checkpoint=recorded.checkpoint, passed=passed)
-
-
 def _knows_of_the_loss(decision: Decision) -> bool:
-    """Whether a decision was made on a log with a note of a loss: those begin anew from their own moment."""
+    """Whether a decision was made with a note of a loss in view: its completeness begins at its own moment."""
     return decision.complete_from is not None and decision.complete_from >= decision.at

@@ -1,7 +1,7 @@
-"""A trace: what was published and when both subscriptions had it, and the ticks that a run would have made of it.
+"""A trace: which messages were published, when both subscriptions had them, and the ticks a run would have made.
 
-The messages come in batches and are seen a few times over; what is kept of them is a histogram for each tick and a
-few numbers for each tick, so that memory follows the time that the trace spans, never the rate of its messages.
+Messages come in batches and are read a few times. Only a histogram and a few numbers per tick are kept, so memory
+follows the time that the trace spans, not the number of its messages.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,20 +25,20 @@ NO_EVENT_TIME = NO_MINIMUM
 """The event time of a rejected message."""
 
 NEVER = np.iinfo(np.int64).max
-"""When that was acknowledged which never was."""
+"""Stands for "never acknowledged"."""
 
 NO_WATERMARK = np.iinfo(np.int64).min
-"""Before the first watermark: no event time is below it."""
+"""Stands for "no watermark yet": no event time is below it."""
 
 MOST_TICKS = 2_000_000
-"""More come of a publish time that is far from the others, or of a tick that is too short for the trace."""
+"""A trace with more ticks has a publish time far from the others, or the tick is too short for it."""
 
 FEWEST_CELLS_TO_MERGE = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The messages' streams: `names[codes[i]]` is that of message i; the code -1 means that it has none."""
+    """The messages' streams: `names[codes[i]]` is the stream of message i; the code -1 means none."""
 
     codes: npt.NDArray[np.int32]
     names: tuple[str, ...]
@@ -48,8 +48,8 @@ class Streams:
 class Batch:
     """Some messages of a trace, in any order: four int64 arrays of one length, in microseconds since the epoch.
 
-    `event_us` is `NO_EVENT_TIME` for a rejected message. `tracked_us` and `landed_us` are when the acknowledgement on
-    tracking and on base took effect, `NEVER` where it did not. `streams` is there where it was asked for.
+    `event_us` is `NO_EVENT_TIME` for a rejected message. `tracked_us` and `landed_us` are the moments at which the
+    acknowledgements on tracking and on base took effect, or `NEVER`. `streams` is None unless it was asked for.
     """
 
     publish_us: Ints
@@ -63,19 +63,19 @@ class Batch:
 
 
 class Trace(Protocol):
-    """Messages that can be read over and over."""
+    """Messages that can be read repeatedly."""
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """One pass over all messages. `streams` says whether their streams are wanted, which costs time."""
+        """One pass over all messages. `streams` asks for their streams, which costs time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What one pass over a trace tells. `last_us` is the last thing that happens: publication or acknowledgement.
+    """Counts and bounds of a trace. `last_us` is the last publication or acknowledgement.
 
-    `acknowledged_early` counts the messages that were acknowledged, on either subscription, before their publish time,
-    as clocks that disagree have it: such a message is in the histogram, or landed, from its acknowledgement on.
+    `acknowledged_early` counts messages acknowledged before their publish time, on either subscription, which happens
+    if clocks disagree. Such a message counts as tracked, or landed, from its acknowledgement on.
     """
 
     messages: int
@@ -108,8 +108,8 @@ def extent_of(trace: Trace) -> Extent:
 
 
 def tick_times(first_publish_us: int, last_us: int, tick: timedelta, idle_timeout: timedelta) -> Ints:
-    """When a run would have decided: one interval after the first publish time, rounded down to the second, and every
-    interval from there until one idle timeout and two intervals after the last thing that happens, included."""
+    """When a run would have decided: at every interval after the first publish time, rounded down to the second, until
+    one idle timeout and two intervals after the last publication or acknowledgement."""
     interval = duration_us(tick)
     begin = first_publish_us // BUCKET_US * BUCKET_US + interval
     end = last_us + duration_us(idle_timeout) + 2 * interval
@@ -130,11 +130,11 @@ def ticks_of(
     complete_from: datetime | None = None,
     extent: Extent | None = None,
 ) -> list[Tick]:
-    """The ticks that a run would have made of a trace: what tracking acknowledged since the last one, as a histogram,
-    and the readings of that moment. `extent` spares a pass where it is known.
+    """The ticks that a run would have made of a trace: the histogram of what tracking acknowledged since the last tick,
+    and the readings of that moment. A known `extent` saves a pass.
 
-    At tick `t` a subscription's reading is the least publish time of the messages with `publish time <= t` that it
-    had not acknowledged by `t`, else `t`. `complete_from` is the first publish time unless it is given.
+    At tick `t` a subscription's reading is the least publish time of the messages with `publish time <= t` that it had
+    not acknowledged by `t`, else `t`. `complete_from` defaults to the first publish time.
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
@@ -160,28 +160,20 @@ def ticks_of(
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
-    """For each moment, the number of the first tick that is not before it; for `NEVER`, the number of ticks."""
+    """For each moment, the index of the first tick not before it; for `NEVER`, the number of ticks."""
     return np.searchsorted(tick_us, moments, side="left").astype(np.int64)
 
 
 def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """How many messages of a batch are late, by the first tick that is not before their landing.
+    """The number of late messages of a batch for each tick, the first one not before their landing.
 
     A message is late if its event time is below the watermark of the last tick strictly before it landed. `tick_us`
-    rises; `watermark_us` is each tick's watermark, `NO_WATERMARK` for none. What lands after the last tick is in none.
+    rises; `watermark_us` is each tick's watermark or `NO_WATERMARK`. Landings after the last tick are not counted.
     """
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.concatenate([[NO_WATERMARK], watermark_us])[landing]
     late = (batch.event_us < before_landing) & (landing < len(tick_us))
     return np.bincount(landing[late], minlength=len(tick_us)).astype(np.int64)
-
-
-def late_per_tick(trace: Trace, tick_us: Ints, watermark_us: Ints) -> Ints:
-    """`late_in` of a whole trace."""
-    late = np.zeros(len(tick_us), dtype=np.int64)
-    for batch in trace.batches():
-        late += late_in(batch, tick_us, watermark_us)
-    return late
 
 
 def _entries(beginning: Beginning | None, histogram: Histogram | None) -> tuple[Entry, ...]:
@@ -195,22 +187,22 @@ def _reading(at: datetime, oldest_us: int | None) -> Reading:
 
 
 class _Backlog:
-    """What is outstanding at each tick: one number a tick, however many messages there are.
+    """The oldest outstanding message at each tick, in one number per tick.
 
-    At tick `t`, consider everything that is acknowledged after `t`. If the least publish time among it is not above
-    `t`, that message is outstanding and the oldest; if it is above, everything else among it is too, and nothing is
-    outstanding. So the least publish time by the tick of the acknowledgement, taken from the end, is enough.
+    At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is not above `t`, that
+    message is the oldest outstanding one; if it is, none is outstanding. So it is enough to keep the least publish time
+    for each tick of acknowledgement, accumulated from the end.
     """
 
     def __init__(self, ticks: int) -> None:
         self._least_publish_us = np.full(ticks + 1, NEVER, dtype=np.int64)
 
     def add(self, publish_us: Ints, acknowledged_by: Ints) -> None:
-        """Messages, and the number of the tick by which each was acknowledged."""
+        """Add messages, each with the index of the tick by which it was acknowledged."""
         np.minimum.at(self._least_publish_us, acknowledged_by, publish_us)
 
     def oldest(self, tick_us: Ints) -> list[int | None]:
-        """Of each tick: the publish time of the oldest outstanding message, None where there is none."""
+        """For each tick, the publish time of the oldest outstanding message, or None."""
         later = np.minimum.accumulate(self._least_publish_us[::-1])[::-1][1:]
         return [
             oldest if oldest <= tick else None for oldest, tick in zip(later.tolist(), tick_us.tolist(), strict=True)
@@ -218,10 +210,10 @@ class _Backlog:
 
 
 class _Deltas:
-    """The cells that each tick adds to the histogram: (tick, publish bucket, event bucket) -> its values.
+    """The cells that each tick adds to the histogram: (tick, publish bucket, event bucket) -> values.
 
-    Batches are merged whenever as many cells have come in again as there were, so that it costs a constant factor
-    and what is held follows the number of different cells.
+    Cells are merged whenever their number has doubled, so merging costs a constant factor and memory follows the number
+    of distinct cells.
     """
 
     def __init__(self, ticks: int) -> None:
@@ -231,7 +223,7 @@ class _Deltas:
         self._newest_publish_us = np.full(ticks, NO_EVENT, dtype=np.int64)
 
     def add(self, batch: Batch, tracked_by: Ints) -> None:
-        """Messages, and the number of the tick by which each was tracked."""
+        """Add messages, each with the index of the tick by which it was tracked."""
         seen = tracked_by < self._ticks
         tracked, publish, event = tracked_by[seen], batch.publish_us[seen], batch.event_us[seen]
         valid = event != NO_EVENT_TIME
@@ -244,7 +236,7 @@ class _Deltas:
             self._merge()
 
     def by_tick(self) -> dict[int, Histogram]:
-        """What each tick adds; a tick that adds nothing is not there."""
+        """The histogram that each tick adds, by the tick's index; ticks that add nothing are left out."""
         if not self._parts:
             return {}
         self._merge()
@@ -267,10 +259,10 @@ class _Deltas:
 
     def _merge(self) -> None:
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        self._parts = [grouped(columns[: 1 + KEYS], columns[1 + KEYS :])]  # the tick's number is a key as well
+        self._parts = [grouped(columns[: 1 + KEYS], columns[1 + KEYS :])]  # the tick's index is a key, too
         self._unmerged, self._merged = 0, len(self._parts[0][0])
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:
-    """Watermarks as `late_in` takes them."""
+    """Watermarks in the form that `late_in` takes."""
     return np.array([NO_WATERMARK if moment is None else to_us(moment) for moment in watermarks], dtype=np.int64)

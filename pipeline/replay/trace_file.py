@@ -1,4 +1,4 @@
-"""A trace in a Parquet file: one row a message, read in batches, and refused where it could be misread."""
+"""Reads a trace from a Parquet file, one row per message, and refuses a file that could be misread."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +16,20 @@ from pipeline.watermark.histogram import Ints
 TIMES = ("publish_time", "event_time", "tracked_at", "landed_at")
 COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
-"""Read at a time."""
+"""Rows read at a time."""
 READ_AHEAD_BYTES = 1 << 20
-"""Of each column's pages: a row group is not read whole."""
+"""Bytes of each column read ahead, so that a row group is not read whole."""
 FIRST_MOMENT_US, LAST_MOMENT_US = -62_135_596_800_000_000, 253_370_764_800_000_000
-"""The years 1 to 9998, which leave room to reckon with."""
+"""The years 1 to 9998, which leave room for arithmetic."""
 
 
 class ParquetTrace:
-    """The messages of a Parquet file with the columns `COLUMNS`; others are passed over.
+    """The messages of a Parquet file with the columns `COLUMNS`; other columns are ignored.
 
-    Times are timestamps of any unit, read to the microsecond, exactly or not at all. With a time zone they are
-    moments; without one in any of the columns they are taken for UTC, which is what a trace is to be written in. A
-    null event time is a rejected message; a null `tracked_at` or `landed_at` means that it never was.
+    Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are taken
+    for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never.
 
-    Raises TraceUnusable, which names the column, what it holds and what to do, for anything else.
+    Raises TraceUnusable for any other file: it names the column, its content and the remedy.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,7 +61,7 @@ class ParquetTrace:
         wanted = [*TIMES, "stream_id"] if streams else list(TIMES)
         with self._open() as file:
             try:
-                # Without the library's threads: they could outlive the interpreter and abort a command as it ended.
+                # The library's threads could outlive the interpreter and abort a command as it ends.
                 for rows in file.iter_batches(batch_size=ROWS, columns=wanted, use_threads=False):
                     yield self._batch(rows, streams=streams)
             except (pa.ArrowException, OSError) as error:
@@ -70,7 +69,7 @@ class ParquetTrace:
 
     def _open(self) -> pq.ParquetFile:
         try:
-            # By default the library reads the wanted columns of the whole file ahead.
+            # By default the library reads whole columns of the file ahead.
             return pq.ParquetFile(self.path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False)
         except FileNotFoundError as error:
             raise TraceUnusable(f"{self.path} is not there; name a Parquet file with one row a message") from error

@@ -1,19 +1,16 @@
 """The tracking log looked at for a repair, and the note that takes the place of an entry beyond repair."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import Lake
+from pipeline.lake.log.read_ahead import read_ahead
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
 from pipeline.windows import Windowing
-
-READERS = 8
-"""Entries that are read at the same time: on a bucket, each is a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +93,4 @@ def _backwards(log: TrackingLog, numbers: Sequence[int]) -> Iterator[tuple[int, 
         except CorruptObject as error:
             return str(error)
 
-    left = range(numbers[-1], numbers[0] - 1, -1) if numbers else range(0)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="log-check") as pool:
-        while left:
-            some, left = left[:READERS], left[READERS:]
-            yield from zip(some, pool.map(look, some), strict=True)
+    return read_ahead(look, range(numbers[-1], numbers[0] - 1, -1) if numbers else ())

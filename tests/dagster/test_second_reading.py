@@ -164,13 +164,13 @@ def test_with_monitoring_alone_a_gap_is_no_empty_backlog(service: Service) -> No
     service.clock.ago = timedelta(0)
     ticking = service.ticking(reading="monitoring")
     service.publish(5)
-    with pytest.raises(ReadingUnavailable, match="that is no empty backlog"):
+    with pytest.raises(ReadingUnavailable, match="this does not mean an empty backlog"):
         ticking.track()
     assert ticking.lake().tracking_log().numbers() == []
     service.sample(service.pubsub.tracking_subscription, timedelta(seconds=30), 5)
     told = told_by_a_tick(ticking)
     assert told["reason"] == "HELD_STALE_READING"
-    assert "that is no empty backlog" in str(told["problems"])
+    assert "this does not mean an empty backlog" in str(told["problems"])
     assert "base_read_by" not in told
     assert ticking.watermark() is None
 

@@ -72,7 +72,7 @@ def test_the_newest_point_that_is_visible_counts(
 
 
 def test_no_series_is_unknown_and_not_an_empty_backlog(backlog: MonitoringBacklog) -> None:
-    with pytest.raises(ReadingUnavailable, match="that is no empty backlog"):
+    with pytest.raises(ReadingUnavailable, match="this does not mean an empty backlog"):
         backlog.read()
     with pytest.raises(ReadingUnavailable, match="how many messages it holds is not known"):
         backlog.undelivered()
@@ -117,7 +117,7 @@ def test_a_zero_age_is_not_believed_where_the_number_is_not_known_to_be_zero(
     fake: FakeMonitoring, backlog: MonitoringBacklog, undelivered: int | None
 ) -> None:
     fake.sampled(BASE, at(-60), age=0, undelivered=undelivered)
-    with pytest.raises(ReadingUnavailable, match="zeros that the number of messages does not bear out"):
+    with pytest.raises(ReadingUnavailable, match="zeros that the number of messages contradicts"):
         backlog.read()
     fake.sampled(BASE, at(-120), age=42, undelivered=9)
     assert backlog.read().observed_at == at(-180)
@@ -148,7 +148,7 @@ def test_the_number_of_a_neighbouring_sample_bears_out_a_zero_only_if_all_of_the
 def test_a_value_that_is_no_age_in_whole_seconds_is_no_value(
     fake: FakeMonitoring, backlog: MonitoringBacklog, value: float
 ) -> None:
-    fake.sampled(BASE, at(-60), age=value, undelivered=0)  # which would bear out an age of zero
+    fake.sampled(BASE, at(-60), age=value, undelivered=0)  # consistent with an age of zero
     with pytest.raises(ReadingUnavailable):
         backlog.read()
     fake.sampled(BASE, at(-120), age=30)

@@ -101,7 +101,7 @@ def test_a_refusal_that_monitoring_cannot_make_good_says_both_and_the_snapshot_i
 ) -> None:
     backlog = auto(snapshots, monitoring, clock)
     snapshots.oldest = START - timedelta(days=6, hours=23, minutes=30)
-    with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*that is no empty backlog"):
+    with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*this does not mean an empty backlog"):
         backlog.read()
     fake.errors = [grpc.StatusCode.PERMISSION_DENIED] * 2
     with pytest.raises(SnapshotRefused, match=r"within an hour of 7 days.*monitoring\.timeSeries\.list"):

@@ -19,7 +19,6 @@ from pipeline.replay.trace import (
     extent_of,
     first_tick_at,
     late_in,
-    late_per_tick,
     tick_times,
     ticks_of,
     watermarks_us,
@@ -27,7 +26,7 @@ from pipeline.replay.trace import (
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.state import Beginning, Snapshot
 from tests.replay.exact_rule import exact_late, exact_readings
-from tests.replay.traces import NAMED, Held, disorder_us, steady
+from tests.replay.traces import NAMED, Held, disorder_us, late_per_tick, steady
 from tests.watermark.builders import START_US, at, bounded, ints, seconds
 
 SECOND_US = 1_000_000

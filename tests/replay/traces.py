@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.clock import duration_us
 from pipeline.lake.tables.table import MOMENT
-from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
+from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams, Trace, late_in
 from pipeline.watermark.histogram import Ints
 from tests.watermark.builders import START_US
 
@@ -45,6 +45,11 @@ class Held:
                 whole.landed_us[rows],
                 ids if streams else None,
             )
+
+
+def late_per_tick(trace: Trace, tick_us: Ints, watermark_us: Ints) -> Ints:
+    """`late_in` of a whole trace."""
+    return np.sum([late_in(batch, tick_us, watermark_us) for batch in trace.batches()], axis=0, dtype=np.int64)
 
 
 def disorder_us(messages: Batch) -> int:
