@@ -13,9 +13,9 @@ help: ## list the commands
 
 setup: $(VENV)/.installed ## make .venv with everything pinned in constraints.txt
 
-$(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh
+$(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/install.sh
 	extras=$$(sh tools/check_machine.sh $(PYTHON)) && $(PYTHON) -m venv $(VENV) && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$$extras]"
+	sh tools/install.sh $(BIN)/python "$$extras"
 	@touch $@
 
 demo: setup ## play the whole mission on real parts, and compare every row with the truth
@@ -46,31 +46,30 @@ chaos: setup ## kill and disturb the whole pipeline, and compare every row with 
 	$(BIN)/python -m tests.chaos --seed $(or $(SEED),1) --kills $(or $(KILLS),20)
 
 bench: setup ## each stage's speed and size beside a reference: a table, and build/bench.json; SCALE=0.1
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	sh tools/install.sh $(BIN)/python bench
 	$(BIN)/python -m benchmarks --scale $(or $(SCALE),1)
 
-check: setup ## format, lint, types, import rules
-	@$(MAKE) --no-print-directory --jobs=4 ruff-format ruff-check mypy lint-imports
+check: ruff-format ruff-check mypy lint-imports ## format, lint, types, import rules; --jobs=4 runs them side by side
 
-ruff-format:
+ruff-format: setup
 	$(BIN)/ruff format --check .
 
-ruff-check:
+ruff-check: setup
 	$(BIN)/ruff check .
 
-mypy:
+mypy: setup
 	$(BIN)/mypy
 
-lint-imports:
+lint-imports: setup
 	$(BIN)/lint-imports
 
 docs: setup ## build the documentation as a site, in build/site; a broken link or an unknown name fails
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	sh tools/install.sh $(BIN)/python docs
 	$(BIN)/mkdocs build
 	@echo "The site is $(CURDIR)/build/site/index.html"
 
 pictures: setup ## draw the pictures of docs/watermark.md again, from replays
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	sh tools/install.sh $(BIN)/python docs
 	$(BIN)/python tools/draw_watermark.py
 
 clean: ## remove what was built, .venv included
