@@ -7,7 +7,7 @@ import typer
 
 from pipeline.cli.options import AsJson, lake_of, no_window, window_named
 from pipeline.cli.output import columns, console, print_json, safe
-from pipeline.lake.tables.diffs import PARTITION
+from pipeline.lake.tables.windowed import PARTITION
 from pipeline.settings import load_settings
 
 LEFT_OUT = ("publish_time", "message_id")

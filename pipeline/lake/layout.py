@@ -7,7 +7,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables import diffs, heartbeats, quarantine
+from pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
 from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.lake.tables.stream_status import StreamStatus
 from pipeline.lake.tables.streams import Streams
@@ -21,8 +21,8 @@ STREAM_STATUS, STREAMS = "stream_status", "streams"
 PARTITIONS = {
     HEARTBEATS: heartbeats.PARTITION,
     QUARANTINE: quarantine.PARTITION,
-    HEARTBEAT_DIFFS: diffs.PARTITION,
-    STREAM_STATUS: diffs.PARTITION,
+    HEARTBEAT_DIFFS: windowed.PARTITION,
+    STREAM_STATUS: windowed.PARTITION,
     STREAMS: "",
 }
 """The lake's tables, and the column that each is partitioned by (empty: none)."""

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipeline.errors import CorruptObject
-from pipeline.lake.tables.diffs import PARTITION as WINDOW
 from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
 from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from pipeline.lake.tables.table import MOMENT, table_errors
+from pipeline.lake.tables.windowed import PARTITION as WINDOW
 from pipeline.quality.affected import NOT_COMPUTED, AffectedWindows, microseconds
 from pipeline.quality.first_landings import LANDINGS, landings
 

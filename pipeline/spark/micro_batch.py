@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.clock import Clock, iso
 from pipeline.errors import WindowNotClosed
 from pipeline.heartbeat import FieldKind
-from pipeline.lake.tables.diffs import DiffRun, HeartbeatDiffs, Replaced
+from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.stream_status import Kind, StreamStatus
-from pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from pipeline.lake.tables.windowed import PARTITION, DiffRun, Replaced, WindowedTable
 from pipeline.spark.diffs import heartbeat_diffs, input_schema
 from pipeline.spark.silence import DIFFS_READ, stream_status
 from pipeline.windows import Window, runs_of_neighbours

@@ -22,7 +22,7 @@ from pipeline.cli.app import app
 from pipeline.clock import SystemClock, iso
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.layout import Lake
-from pipeline.lake.tables.diffs import DiffRun
+from pipeline.lake.tables.windowed import DiffRun
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription

@@ -14,7 +14,7 @@ from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START, pause_of
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
-from pipeline.lake.tables.diffs import DiffRun
+from pipeline.lake.tables.windowed import DiffRun
 from pipeline.pubsub.provision import provision
 from pipeline.settings import PubSubSettings, Settings
 from pipeline.windows import Window

@@ -15,7 +15,8 @@ from pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, Table
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
 from pipeline.lake.tables import windowed
-from pipeline.lake.tables.diffs import COMMIT_ATTEMPTS, DiffRun, Fence, HeartbeatDiffs, Replaced
+from pipeline.lake.tables.diffs import HeartbeatDiffs
+from pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at

@@ -14,10 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from pipeline.lake.layout import Lake
-from pipeline.lake.tables.diffs import DiffRun
 from pipeline.lake.tables.stream_status import Kind
 from pipeline.lake.tables.streams import KnownStreams, streams_in
-from pipeline.lake.tables.windowed import WindowedTable
+from pipeline.lake.tables.windowed import DiffRun, WindowedTable
 from pipeline.quality.silence import WindowSilence, silence_of
 from pipeline.windows import Windowing
 from tests.lake.builders import lake_in

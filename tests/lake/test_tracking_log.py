@@ -16,7 +16,7 @@ from pipeline.lake.log.witness import FOLDER as NOTES
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.diffs import DiffRun
+from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings import LakeSettings
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.lake.layout import Lake
-from pipeline.lake.tables.diffs import DiffRun, Fence
+from pipeline.lake.tables.windowed import DiffRun, Fence
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.windows import Windowing

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ObjectMissing
-from pipeline.lake.tables.diffs import MANIFESTS
+from pipeline.lake.tables.windowed import MANIFESTS
 from pipeline.quality import comparison, first_landings
 from pipeline.quality import staleness as staleness_module
 from pipeline.quality.affected import MissedHeartbeats

@@ -14,9 +14,10 @@ from pipeline.clock import ManualClock
 from pipeline.errors import WindowNotClosed
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
-from pipeline.lake.tables.diffs import DiffRun, HeartbeatDiffs
+from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.stream_status import StreamStatus
+from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings import LakeSettings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
 from pipeline.windows import Window, Windowing

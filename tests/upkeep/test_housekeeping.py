@@ -18,7 +18,7 @@ from pipeline.errors import WindowExpired
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
 from pipeline.lake.log.archive import LogArchive
 from pipeline.lake.log.tracking_log import entry_name
-from pipeline.lake.tables.diffs import DiffRun
+from pipeline.lake.tables.windowed import DiffRun
 from pipeline.quality.status import read_report
 from pipeline.settings import Settings
 from pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings

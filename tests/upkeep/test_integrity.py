@@ -13,7 +13,7 @@ from pipeline.clock import ManualClock
 from pipeline.errors import CorruptObject
 from pipeline.lake.log.tracking_log import entry_name
 from pipeline.lake.log.witness import FOLDER, LogWitness, Note
-from pipeline.lake.tables.diffs import DiffRun
+from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings import LakeSettings, Settings, WindowSettings
 from pipeline.upkeep.integrity import Broken, Fault
 from pipeline.upkeep.log_check import forget_entry

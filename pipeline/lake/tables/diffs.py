@@ -1,4 +1,4 @@
-"""The `heartbeat_diffs` table: each heartbeat beside the one before it, one partition a window."""
+"""The `heartbeat_diffs` table: each heartbeat compared with the stream's previous one, one partition a window."""
 
 from collections.abc import Mapping
 
@@ -10,33 +10,12 @@ from pipeline.heartbeat import FieldKind, compared_columns
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import ARROW_TYPES
 from pipeline.lake.tables.table import MOMENT, LakeTable
-from pipeline.lake.tables.windowed import (
-    COMMIT_ATTEMPTS,
-    MANIFESTS,
-    PARTITION,
-    RUNS_FOLDER,
-    DiffRun,
-    Fence,
-    Replaced,
-    WindowedTable,
-)
-
-__all__ = [
-    "COMMIT_ATTEMPTS",
-    "MANIFESTS",
-    "PARTITION",
-    "RUNS_FOLDER",
-    "DiffRun",
-    "Fence",
-    "HeartbeatDiffs",
-    "Replaced",
-    "diff_schema",
-]
+from pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """One row a heartbeat. `previous_...` are null where the stream's previous heartbeat is more than the lookback
-    before; a delta is null where either value is; `..._changed` tells null from a value."""
+    """One row a heartbeat. `previous_...` are null if the lookback holds no earlier heartbeat of the stream. A delta is
+    null if either value is; `..._changed` counts null as a value of its own."""
     compared = []
     for name, kind in fields.items():
         value, previous, comparison = compared_columns(name, kind)

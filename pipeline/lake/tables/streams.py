@@ -1,7 +1,7 @@
 """The `streams` table: each stream's first and last heartbeat in the computed windows, however long ago.
 
-Derived from `heartbeat_diffs` alone. Least and greatest event times can be merged in any order and again, so that it
-goes on from what the last one left, reading only files that have come since, and is made anew when it is lost.
+It is derived from `heartbeat_diffs` alone, and made anew if it is lost. Least and greatest event times can be
+merged in any order and repeatedly, so an update reads only the files that were added since the last one.
 """
 
 import logging
@@ -31,25 +31,25 @@ STREAMS = pa.schema(
 """One row a stream, by name. The table is not partitioned."""
 
 FILES_AT_ONCE = 64
-"""Of so many files the streams are gathered before they are merged: what bounds the memory of making it anew."""
+"""Files whose streams are in memory before they are merged: it bounds the memory of making the table anew."""
 
 SAVE_ATTEMPTS = 20
-"""Every failed attempt means that somebody else has saved, who knew at least as much as the attempt before."""
+"""Attempts to save. Each failed one means that another process saved, with at least what the attempt before knew."""
 
 OF_TABLE, THROUGH = "tidemark.diffs_table", "tidemark.diffs_version"
-"""In a commit's metadata: which table of diffs it was made from, and through which version."""
+"""Keys in a commit's metadata: the table of diffs that it was made from, and the version through which."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """Every stream of a table of diffs through a version: columns of STREAMS, by name."""
+    """Every stream of a table of diffs through a version: rows of STREAMS, by name."""
 
     diffs_table: str = ""
     diffs_version: int = -1
     rows: pa.Table = field(default_factory=STREAMS.empty_table)
 
     def silent_since(self, moment: datetime) -> pa.Table:
-        """The streams without a heartbeat from a moment on, the longest silent first."""
+        """The streams without a heartbeat since a moment, the longest silent first."""
         silent = self.rows.filter(pc.less(self.rows["last_event_time"], pa.scalar(moment, MOMENT)))
         return silent.sort_by([("last_event_time", "ascending"), ("stream_id", "ascending")])
 
@@ -65,7 +65,7 @@ class KnownStreams:
 
 
 class Streams:
-    """Keeps the table beside the diffs. One user at a time; several processes may save at once."""
+    """Keeps the table up to date with the diffs. One user at a time; several processes may save at once."""
 
     def __init__(self, table: LakeTable, diffs: HeartbeatDiffs) -> None:
         self.table = table
@@ -76,7 +76,7 @@ class Streams:
         return self._after(self._kept(self.table.current()))
 
     def save(self) -> KnownStreams:
-        """The same, and kept for the next time. Raises LakeError, TableConflict; then nothing was kept."""
+        """Like `known`, and saved for the next time. Raises LakeError, TableConflict; then nothing was saved."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
             kept = self._kept(table)
@@ -90,13 +90,13 @@ class Streams:
             except LakeError:
                 if table is not None or self.table.current() is None:
                     raise
-                continue  # somebody else has created it meanwhile
+                continue  # another process has created it meanwhile
             self.table.make_durable()
             return known
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
 
     def _kept(self, table: DeltaTable | None) -> KnownStreams:
-        """What was kept last: nothing, if the table is not there or does not say what it is made from."""
+        """What was saved last; nothing if the table is not there, or does not say what it was made from."""
         if table is None:
             return KnownStreams()
         with table_errors(self.table.uri):
@@ -111,21 +111,19 @@ class Streams:
         if diffs is None:
             return kept if kept.diffs_version < 0 else KnownStreams()
         name, version = str(diffs.metadata().id), diffs.version()
-        if (kept.diffs_table, kept.diffs_version) == (name, version):
-            return kept
-        if kept.diffs_table == name and kept.diffs_version < version:
+        if kept.diffs_table == name:
+            if kept.diffs_version >= version:  # if it is newer, another process has seen more
+                return kept
             try:
                 added = [file.path for file in added_files(self._diffs.table, kept.diffs_version, version)]
                 return KnownStreams(name, version, self._merged(kept.rows, added))
             except ObjectMissing as gone:
                 logger.info("the streams are gathered anew, because %s", gone)
-        if kept.diffs_table == name and kept.diffs_version > version:  # another process has seen more
-            return kept
         paths = [file.path for file in data_files(diffs, self._diffs.table.partition_column)]
         return KnownStreams(name, version, self._merged(STREAMS.empty_table(), paths))
 
     def _merged(self, rows: pa.Table, paths: list[str]) -> pa.Table:
-        """Streams by name, with those of these files. Raises ObjectMissing where a file is gone."""
+        """These streams with those of some files of the diffs, by name. Raises ObjectMissing if a file is gone."""
         files = self._diffs.table.file_system()
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
@@ -158,7 +156,7 @@ def _extent(rows: pa.Table, first: str, last: str) -> pa.Table:
 
 
 def streams_in(diffs: HeartbeatDiffs, windows: Iterable[str]) -> dict[str, int]:
-    """How many streams have a heartbeat in each of these windows; those that are not computed are left out."""
+    """How many streams have a heartbeat in each of these windows; windows that are not computed are left out."""
     wanted = set(windows)
     table = diffs.table.current()
     if table is None or not wanted:

@@ -1,8 +1,8 @@
-"""A table by window: one window is one partition, replaced whole, exactly once.
+"""A table with one partition for each window, which runs replace whole.
 
-A run writes plain Parquet files into a folder of its own, leaves a manifest, and commits them in one transaction
-that removes the window's old files and adds the new. The files that a window had *before the run listed its
-input* are the fence: a window that has others by now was computed by somebody else in between.
+A run writes plain Parquet files into its own folder, leaves a manifest, and commits the files in one transaction, which
+removes the window's old files and adds the new ones. The files that a window had *before the run listed its input* are
+the run's fence: if the window has other files by then, another run has computed it in between.
 """
 
 import json
@@ -28,20 +28,22 @@ PARTITION = "window"
 RUNS_FOLDER = "runs"
 MANIFESTS = "diff_runs/"
 COMMIT_ATTEMPTS = 60
-"""Every failed attempt means that somebody else's commit landed, so that this many are other runs' successes."""
+"""Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
+
 LONGEST_PAUSE_SECONDS = 0.5
+"""The longest of the random pauses between two attempts, which keep rivals from colliding again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Which files each window of a run had before the run listed its input."""
+    """The files that each window of a run had before the run listed its input."""
 
     files: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """One computation: its name (unique, also among retries), its windows, and what it read and when."""
+    """One computation: its name (a retry has another one), its windows, what it read, and when it started."""
 
     name: str
     windows: Sequence[str]
@@ -52,7 +54,7 @@ class DiffRun:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What a commit did: rows by window that are now this run's, and the windows that another run had taken."""
+    """The outcome of a commit: the rows of each window that this run now has, and the windows that another run took."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
@@ -83,7 +85,7 @@ class WindowedTable:
         return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
-        """The version of `heartbeats` that each computed window was read from, by its run's manifest."""
+        """The version of `heartbeats` that each computed window was made from, by its run's manifest."""
         return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
@@ -94,16 +96,15 @@ class WindowedTable:
         return {file.partition: _run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
-        """Remember what the windows have now. Take it before the input is listed."""
-        table = self.table.current()
-        return Fence(_files_by_window(table, set(windows)))
+        """The files that the windows have now. Take the fence before the input is listed."""
+        return Fence(_files_by_window(self.table.current(), set(windows)))
 
     def folder_of(self, run: str) -> str:
-        """Where Spark writes a run's files, partitioned by window: `<folder>/window=<key>/<file>.parquet`."""
+        """The folder for a run's files, which are partitioned by window: `<folder>/window=<key>/<file>.parquet`."""
         return self.table.file_location(f"{RUNS_FOLDER}/{run}")
 
     def leave_manifest(self, run: DiffRun) -> None:
-        """Say, create-only and before the commit, which windows the run computes from which version."""
+        """Note which windows the run computes from which version: create-only, and before the commit."""
         content = {
             "run": run.name,
             "windows": list(run.windows),
@@ -114,8 +115,8 @@ class WindowedTable:
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
 
     def manifest(self, run: str) -> Mapping[str, Any]:
-        """What a run said before its commit. Raises ObjectMissing, CorruptObject. Kept, since a manifest never
-        changes."""
+        """What a run noted before its commit. It never changes, so it is remembered. Raises ObjectMissing,
+        CorruptObject."""
         if run not in self._manifests:
             name = f"{MANIFESTS}{run}.json"
             content = self._objects.read(name)
@@ -131,12 +132,12 @@ class WindowedTable:
         return self._manifests[run]
 
     def replace(self, run: DiffRun, fence: Fence) -> Replaced:
-        """Commit what the run wrote: every window whose files are still those of the fence, in one transaction.
+        """Commit what the run wrote, in one transaction: each window whose files are still those of the fence.
 
-        Guarantee: however many runs compute a window at once, its rows stand once. A window without rows gets an
-        empty file, so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable,
-        LakeUnreachable; then no reader sees anything of this run, unless the answer alone was lost, which a
-        retry of the run finds out.
+        Guarantee: however many runs compute a window at once, its rows stand once. A window without rows gets an empty
+        file, so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then no
+        reader sees anything of this run, unless the commit succeeded and its answer was lost; a retry of the run finds
+        that out.
         """
         with table_errors(self.table.uri):
             adds = self._added(run)
@@ -189,7 +190,7 @@ class WindowedTable:
             )
 
     def _existing_or_created(self) -> DeltaTable:
-        """The table, with every column that the schema has now."""
+        """The table, created if it is not there, with every column that the schema has now."""
         table = self.table.current()
         if table is None:
             with table_errors(self.table.uri):
@@ -202,7 +203,7 @@ class WindowedTable:
                         storage_options=self.table.storage_options,
                         commit_properties=CommitProperties(max_commit_retries=0),
                     )
-                except DeltaError:  # another run was first, or the next look says what is wrong
+                except DeltaError:  # another run may have created it first
                     if not DeltaTable.is_deltatable(self.table.uri, self.table.storage_options):
                         raise
             table = self.table.current()
@@ -216,12 +217,14 @@ class WindowedTable:
         return table
 
     def _added(self, run: DiffRun) -> dict[str, list[AddAction]]:
-        """An action for each file that the run wrote, by window; a window without rows gets an empty file."""
+        """The add actions for the files that the run wrote, by window; a window without rows gets an empty file."""
         folder = f"{RUNS_FOLDER}/{run.name}"
         adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
-        for info in self._written(folder):
-            key = info.path.split("/")[-2].removeprefix(f"{PARTITION}=")
-            adds[key].append(self._add(info.path.lstrip("/"), key))
+        selector = pafs.FileSelector(folder, allow_not_found=True, recursive=True)
+        for info in sorted(self._files.get_file_info(selector), key=lambda info: info.path):
+            if info.type == pafs.FileType.File and info.base_name.endswith(".parquet"):
+                key = info.path.split("/")[-2].removeprefix(f"{PARTITION}=")
+                adds[key].append(self._add(info.path.lstrip("/"), key))
         without_partition = pa.schema([column for column in self.schema if column.name != PARTITION])
         for key, added in adds.items():
             if not added:
@@ -230,13 +233,6 @@ class WindowedTable:
                 pq.write_table(without_partition.empty_table(), path, filesystem=self._files)
                 added.append(self._add(path, key))
         return adds
-
-    def _written(self, folder: str) -> list[pafs.FileInfo]:
-        found = self._files.get_file_info(pafs.FileSelector(folder, allow_not_found=True, recursive=True))
-        return sorted(
-            (info for info in found if info.type == pafs.FileType.File and info.base_name.endswith(".parquet")),
-            key=lambda info: info.path,
-        )
 
     def _add(self, path: str, key: str) -> AddAction:
         info = self._files.get_file_info(path)
