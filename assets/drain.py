@@ -12,7 +12,6 @@ from assets.requests import UNFINISHED, pause_of
 from pipeline.clock import Clock, SystemClock, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
-from pipeline.lake.store.address import open_objects
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.settings import DrainSettings, Settings
 from pipeline.spark.drain import Drain, Ended, Round
@@ -45,7 +44,6 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
                 spark=spark.session(),
                 settings=settings,
                 run=context.run_id,
-                objects=open_objects(settings.lake),
                 log=lake.tracking_log("run"),
                 backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
                 clock=clock,

@@ -22,8 +22,6 @@ from pipeline.durations import format_duration
 from pipeline.errors import ReadingUnavailable
 from pipeline.heartbeat import RejectionReason
 from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.landings import LandedBatches
 from pipeline.pubsub.backlog import Backlog
 from pipeline.pubsub.subscription import Acknowledged
 from pipeline.settings import Settings
@@ -110,7 +108,6 @@ class Drain:
     spark: SparkSession
     settings: Settings
     run: str
-    objects: ObjectStore
     log: TrackingLog
     backlogs: Mapping[Side, Backlog]
     clock: Clock
@@ -157,8 +154,7 @@ class Drain:
         chosen = self.settings.drain
         split = Split(
             side=side,
-            run=f"drain-{self.run}",
-            number=self._rounds,
+            run=self.run,
             pubsub=self.settings.pubsub,
             lake=self.settings.lake,
             contract=self.settings.contract,
@@ -173,8 +169,6 @@ class Drain:
         )
         landed = sum((_landed(row) for row in rows), Landed())
         persisted = sum((_persisted(row) for row in rows), Persisted())
-        if side is Side.BASE:
-            LandedBatches(self.objects, split.run).end(split.number, keep=0)
         self._rounds, self._landed, self._persisted = (
             self._rounds + 1,
             self._landed + landed,
@@ -182,7 +176,7 @@ class Drain:
         )
         return Round(
             side=side,
-            number=split.number,
+            number=self._rounds - 1,
             readers=chosen.readers,
             at_once=at_once(rows),
             seconds=self.clock.monotonic() - began,

@@ -6,22 +6,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
 from pipeline.clock import SystemClock, to_us
 from pipeline.heartbeat import HeartbeatReader, MessageContract
+from pipeline.kept import Kept
 from pipeline.lake.layout import Lake
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.tables.landings import LandedBatches
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription
 from pipeline.settings import LakeSettings, PubSubSettings
 from pipeline.ticks.budget import SMALL_SHARE, Budget
-from pipeline.ticks.landing import Landed, Tables
-from pipeline.ticks.named_landing import land_named
+from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Persisted, persist
 
 NAMES = pa.map_(pa.string(), pa.int64())
@@ -43,8 +40,8 @@ REPORTED = pa.schema(
         pa.field("acknowledgements_failed", pa.int64()),
     ]
 )
-"""One row a batch. Its reader began at `began_us`, and it was done at `ended_us`, by the executor's clock. `is_last`:
-hardly anything was left to pull after it."""
+"""One row a batch. Its reader began at `began_us`, and the batch was done at `ended_us`, by the executor's clock.
+`is_last` says that little was left to pull after it."""
 
 
 class Side(StrEnum):
@@ -56,14 +53,13 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What each reader of a round is given: the same, and all that travels to the executors.
+    """What travels to the executors, the same for each reader of a drain's round.
 
-    `run` names the drain, and no other ever. `budget` is of one batch; readers pull batches for `time`.
+    `run` is unique to the drain. `budget` is for one batch; a reader pulls batches for `time`.
     """
 
     side: Side
     run: str
-    number: int
     pubsub: PubSubSettings
     lake: LakeSettings
     contract: MessageContract
@@ -76,74 +72,63 @@ class Split:
         return self.pubsub.tracking_path if self.side is Side.TRACKING else self.pubsub.base_path
 
 
-def read_split(split: Split, readers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What Spark runs: pull, make durable, acknowledge, report, until the time is over or hardly anything is left.
+KEPT = Kept()
+"""What a worker process of Spark keeps open from one round of a drain to the next."""
 
-    A row of `REPORTED` for each batch of each reader whose number is in the column `id`. Raises PubSubError or
-    LakeError, with nothing acknowledged that is not durable; tried again, a reader is told what it had landed.
+
+def read_split(split: Split, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
+    """The function that Spark runs: pull, make durable, acknowledge, report, until the time is up or little is left.
+
+    Yields a row of `REPORTED` for each batch of each reader whose number is in the column `id`. Raises PubSubError or
+    LakeError; then nothing was acknowledged that is not durable. A task that Spark tries again pulls what is left.
     """
-    opened = _opened(split)
+    connections = kept.get(split.run, lambda: _Connections(split))
     for numbers in readers:
         for reader in numbers["id"].to_pylist():
-            for row in opened.read(split, reader):
+            for row in connections.read(split, reader):
                 yield pa.RecordBatch.from_pylist([row], REPORTED)
 
 
-class _Opened:
-    """What a worker process keeps open from one round of a run to the next: the log's live fold above all."""
+class _Connections:
+    """The subscriptions and the lake of one drain, as a reader uses them."""
 
     def __init__(self, split: Split) -> None:
-        self.run = split.run
         self._clock = SystemClock()
         self._client = subscriber_client(split.pubsub.emulator_host)
-        self._objects = open_objects(split.lake)
         lake = Lake(split.lake, split.contract.fields, self._clock)
-        self._log = lake.tracking_log()
-        self._tables = Tables(lake.heartbeats(), lake.quarantine())
+        self._log, self._heartbeats, self._quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
         self._reader = HeartbeatReader(split.contract)
 
-    def close(self) -> None:
-        self._client.transport.close()
-
     def read(self, split: Split, reader: int) -> Iterator[dict[str, Any]]:
-        """Batch after batch, until the time is over or hardly anything is left."""
+        """Batch after batch, until the time is up or little is left to pull."""
         began, until = self._clock.now(), self._clock.monotonic() + split.time.total_seconds()
-        self._log.catch_up()  # before anything is pulled: with a damaged log nothing could be judged
-        for number in count():
-            left = until - self._clock.monotonic()
-            if left <= 0:
-                return
+        is_last = False
+        while not is_last and (left := until - self._clock.monotonic()) > 0:
             budget = replace(split.budget, max_time=timedelta(seconds=left))
             landed, persisted = Landed(), Persisted()
             if split.side is Side.TRACKING:
                 persisted = self._track(split, budget)
             else:
-                landed = self._land(split, reader, number, budget)
+                landed = self._land(split, budget)
             is_small = landed.messages + persisted.messages < budget.batch_messages * SMALL_SHARE
             is_last = is_small and self._clock.monotonic() < until
             times = {"began_us": to_us(began), "ended_us": to_us(self._clock.now())}
             yield {"reader": reader, **times, **_reported(is_last, landed, persisted)}
-            if is_last:
-                return
 
     def _track(self, split: Split, budget: Budget) -> Persisted:
+        self._log.catch_up()  # before anything is pulled: with a damaged log nothing could be persisted
         return persist(self._subscription(split), log=self._log, reader=self._reader, budget=budget, clock=self._clock)
 
-    def _land(self, split: Split, reader: int, number: int, budget: Budget) -> Landed:
-        """A batch under its name: `landings/<run>/<round>-<reader>-<batch>`."""
-        rounds = LandedBatches(self._objects, split.run)
-        landing = land_named(
-            f"{rounds.name(split.number, reader)}-{number:06d}",
+    def _land(self, split: Split, budget: Budget) -> Landed:
+        return land(
             self._subscription(split),
-            objects=self._objects,
-            keeper=self._tables,
-            watermark=lambda: self._log.newest_watermark(),
+            heartbeats=self._heartbeats,
+            quarantine=self._quarantine,
+            log=self._log,
             reader=self._reader,
             budget=budget,
             clock=self._clock,
-            is_over=lambda: rounds.is_over(split.number),
         )
-        return landing.landed
 
     def _subscription(self, split: Split) -> PubSubSubscription:
         return PubSubSubscription(
@@ -154,18 +139,6 @@ class _Opened:
             pull_wait=split.pubsub.pull_wait,
             call_timeout=split.pubsub.call_timeout,
         )
-
-
-_kept: list[_Opened] = []
-"""Of this worker process, which has one task at a time: what is open for the newest run, if anything."""
-
-
-def _opened(split: Split) -> _Opened:
-    if not any(opened.run == split.run for opened in _kept):
-        while _kept:
-            _kept.pop().close()
-        _kept.append(_Opened(split))
-    return _kept[0]
 
 
 def _reported(is_last: bool, landed: Landed, persisted: Persisted) -> dict[str, Any]:

@@ -25,11 +25,12 @@ from pipeline.lake.layout import Lake
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
+from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
 from pipeline.spark.diffs import SPARK_TYPES
 from pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
-from pipeline.ticks.named_landing import Pieces, land_named, landed_under
+from pipeline.ticks.named_landing import land_named, landed_under
 
 ROWS_PER_ARROW_BATCH = 10_000
 NO_RUN = ""
@@ -65,9 +66,9 @@ class Connections:
         """Where it lands."""
         return open_objects(self.options.place)
 
-    def pieces(self, name: str, objects: ObjectStore) -> Pieces:
-        """Keeps what lands under a name; rejected messages go to the lake's `quarantine`."""
-        return Pieces(name, objects, self.options.contract.fields, self._lake.quarantine())
+    def quarantine(self) -> Quarantine:
+        """The lake's table of rejected messages."""
+        return self._lake.quarantine()
 
     def watermark(self) -> datetime | None:
         """The newest decision's, where tidemark tracks the topic in this lake."""
@@ -246,8 +247,8 @@ def read_landed(connections: Connections, partition: InputPartition, schema: T.S
             name,
             subscription,
             objects=objects,
-            keeper=connections.pieces(name, objects),
-            watermark=lambda: watermark,
+            quarantine=connections.quarantine(),
+            watermark=watermark,
             reader=HeartbeatReader(options.contract),
             budget=options.budget,
             clock=connections.clock,

@@ -1,11 +1,14 @@
 """How much one tick may take, and the batches that fit in it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 from pipeline.clock import Clock
 from pipeline.pubsub.subscription import PulledBatch, Subscription
+
+Done = TypeVar("Done")
 
 SMALL_SHARE = 0.05
 """A batch smaller than this share of a full one means that the backlog is nearly gone: the next tick takes the rest."""
@@ -21,22 +24,29 @@ class Budget:
     batch_messages: int
 
 
-def batches(subscription: Subscription, budget: Budget, clock: Clock) -> Iterator[PulledBatch]:
-    """Batches until the budget is spent or there is little left to pull.
+def for_each_batch(
+    subscription: Subscription, budget: Budget, clock: Clock, process: Callable[[PulledBatch], Done]
+) -> Iterator[Done]:
+    """Pull batches until the budget is spent or little is left to pull, and yield what `process` makes of each.
 
-    A batch is handed out before the next is pulled: whoever takes it persists and acknowledges it first, and lets go of
-    it, so that one batch is in memory and not two.
+    A batch is processed before the next is pulled. It is in memory only while it is processed.
     """
     until = clock.monotonic() + budget.max_time.total_seconds()
     messages, size = budget.max_messages, budget.max_bytes
     while messages > 0 and size > 0 and (seconds := until - clock.monotonic()) > 0:
-        batch = subscription.pull(min(budget.batch_messages, messages), size, seconds)
-        pulled = len(batch)
-        if not pulled:
-            return
+        pulled, pulled_bytes, done = _one_batch(
+            subscription, min(budget.batch_messages, messages), size, seconds, process
+        )
+        yield from done
         messages -= pulled
-        size -= batch.size_bytes
-        yield batch
-        del batch
-        if pulled < budget.batch_messages * SMALL_SHARE:
+        size -= pulled_bytes
+        if pulled < budget.batch_messages * SMALL_SHARE or not pulled:
             return
+
+
+def _one_batch(
+    subscription: Subscription, messages: int, size: int, seconds: float, process: Callable[[PulledBatch], Done]
+) -> tuple[int, int, list[Done]]:
+    """The messages and bytes of a batch, and what was made of it, if it holds any."""
+    batch = subscription.pull(messages, size, seconds)
+    return len(batch), batch.size_bytes, [process(batch)] if len(batch) else []

@@ -2,16 +2,23 @@
 is not. Both give the same answers; the reader's are the contract.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import NoneType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.clock import duration_us, to_us
-from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field
+from pipeline.clock import duration_us, from_us, to_us
+from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
+from pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
+from pipeline.lake.tables.quarantine import quarantine_rows
+from pipeline.lake.tables.table import MOMENT, rows_of
 
 Attributes = dict[str, str]
 Payload = dict[str, Any] | Rejection
@@ -102,6 +109,88 @@ def _milliseconds(written: Sequence[str | None]) -> npt.NDArray[np.int64]:
         ],
         dtype=np.int64,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedBatch:
+    """A batch after judgement: rows of `heartbeats`, rows of `quarantine`, and by field how many values are of another
+    kind than configured (these count as null)."""
+
+    heartbeats: pa.Table
+    rejected: pa.Table
+    of_another_kind: Counter[str]
+
+    @classmethod
+    def of(
+        cls, messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
+    ) -> "JudgedBatch":
+        """Judge messages by the contract. A heartbeat with an event time below `watermark` is late."""
+        contract = reader.contract
+        published_us, attributes = [publish_time_us(message) for message in messages], attributes_of(messages)
+        payloads: list[Payload] = (
+            [read_payload(message.data) for message in messages] if contract.payload_is_json else [{}] * len(messages)
+        )
+        judged = judge(attributes, payloads, published_us, reader)
+        whole = message_rows(messages, attributes, published_us, landed_at)
+        rows = np.flatnonzero(judged.is_heartbeat).tolist()
+        event_us = judged.event_us[judged.is_heartbeat]
+        publisher_ids = [held.get(contract.publisher_id_attribute) or None for held in attributes]
+        known = [payload for payload in _picked(payloads, rows) if not isinstance(payload, Rejection)]
+        fields = {name: field_column(known, name, kind) for name, kind in contract.fields.items()}
+        heartbeats = {
+            "stream_id": _picked(judged.stream_ids, rows),
+            "event_time": pa.array(event_us).cast(MOMENT),
+            "publisher_id": _picked(publisher_ids, rows),
+            **_taken(whole, rows),
+            "late": pa.array(_is_late(event_us, watermark)),
+            **{name: values for name, (values, _) in fields.items()},
+        }
+        rejected_rows = sorted(judged.rejections)
+        rejections = [judged.rejections[row] for row in rejected_rows]
+        rejected = {
+            "reason": [rejection.reason.value for rejection in rejections],
+            "detail": [rejection.detail for rejection in rejections],
+            **_taken(whole, rejected_rows),
+        }
+        return cls(
+            heartbeat_rows(heartbeats, contract.fields),
+            quarantine_rows(rejected),
+            Counter({name: others for name, (_, others) in fields.items() if others}),
+        )
+
+    @property
+    def oldest_publish_time(self) -> datetime | None:
+        """The least publish time of all messages, or None without any."""
+        oldest = [pc.min(rows["publish_time"].cast(pa.int64())).as_py() for rows in (self.heartbeats, self.rejected)]
+        return min((from_us(moment) for moment in oldest if moment is not None), default=None)
+
+
+def message_rows(
+    messages: Sequence[Any], attributes: Sequence[Attributes], published_us: Sequence[int], landed_at: datetime
+) -> pa.Table:
+    """Messages whole, in the columns that `heartbeats` and `quarantine` share."""
+    columns = {
+        "message_id": [message.message_id for message in messages],
+        "publish_time": published_us,
+        "ordering_key": [message.ordering_key or None for message in messages],
+        "attributes": attributes,
+        "payload": [message.data for message in messages],
+        "landed_at": [to_us(landed_at)] * len(messages),
+    }
+    return rows_of(columns, pa.schema(message_columns()))
+
+
+def _taken(whole: pa.Table, rows: Sequence[int]) -> dict[str, pa.Array]:
+    taken = whole if len(rows) == len(whole) else whole.take(pa.array(rows, pa.int64()))
+    return {name: taken[name].combine_chunks() for name in taken.column_names}
+
+
+def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
+    return column if len(rows) == len(column) else [column[row] for row in rows]
+
+
+def _is_late(event_us: npt.NDArray[np.int64], watermark: datetime | None) -> npt.NDArray[np.bool_]:
+    return np.zeros(len(event_us), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
 
 
 def field_column(payloads: Sequence[Mapping[str, Any]], name: str, kind: FieldKind) -> tuple[list[Any], int]:

@@ -1,21 +1,20 @@
 """One tick of the base subscription: messages become rows of `heartbeats`, or of `quarantine` with a reason."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
 
-import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.clock import Clock, from_us, to_us
-from pipeline.heartbeat import HeartbeatReader, Rejection, RejectionReason, read_payload
+from pipeline.clock import Clock, from_us
+from pipeline.heartbeat import HeartbeatReader, RejectionReason
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.subscription import Acknowledged, Subscription
-from pipeline.ticks.budget import Budget, batches
-from pipeline.ticks.judging import Payload, attributes_of, field_column, judge, publish_time_us
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
+from pipeline.ticks.budget import Budget, for_each_batch
+from pipeline.ticks.judging import JudgedBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,20 @@ class Landed:
     oldest_event_time: datetime | None = None
     newest_event_time: datetime | None = None
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
+
+    @classmethod
+    def of(cls, judged: JudgedBatch, acknowledged: Acknowledged) -> "Landed":
+        """What a batch amounts to, once it is durable."""
+        events = pc.min_max(judged.heartbeats["event_time"].cast(pa.int64())).as_py()
+        return cls(
+            heartbeats=len(judged.heartbeats),
+            rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
+            late=pc.sum(judged.heartbeats["late"]).as_py() or 0,
+            of_another_kind=judged.of_another_kind,
+            oldest_event_time=None if events["min"] is None else from_us(events["min"]),
+            newest_event_time=None if events["max"] is None else from_us(events["max"]),
+            acknowledged=acknowledged,
+        )
 
     @property
     def messages(self) -> int:
@@ -50,31 +63,6 @@ class Landed:
         )
 
 
-class Keeper(Protocol):
-    """Where what was sorted out is made durable."""
-
-    def keep(self, sorted_out: "SortedOut") -> tuple[str, ...]:
-        """Keep a batch; durable on return. The names of the objects that hold its heartbeats and that nothing else
-        lists; none where they are in a table. Raises LakeError."""
-        ...
-
-
-class Tables:
-    """Keeps heartbeats in `heartbeats`, and rejected messages in `quarantine`."""
-
-    def __init__(self, heartbeats: Heartbeats, quarantine: Quarantine) -> None:
-        self._heartbeats = heartbeats
-        self._quarantine = quarantine
-
-    def keep(self, sorted_out: "SortedOut") -> tuple[str, ...]:
-        """A transaction for each table that gets rows."""
-        if sorted_out.accepted["message_id"]:
-            self._heartbeats.append(sorted_out.accepted)
-        if sorted_out.refused["message_id"]:
-            self._quarantine.append(sorted_out.refused)
-        return ()
-
-
 def land(
     subscription: Subscription,
     *,
@@ -90,88 +78,15 @@ def land(
     Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
     at once. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
     """
-    landed, tables = Landed(), Tables(heartbeats, quarantine)
     log.newest_watermark()  # before anything is pulled: with a damaged log nothing could be judged
-    for batch in batches(subscription, budget, clock):
+
+    def land_batch(batch: PulledBatch) -> Landed:
         with subscription.leased(batch.ack_ids):
-            sorted_out = SortedOut.of(batch.messages, reader, log.newest_watermark(), clock.now())
-            tables.keep(sorted_out)
-            acknowledged = subscription.acknowledge(batch.ack_ids)
-        landed += sorted_out.report(acknowledged)
-        del batch, sorted_out
-    return landed
+            judged = JudgedBatch.of(batch.messages, reader, log.newest_watermark(), clock.now())
+            if len(judged.heartbeats):
+                heartbeats.append(judged.heartbeats)
+            if len(judged.rejected):
+                quarantine.append(judged.rejected)
+            return Landed.of(judged, subscription.acknowledge(batch.ack_ids))
 
-
-@dataclass(frozen=True, slots=True)
-class SortedOut:
-    """A batch as columns: what is a heartbeat, and what is not, with the reason."""
-
-    accepted: dict[str, list[Any]]
-    refused: dict[str, list[Any]]
-    of_another_kind: Counter[str]
-
-    @classmethod
-    def of(
-        cls, messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
-    ) -> "SortedOut":
-        """Judge messages by the contract, once. A heartbeat with an event time below `watermark` is late."""
-        contract = reader.contract
-        published_us, attributes = [publish_time_us(message) for message in messages], attributes_of(messages)
-        payloads: list[Payload] = (
-            [read_payload(message.data) for message in messages] if contract.payload_is_json else [{}] * len(messages)
-        )
-        judged = judge(attributes, payloads, published_us, reader)
-        whole = {
-            "message_id": [message.message_id for message in messages],
-            "publish_time": published_us,
-            "ordering_key": [message.ordering_key or None for message in messages],
-            "attributes": attributes,
-            "payload": [message.data for message in messages],
-            "landed_at": [to_us(landed_at)] * len(messages),
-        }
-        rows = np.flatnonzero(judged.is_heartbeat).tolist()
-        event_us = judged.event_us[judged.is_heartbeat]
-        is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
-        accepted: dict[str, list[Any]] = {
-            "stream_id": _picked(judged.stream_ids, rows),
-            "event_time": event_us.tolist(),
-            "publisher_id": _picked([held.get(contract.publisher_id_attribute) or None for held in attributes], rows),
-            **{name: _picked(column, rows) for name, column in whole.items()},
-            "late": is_late.tolist(),
-        }
-        known = [payload for payload in _picked(payloads, rows) if not isinstance(payload, Rejection)]
-        of_another_kind: Counter[str] = Counter()
-        for name, kind in contract.fields.items():
-            accepted[name], others = field_column(known, name, kind)
-            if others:
-                of_another_kind[name] = others
-        refused_rows = sorted(judged.rejections)
-        refused: dict[str, list[Any]] = {
-            "reason": [judged.rejections[row].reason.value for row in refused_rows],
-            "detail": [judged.rejections[row].detail for row in refused_rows],
-            **{name: _picked(column, refused_rows) for name, column in whole.items()},
-        }
-        return cls(accepted, refused, of_another_kind)
-
-    @property
-    def oldest_publish_time(self) -> datetime | None:
-        """The least publish time of all messages, or None without any."""
-        oldest = min((*self.accepted["publish_time"], *self.refused["publish_time"]), default=None)
-        return None if oldest is None else from_us(oldest)
-
-    def report(self, acknowledged: Acknowledged) -> Landed:
-        """What the batch amounts to, once it is durable and acknowledged."""
-        event_us = self.accepted["event_time"]
-        return Landed(
-            heartbeats=len(event_us),
-            rejected=Counter(RejectionReason(reason) for reason in self.refused["reason"]),
-            late=sum(self.accepted["late"]),
-            of_another_kind=self.of_another_kind,
-            oldest_event_time=from_us(min(event_us)) if event_us else None,
-            newest_event_time=from_us(max(event_us)) if event_us else None,
-            acknowledged=acknowledged,
-        )
-
-
-def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
-    return column if len(rows) == len(column) else [column[row] for row in rows]
+    return sum(for_each_batch(subscription, budget, clock, land_batch), Landed())

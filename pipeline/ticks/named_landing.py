@@ -1,33 +1,37 @@
-"""Landing under a name, for readers that may be started again or twice: whoever asks for a name that something has
-landed under is served that, and pulls nothing.
+"""Landing under a name, for `format("pubsub")`, whose readers may be started again or twice.
 
-The order is the guarantee: pull, make durable, create the manifest, acknowledge.
+A reader whose name has a manifest is served what that lists, and pulls nothing. The order is the guarantee: pull, make
+durable, create the manifest, acknowledge.
 """
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import orjson
+import pyarrow as pa
 
 from pipeline.clock import Clock, from_us, to_us
 from pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
-from pipeline.heartbeat import FieldKind, HeartbeatReader, RejectionReason
+from pipeline.heartbeat import HeartbeatReader, RejectionReason
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
 from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.subscription import Acknowledged, Subscription
-from pipeline.ticks.budget import Budget, batches
-from pipeline.ticks.landing import Keeper, Landed, SortedOut
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
+from pipeline.ticks.budget import Budget, for_each_batch
+from pipeline.ticks.judging import JudgedBatch
+from pipeline.ticks.landing import Landed
 
 
 @dataclass(frozen=True, slots=True)
 class NamedLanding:
-    """What landed under a name. `pieces` are the objects that hold the heartbeats, where the keeper makes objects.
-    One that `is_served` had landed before, or somebody else was first: then nothing was acknowledged for it now."""
+    """What landed under a name. `pieces` are the objects that hold its heartbeats.
+
+    `is_served` says that it had landed before, or that another reader was first. Nothing was acknowledged for it then.
+    """
 
     name: str
     landed: Landed
@@ -35,10 +39,13 @@ class NamedLanding:
     oldest_publish_time: datetime | None = None
     is_served: bool = False
 
-
-def never() -> bool:
-    """For names that are never over: their manifests stay."""
-    return False
+    def __add__(self, other: "NamedLanding") -> "NamedLanding":
+        return replace(
+            self,
+            landed=self.landed + other.landed,
+            pieces=(*self.pieces, *other.pieces),
+            oldest_publish_time=_earlier(self.oldest_publish_time, other.oldest_publish_time),
+        )
 
 
 def land_named(
@@ -46,43 +53,42 @@ def land_named(
     subscription: Subscription,
     *,
     objects: ObjectStore,
-    keeper: Keeper,
-    watermark: Callable[[], datetime | None],
+    quarantine: Quarantine,
+    watermark: datetime | None,
     reader: HeartbeatReader,
     budget: Budget,
     clock: Clock,
-    is_over: Callable[[], bool] = never,
+    is_over: Callable[[], bool],
 ) -> NamedLanding:
     """Serve what has landed under `name`; else pull, make durable, create the manifest, acknowledge, and report.
 
     Guarantee: what is acknowledged is durable and listed by the one manifest that `name` will ever have, however many
-    readers try, die or are started again. A reader that loses acknowledges nothing: its messages come again, and what
-    it kept in tables stands there twice. An empty pull leaves an empty manifest. All of the budget is outstanding at
-    once, with its leases kept: unlike `land`, nothing is acknowledged before everything is durable.
+    readers try, die or are started again. A reader that is not first acknowledges nothing: its messages come again. An
+    empty pull leaves an empty manifest. Unlike `land`, it acknowledges nothing before everything is durable: all of
+    the budget is outstanding at once, with its leases extended.
 
-    `watermark` is asked for each batch: what is below it is late. `is_over` says that nobody will ask for the name any
-    more, so that its manifest may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or
-    LakeError; then nothing was acknowledged that is not durable, and the same name may be tried again.
+    A heartbeat below `watermark` is late. `is_over` says that nobody will ask for the name again, so that its manifest
+    may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or LakeError; then nothing was
+    acknowledged that is not durable, and the same name may be tried again.
     """
     there = landed_under(name, objects)
     if there is not None:
         return there
     _refuse(is_over, name)
-    landing = NamedLanding(name, Landed())
     ack_ids: list[str] = []
+    pieces = PieceSink(name, objects)
     with ExitStack() as leases:
-        for batch in batches(subscription, budget, clock):
+
+        def keep_batch(batch: PulledBatch) -> NamedLanding:
             leases.enter_context(subscription.leased(batch.ack_ids))
-            sorted_out = SortedOut.of(batch.messages, reader, watermark(), clock.now())
-            pieces = keeper.keep(sorted_out)
-            landing = replace(
-                landing,
-                landed=landing.landed + sorted_out.report(Acknowledged()),
-                pieces=(*landing.pieces, *pieces),
-                oldest_publish_time=_earlier(landing.oldest_publish_time, sorted_out.oldest_publish_time),
-            )
-            ack_ids += batch.ack_ids
-            del batch, sorted_out
+            ack_ids.extend(batch.ack_ids)
+            judged = JudgedBatch.of(batch.messages, reader, watermark, clock.now())
+            if len(judged.rejected):
+                quarantine.append(judged.rejected)
+            written = (pieces.write(judged.heartbeats),) if len(judged.heartbeats) else ()
+            return NamedLanding(name, Landed.of(judged, Acknowledged()), written, judged.oldest_publish_time)
+
+        landing = sum(for_each_batch(subscription, budget, clock, keep_batch), NamedLanding(name, Landed()))
         try:
             objects.create(manifest_name(name), _encode(landing))
         except ObjectExists:
@@ -107,29 +113,21 @@ def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
         ) from error
 
 
-class Pieces:
-    """Keeps heartbeats as Parquet objects of one attempt to land under a name, and the rejected in quarantine."""
+class PieceSink:
+    """Writes batches of heartbeats as Parquet objects of one attempt to land under a name."""
 
-    def __init__(
-        self, name: str, objects: ObjectStore, fields: Mapping[str, FieldKind], quarantine: Quarantine
-    ) -> None:
+    def __init__(self, name: str, objects: ObjectStore) -> None:
         self._name = name
-        self._attempt = uuid.uuid4().hex[:12]
         self._objects = objects
-        self._fields = fields
-        self._quarantine = quarantine
+        self._attempt = uuid.uuid4().hex[:12]
         self._written = 0
 
-    def keep(self, sorted_out: SortedOut) -> tuple[str, ...]:
-        """One object for a batch; none where nothing in it is a heartbeat."""
-        if sorted_out.refused["message_id"]:
-            self._quarantine.append(sorted_out.refused)
-        if not sorted_out.accepted["message_id"]:
-            return ()
+    def write(self, rows: pa.Table) -> str:
+        """Write a batch as one object, durable on return, and return its name. Raises LakeError."""
         piece = piece_name(self._name, self._attempt, self._written)
-        self._objects.create(piece, encode_piece(sorted_out.accepted, self._fields))
+        self._objects.create(piece, encode_piece(rows))
         self._written += 1
-        return (piece,)
+        return piece
 
 
 def _served_instead(lost: NamedLanding, objects: ObjectStore) -> NamedLanding:

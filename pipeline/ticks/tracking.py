@@ -12,8 +12,8 @@ from pipeline.errors import ReadingUnavailable, SnapshotRefused
 from pipeline.heartbeat import HeartbeatReader, read_payload
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
-from pipeline.pubsub.subscription import Acknowledged, Subscription
-from pipeline.ticks.budget import Budget, batches
+from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
+from pipeline.ticks.budget import Budget, for_each_batch
 from pipeline.ticks.judging import attributes_of, judge, publish_time_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Histogram
@@ -99,13 +99,13 @@ def persist(
     Guarantee: what is acknowledged on tracking is in the log. Any number of readers may run at once. Assumption: the
     log has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged.
     """
-    persisted = Persisted()
-    for batch in batches(subscription, budget, clock):
+
+    def persist_batch(batch: PulledBatch) -> Persisted:
         with subscription.leased(batch.ack_ids):
             log.append(Snapshot(histogram_of(batch.messages, reader)))
-            persisted += Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
-        del batch
-    return persisted
+            return Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
+
+    return sum(for_each_batch(subscription, budget, clock, persist_batch), Persisted())
 
 
 def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:

@@ -22,7 +22,7 @@ from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from pipeline.settings import LakeSettings
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Compacted, DecisionRecord
-from tests.lake.builders import Beat, columns_of
+from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.exact_rule import exact_late
 from tests.replay.test_log_ticks import record
 from tests.replay.traces import Held, sparse, steady, straggler, write_trace
@@ -255,7 +255,7 @@ def lake(tmp_path: Path) -> tuple[Lake, list[DecisionRecord], Batch]:
         ]
         columns = columns_of(beats) | {"landed_at": [from_us(messages.landed_us[row]) + delay for row in rows.tolist()]}
         columns["event_time"] = [from_us(messages.event_us[row]) for row in rows.tolist()]
-        lake.heartbeats().append(columns)
+        append_beats(lake.heartbeats(), columns)
     return lake, decided, messages
 
 

@@ -20,6 +20,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord
 from tests.dagster.house import beats_between, settings_of
+from tests.lake.builders import append_beats
 from tests.official_emulator import free_port
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
@@ -64,7 +65,7 @@ class Materializing:
             "temperature": [20.0 + number for number in range(count)],
             "status": ["ok"] * count,
         }
-        self.lake.heartbeats().append(columns)
+        append_beats(self.lake.heartbeats(), columns)
 
     def run(self, first: str, last: str, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
         """One run of the job over a range, with the tags that the sensor's request carries."""

@@ -9,6 +9,8 @@ from typing import Any
 from pipeline.clock import ManualClock
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
+from pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
+from pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
 from pipeline.settings import LakeSettings
 from tests.watermark.builders import at
 
@@ -31,7 +33,7 @@ class Beat:
 
 
 def columns_of(beats: Sequence[Beat], fields: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """The columns that `Heartbeats.append` takes."""
+    """The columns of landed messages."""
     return {
         "stream_id": [beat.stream_id for beat in beats],
         "event_time": [at(beat.event_time) for beat in beats],
@@ -45,6 +47,16 @@ def columns_of(beats: Sequence[Beat], fields: Sequence[str] = ()) -> dict[str, l
         "late": [beat.late for beat in beats],
         **{name: [beat.values.get(name) for beat in beats] for name in fields},
     }
+
+
+def append_beats(heartbeats: Heartbeats, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Land messages that are given by column."""
+    heartbeats.append(heartbeat_rows(columns, heartbeats._fields))
+
+
+def append_rejected(quarantine: Quarantine, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Quarantine messages that are given by column."""
+    quarantine.append(quarantine_rows(columns))
 
 
 def lake_in(folder: Path, fields: Mapping[str, FieldKind] | None = None) -> Lake:

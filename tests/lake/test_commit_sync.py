@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from pipeline.errors import LakeFull
 from pipeline.lake.tables.commit_sync import RECENT_COMMITS
-from tests.lake.builders import Beat, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 
 
 class Disk:
@@ -54,20 +54,20 @@ def beats(*seconds: float) -> dict[str, list[Any]]:
 
 def land(folder: Path, number: int) -> None:
     """Another process lands."""
-    lake_in(folder).heartbeats().append(beats(3600 * number))
+    append_beats(lake_in(folder).heartbeats(), beats(3600 * number))
 
 
 def test_an_append_is_on_the_disk_with_its_folders_when_it_returns(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     for number in range(3):
-        heartbeats.append(beats(3600 * number, 3600 * number + 7200))
+        append_beats(heartbeats, beats(3600 * number, 3600 * number + 7200))
         assert disk.not_durable() == []
 
 
 def test_a_checkpoint_that_the_library_writes_is_on_the_disk(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     for number in range(101):
-        heartbeats.append(beats(number))
+        append_beats(heartbeats, beats(number))
     assert list((tmp_path / "lake" / "heartbeats" / "_delta_log").glob("*.checkpoint.parquet"))
     assert disk.not_durable() == []
 
@@ -76,13 +76,13 @@ def test_commits_of_others_are_on_the_disk_since_no_later_one_can_be_read_withou
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
-    heartbeats.append(beats(1))
+    append_beats(heartbeats, beats(1))
     with monkeypatch.context() as patch:
         patch.setattr("pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
         for number in range(3):
             land(tmp_path, number)  # and the process ends before it syncs
     assert disk.not_durable() != []
-    heartbeats.append(beats(2))
+    append_beats(heartbeats, beats(2))
     assert disk.not_durable() == []
 
 
@@ -97,31 +97,31 @@ def test_a_process_that_opens_a_table_syncs_what_the_last_one_may_have_left(tmp_
 def test_a_table_that_was_deleted_and_begun_anew_is_on_the_disk(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
     for number in range(3):
-        heartbeats.append(beats(number))
+        append_beats(heartbeats, beats(number))
     shutil.rmtree(tmp_path / "lake" / "heartbeats")
-    heartbeats.append(beats(3))
+    append_beats(heartbeats, beats(3))
     assert disk.not_durable() == []
 
 
 def test_a_commit_that_was_cleaned_up_meanwhile_hinders_nobody(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
-    heartbeats.append(beats(1))
+    append_beats(heartbeats, beats(1))
     for number in range(5):
         land(tmp_path, number)
     DeltaTable(str(tmp_path / "lake/heartbeats")).create_checkpoint()
     for version in range(4):
         (tmp_path / "lake" / "heartbeats" / "_delta_log" / f"{version:020d}.json").unlink()
     disk.forget()
-    heartbeats.append(beats(2))
+    append_beats(heartbeats, beats(2))
     assert disk.not_durable() == []
 
 
 def test_a_disk_that_fails_to_sync_fails_the_append(tmp_path: Path, disk: Disk) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
-    heartbeats.append(beats(1))
+    append_beats(heartbeats, beats(1))
     disk.fails = OSError(28, "No space left on device")
     with pytest.raises(LakeFull):
-        heartbeats.append(beats(2))
+        append_beats(heartbeats, beats(2))
 
 
 def test_files_of_a_run_are_on_the_disk_before_a_commit_names_them(tmp_path: Path, disk: Disk) -> None:

@@ -24,7 +24,7 @@ from pipeline.lake.store.address import open_objects
 from pipeline.lake.tables import table as tables
 from pipeline.lake.tables.heartbeats import Extent
 from pipeline.settings import LakeSettings
-from tests.lake.builders import Beat, columns_of, lake_in, lake_of
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of
 from tests.watermark.builders import START_US, at
 
 HOUR_US = 3_600_000_000
@@ -61,9 +61,9 @@ def test_a_lake_in_which_nothing_has_landed_is_empty(lake_settings: LakeSettings
 
 def test_no_messages_at_all_can_be_landed(tmp_path: Path) -> None:
     heartbeats = lake_in(tmp_path).heartbeats()
-    heartbeats.append(columns_of([]))
-    heartbeats.append(columns_of([Beat("a", 1)]))
-    heartbeats.append(columns_of([]))
+    append_beats(heartbeats, columns_of([]))
+    append_beats(heartbeats, columns_of([Beat("a", 1)]))
+    append_beats(heartbeats, columns_of([]))
     assert heartbeats.extent().rows == 1
 
 
@@ -82,7 +82,7 @@ def test_what_has_landed_is_there_whole(lake_settings: LakeSettings) -> None:
         "late": [True],
         "load": [1.5],
     }
-    lake.heartbeats().append(message)
+    append_beats(lake.heartbeats(), message)
     (row,) = rows_of(lake)
     assert row.pop("event_hour") == "2026-11-21T05Z"
     assert row == {name: values[0] for name, values in message.items()}
@@ -106,7 +106,7 @@ def test_no_row_of_a_range_is_in_a_file_that_is_left_out(
     lake = lake_in(tmp_path_factory.mktemp("lake"))
     every: list[int] = []
     for event_us, compacted in appends:
-        lake.heartbeats().append(columns_of([Beat("a", (us - START_US) / 1e6) for us in event_us]))
+        append_beats(lake.heartbeats(), columns_of([Beat("a", (us - START_US) / 1e6) for us in event_us]))
         every += [round((us - START_US) / 1e6 * 1e6) + START_US for us in event_us]
         if compacted:
             table_of(lake).optimize.compact()
@@ -128,17 +128,17 @@ def event_times_in(path: str) -> list[int]:
 
 def test_a_file_far_from_the_range_is_left_out(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    lake.heartbeats().append(columns_of([Beat("a", 0)]))
-    lake.heartbeats().append(columns_of([Beat("a", 500)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 0)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 500)]))
     assert lake.heartbeats().files_between(at(400), at(600)).rows == 1
     assert lake.heartbeats().files_between(at(501), at(600)).rows == 0
 
 
 def test_a_file_that_another_tool_wrote_without_statistics_is_read(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    lake.heartbeats().append(columns_of([Beat("a", 0)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 0)]))
     table_of(lake).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
-    lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 7000)]))
+    append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 7000)]))
     assert lake_in(tmp_path).heartbeats().files_between(at(6900), at(7100)).rows >= 1
     assert lake_in(tmp_path).heartbeats().extent().rows == 2
 
@@ -146,7 +146,7 @@ def test_a_file_that_another_tool_wrote_without_statistics_is_read(tmp_path: Pat
 def test_the_version_that_was_listed_is_still_there_after_compaction(lake_settings: LakeSettings) -> None:
     lake = lake_of(lake_settings)
     for second in range(3):
-        lake.heartbeats().append(columns_of([Beat("a", second)]))
+        append_beats(lake.heartbeats(), columns_of([Beat("a", second)]))
     before = lake.heartbeats().files_between(at(0), at(9))
     assert table_of(lake).optimize.compact()["numFilesRemoved"] == 3
     after = lake.heartbeats().files_between(at(0), at(9))
@@ -156,23 +156,24 @@ def test_the_version_that_was_listed_is_still_there_after_compaction(lake_settin
 
 
 def test_a_new_field_adds_a_column_and_an_old_one_stays(lake_settings: LakeSettings) -> None:
-    lake_of(lake_settings).heartbeats().append(columns_of([Beat("a", 0, "m0")]))
+    append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("a", 0, "m0")]))
     with_load = lake_of(lake_settings, {"load": FieldKind.NUMBER})
-    with_load.heartbeats().append(columns_of([Beat("a", 1, "m1", values={"load": 2.5})], ["load"]))
+    append_beats(with_load.heartbeats(), columns_of([Beat("a", 1, "m1", values={"load": 2.5})], ["load"]))
     with_state = lake_of(lake_settings, {"state": FieldKind.TEXT})
-    with_state.heartbeats().append(columns_of([Beat("a", 2, "m2", values={"state": "up"})], ["state"]))
+    append_beats(with_state.heartbeats(), columns_of([Beat("a", 2, "m2", values={"state": "up"})], ["state"]))
     rows = rows_of(with_state)
     assert [(row["load"], row["state"]) for row in rows] == [(None, None), (2.5, None), (None, "up")]
 
 
 def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(lake_settings: LakeSettings) -> None:
-    lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats().append(
-        columns_of([Beat("a", 0, values={"load": 1.0})], ["load"])
+    append_beats(
+        lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats(),
+        columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]),
     )
     changed = lake_of(lake_settings, {"load": FieldKind.TEXT})
     for _ in range(2):  # and again, when it has been looked at once
         with pytest.raises(LakeError, match=r"message\.fields\.load = 'text'.*double.*another name, or put back"):
-            changed.heartbeats().append(columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
+            append_beats(changed.heartbeats(), columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
     assert len(rows_of(changed)) == 1
 
 
@@ -180,9 +181,9 @@ def test_a_kind_that_changes_under_a_running_reader_is_refused_as_well(tmp_path:
     early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
     reader = late.heartbeats()
     reader._refuse_other_kinds()  # there was no table yet
-    early.heartbeats().append(columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]))
+    append_beats(early.heartbeats(), columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]))
     with pytest.raises(LakeError):
-        reader.append(columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
+        append_beats(reader, columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
     assert len(rows_of(early)) == 1
 
 
@@ -205,7 +206,7 @@ def rejected(message_ids: Sequence[str], reason: str = "NO_STREAM_ID", payload: 
 
 def test_a_rejected_message_is_kept_whole_with_its_reason(lake_settings: LakeSettings) -> None:
     lake = lake_of(lake_settings)
-    lake.quarantine().append(rejected(["m1"], payload=b"\xff\x00 not JSON"))
+    append_rejected(lake.quarantine(), rejected(["m1"], payload=b"\xff\x00 not JSON"))
     (row,) = rows_of(lake, "quarantine")
     assert row.pop("rejected_on") == "2026-11-21"
     assert row == {name: values[0] for name, values in rejected(["m1"], payload=b"\xff\x00 not JSON").items()}
@@ -214,9 +215,9 @@ def test_a_rejected_message_is_kept_whole_with_its_reason(lake_settings: LakeSet
 def test_a_message_that_was_rejected_twice_is_counted_once(lake_settings: LakeSettings) -> None:
     lake = lake_of(lake_settings)
     assert lake.quarantine().reasons() == {}
-    lake.quarantine().append(rejected(["m1", "m2", "m1"]))
-    lake.quarantine().append(rejected(["m2"]))
-    lake.quarantine().append(rejected(["m3"], "IN_THE_FUTURE"))
+    append_rejected(lake.quarantine(), rejected(["m1", "m2", "m1"]))
+    append_rejected(lake.quarantine(), rejected(["m2"]))
+    append_rejected(lake.quarantine(), rejected(["m3"], "IN_THE_FUTURE"))
     assert lake.quarantine().reasons() == {"NO_STREAM_ID": 2, "IN_THE_FUTURE": 1}
     assert len(rows_of(lake, "quarantine")) == 5
 
@@ -229,7 +230,7 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_bytes(b"not a folder")
     with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
-        lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 0)]))
+        append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 0)]))
 
 
 @pytest.mark.parametrize("place", ["lake", "lake/heartbeat_diffs"])
@@ -273,7 +274,7 @@ def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
     """The texts are the library's own, as it gave them on a disk without space and on the others."""
     lake = lake_in(tmp_path)
     heartbeats = lake.heartbeats()
-    heartbeats.append(columns_of([Beat("a", 0)]))
+    append_beats(heartbeats, columns_of([Beat("a", 0)]))
 
     def fail(*_: Any, **__: Any) -> None:
         raise fault
@@ -281,10 +282,10 @@ def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(tables, "write_deltalake", fail)
         with pytest.raises(expected, match=told) as caught:
-            heartbeats.append(columns_of([Beat("a", 1)]))
+            append_beats(heartbeats, columns_of([Beat("a", 1)]))
     assert type(caught.value) is expected
     assert len(rows_of(lake)) == 1
-    heartbeats.append(columns_of([Beat("a", 1)]))
+    append_beats(heartbeats, columns_of([Beat("a", 1)]))
     assert len(rows_of(lake)) == 2
 
 
@@ -296,7 +297,7 @@ def commits(tmp_path: Path) -> list[Path]:
 def test_a_damaged_commit_is_told_by_whoever_reads_or_lands(tmp_path: Path, content: bytes | None) -> None:
     lake = lake_in(tmp_path)
     for second in range(3):
-        lake.heartbeats().append(columns_of([Beat("a", second)]))
+        append_beats(lake.heartbeats(), columns_of([Beat("a", second)]))
     whole = commits(tmp_path)[1].read_bytes()
     if content is None:
         commits(tmp_path)[1].unlink()
@@ -304,7 +305,7 @@ def test_a_damaged_commit_is_told_by_whoever_reads_or_lands(tmp_path: Path, cont
         commits(tmp_path)[1].write_bytes(content)
     uses = (
         lambda: lake.heartbeats().files_between(at(0), at(9)),
-        lambda: lake.heartbeats().append(columns_of([Beat("a", 9)])),
+        lambda: append_beats(lake.heartbeats(), columns_of([Beat("a", 9)])),
     )
     for use in uses:
         with pytest.raises(CorruptObject, match=r"heartbeats has a damaged file.*put back its earlier version"):
@@ -317,7 +318,7 @@ def test_a_compaction_says_that_it_changes_no_row(tmp_path: Path) -> None:
     """So that it can be told from an append, and makes nothing stale."""
     lake = lake_in(tmp_path)
     for second in range(2):
-        lake.heartbeats().append(columns_of([Beat("a", second)]))
+        append_beats(lake.heartbeats(), columns_of([Beat("a", second)]))
     table_of(lake).optimize.compact()
     actions = [json.loads(line) for line in commits(tmp_path)[-1].read_text().splitlines()]
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
@@ -334,7 +335,7 @@ def land_at_once(tmp_path: Path, fields: Mapping[str, FieldKind]) -> None:
         heartbeats = lake_in(tmp_path, fields).heartbeats()
         together.wait()
         for number in range(APPENDS):
-            heartbeats.append(columns_of([Beat(f"reader {reader}", number)], list(fields)))
+            append_beats(heartbeats, columns_of([Beat(f"reader {reader}", number)], list(fields)))
 
     with ThreadPoolExecutor(READERS) as threads:
         list(threads.map(land, range(READERS)))
@@ -352,7 +353,7 @@ def test_first_appends_of_many_readers_at_once_all_land(tmp_path: Path, number: 
 
 
 def test_many_readers_that_add_a_column_at_once_all_land(tmp_path: Path) -> None:
-    lake_in(tmp_path).heartbeats().append(columns_of([Beat("a", 0)]))
+    append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 0)]))
     land_at_once(tmp_path, {"load": FieldKind.NUMBER})
     assert len(rows_of(lake_in(tmp_path))) == 1 + READERS * APPENDS
 
@@ -372,11 +373,11 @@ def lose(settings: LakeSettings, table: str) -> None:
 
 def test_who_holds_a_table_sees_that_it_was_deleted(lake_settings: LakeSettings) -> None:
     held = lake_of(lake_settings).heartbeats()
-    held.append(columns_of([Beat("a", 0)]))
+    append_beats(held, columns_of([Beat("a", 0)]))
     assert held.version() == 0
     lose(lake_settings, "heartbeats")
     assert (held.version(), held.hours(), held.extent().rows) == (None, [], 0)
-    held.append(columns_of([Beat("a", 1)]))
+    append_beats(held, columns_of([Beat("a", 1)]))
     assert (held.version(), held.extent().rows) == (0, 1)
 
 
@@ -384,21 +385,21 @@ def test_who_holds_a_table_sees_that_it_was_deleted(lake_settings: LakeSettings)
 def test_who_holds_a_table_sees_that_it_was_deleted_and_begun_anew(lake_settings: LakeSettings, versions: int) -> None:
     held = lake_of(lake_settings).heartbeats()
     for second in range(3):
-        held.append(columns_of([Beat("a", second)]))
+        append_beats(held, columns_of([Beat("a", second)]))
     assert held.version() == 2
     lose(lake_settings, "heartbeats")
     for second in range(versions):
-        lake_of(lake_settings).heartbeats().append(columns_of([Beat("another", 7200 + second)]))
+        append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("another", 7200 + second)]))
     assert held.version() == versions - 1
     assert held.extent() == Extent(versions, at(7200), at(7200 + versions - 1))
-    held.append(columns_of([Beat("another", 7300)]))
+    append_beats(held, columns_of([Beat("another", 7300)]))
     assert (held.version(), held.extent().rows) == (versions, versions + 1)
 
 
 def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: LakeSettings) -> None:
     held = lake_of(lake_settings).heartbeats()
     for second in range(3):
-        held.append(columns_of([Beat("a", second)]))
-        lake_of(lake_settings).heartbeats().append(columns_of([Beat("b", second)]))
+        append_beats(held, columns_of([Beat("a", second)]))
+        append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("b", second)]))
         assert held.version() == 2 * second + 1
     assert held._table.opened == 1

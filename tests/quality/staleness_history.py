@@ -13,7 +13,7 @@ from pipeline.lake.tables.windowed import DiffRun, Fence
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.windows import Windowing
-from tests.lake.builders import Beat, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, seconds
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)
@@ -40,7 +40,7 @@ class History:
     runs: int = 0
 
     def land(self, beats: Sequence[Beat]) -> None:
-        self.lake.heartbeats().append(columns_of(beats))
+        append_beats(self.lake.heartbeats(), columns_of(beats))
         version = self.lake.heartbeats().version()
         assert version is not None
         self.landed += [(version, beat) for beat in beats]

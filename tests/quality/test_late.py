@@ -7,7 +7,7 @@ from deltalake import DeltaTable
 
 from pipeline.quality.late import Late, LateHeartbeats
 from pipeline.windows import Windowing
-from tests.lake.builders import Beat, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, seconds
 
 WINDOWING = Windowing(length=seconds(60), first=START)
@@ -17,9 +17,10 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
     lake = lake_in(tmp_path)
     late = LateHeartbeats.of(lake, WINDOWING)
     assert late.since(START) == Late(START)
-    lake.heartbeats().append(columns_of([Beat("a", 10), Beat("b", 70, publisher_id="own", message_id="m1")]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 10), Beat("b", 70, publisher_id="own", message_id="m1")]))
     assert late.since(START) == Late(START, rows=2)
-    lake.heartbeats().append(
+    append_beats(
+        lake.heartbeats(),
         columns_of(
             [
                 Beat("a", 10, late=True),  # a copy of one that landed in time
@@ -28,9 +29,9 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
                 Beat("c", 80, late=True),
                 Beat("c", 130, late=True),
             ]
-        )
+        ),
     )
-    lake.heartbeats().append(columns_of([Beat("c", 130, late=True)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("c", 130, late=True)]))
     found = late.since(START)
     assert (found.total, found.copies, found.rows) == (3, 3, 8)
     assert dict(found.by_window) == {"2026-11-21T05-21Z": 2, "2026-11-21T05-22Z": 1}
@@ -41,9 +42,9 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
 def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     late = LateHeartbeats.of(lake, WINDOWING)
-    lake.heartbeats().append(columns_of([Beat("a", 10, late=True)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
     assert late.since(START).total == 1
-    lake.heartbeats().append(columns_of([Beat("a", 10)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 10)]))
     found = late.since(START)
     assert (found.total, found.copies) == (0, 1)
 
@@ -52,7 +53,7 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
     lake = lake_in(tmp_path)
     late = LateHeartbeats.of(lake, WINDOWING)
     for event in (10, 20, 3600):
-        lake.heartbeats().append(columns_of([Beat("a", event, late=True)]))
+        append_beats(lake.heartbeats(), columns_of([Beat("a", event, late=True)]))
     assert (late.since(START).total, late.since(at(3599)).total) == (3, 1)
     table = lake.heartbeats().pinned()
     assert table is not None
@@ -63,16 +64,16 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
 def test_an_hour_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = lake_in(tmp_path)
     late = LateHeartbeats.of(lake, WINDOWING)
-    lake.heartbeats().append(columns_of([Beat("a", 10, late=True)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
     found = late.since(START)
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("the table was read")
 
     monkeypatch.setattr(DeltaTable, "to_pyarrow_dataset", refuse)
-    lake.heartbeats().append(columns_of([Beat("a", 3700)]))  # another hour, with nothing late
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 3700)]))  # another hour, with nothing late
     again = late.since(START)
     assert (again.total, again.rows) == (found.total, 2)
-    lake.heartbeats().append(columns_of([Beat("a", 20, late=True)]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 20, late=True)]))
     with pytest.raises(AssertionError, match="the table was read"):
         late.since(START)

@@ -13,7 +13,7 @@ from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
 from pipeline.quality.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
 from pipeline.watermark.histogram import Histogram
-from tests.lake.builders import LATER, Beat, columns_of, lake_in
+from tests.lake.builders import LATER, Beat, append_beats, append_rejected, columns_of, lake_in
 from tests.watermark.builders import START_BUCKET, at, bounded, published
 
 Message = tuple[str, float, float]
@@ -21,13 +21,15 @@ Message = tuple[str, float, float]
 
 
 def land(lake: Lake, messages: Iterable[Message]) -> None:
-    lake.heartbeats().append(
-        columns_of([Beat("a", event, message_id=name, publish_time=publish) for name, publish, event in messages])
+    append_beats(
+        lake.heartbeats(),
+        columns_of([Beat("a", event, message_id=name, publish_time=publish) for name, publish, event in messages]),
     )
 
 
 def reject(lake: Lake, messages: Sequence[tuple[str, float]]) -> None:
-    lake.quarantine().append(
+    append_rejected(
+        lake.quarantine(),
         {
             "reason": ["NO_EVENT_TIME" for _ in messages],
             "detail": ["" for _ in messages],
@@ -37,7 +39,7 @@ def reject(lake: Lake, messages: Sequence[tuple[str, float]]) -> None:
             "attributes": [[] for _ in messages],
             "payload": [b"" for _ in messages],
             "landed_at": [at(LATER) for _ in messages],
-        }
+        },
     )
 
 

@@ -18,7 +18,7 @@ from pipeline.replay.trace import NEVER, Batch, ticks_of
 from pipeline.settings import LakeSettings
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import DecisionRecord, Released, WatermarkState
-from tests.lake.builders import Beat, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.replay.traces import Held, both_down, sparse, steady
 from tests.watermark.builders import at, reading, seconds
 
@@ -169,7 +169,7 @@ def landings(folder: Path, *appends: tuple[float, Sequence[Beat]]) -> list[Batch
     lake = lake_in(folder)
     heartbeats = lake.heartbeats()
     for landed, beats in appends:
-        heartbeats.append(columns_of(beats) | {"landed_at": [at(landed) for _ in beats]})
+        append_beats(heartbeats, columns_of(beats) | {"landed_at": [at(landed) for _ in beats]})
     return [
         batch
         for trace in (LakeLandings(lake.heartbeats()), LakeLandings(lake.heartbeats(), at(100), at(300)))
@@ -210,10 +210,10 @@ def test_a_lake_where_nothing_has_landed_has_no_messages(tmp_path: Path) -> None
 
 def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    lake.heartbeats().append(columns_of([Beat("a", 1, "1")]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1")]))
     heartbeats = lake.heartbeats()
     trace = LakeLandings(heartbeats)
-    heartbeats.append(columns_of([Beat("a", 2, "2")]))
+    append_beats(heartbeats, columns_of([Beat("a", 2, "2")]))
     heartbeats.version()
     assert sum(map(len, trace.batches())) == 1
     assert sum(map(len, LakeLandings(heartbeats).batches())) == 2
@@ -221,7 +221,7 @@ def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path)
 
 def test_the_streams_of_what_landed_are_told(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    lake.heartbeats().append(columns_of([Beat("a", 1, "1"), Beat("b", 2, "2"), Beat("a", 3, "3")]))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("b", 2, "2"), Beat("a", 3, "3")]))
     (batch,) = LakeLandings(lake.heartbeats()).batches(streams=True)
     assert batch.streams is not None
     assert sorted(batch.streams.names[code] for code in batch.streams.codes) == ["a", "a", "b"]

@@ -120,7 +120,7 @@ def land_without_looking_again(subscription: Any, *, log: Any, **others: Any) ->
 class Forgetful:
     """A table that says that it has everything, and keeps nothing."""
 
-    def append(self, columns: Any) -> None: ...
+    def append(self, rows: Any) -> None: ...
 
 
 def land_reporting_nothing_late(subscription: Any, **others: Any) -> Any:

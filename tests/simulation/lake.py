@@ -3,8 +3,10 @@
 What fails before the write has done nothing; what fails after it has written, and only the answer is lost.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
 from pipeline.lake.log import codec as log_codec
@@ -158,15 +160,24 @@ class WorkersTable:
         self._table = table
         self._outside = outside
 
-    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
+    def append(self, table: pa.Table) -> None:
         name = self._table.name
         self._outside.step(f"append to {name}")
         fail_if(self._outside, f"{name} may not have it")
-        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rows = _rows(table)
         self._table.commits.append(rows)
         self._table.on_append(name, rows)
         self._outside.step(f"appended {len(rows)} to {name}")
         fail_if(self._outside, f"{name} may have it")
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    """Times as microseconds, which is what is compared."""
+    columns = {
+        name: (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def fail_if(outside: Outside, what: str, risk: float = 1.0) -> None:

@@ -2,24 +2,25 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipeline.clock import SystemClock
 from pipeline.heartbeat import FieldKind
+from pipeline.kept import Kept
 from pipeline.lake import layout
 from pipeline.lake.layout import Lake
-from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.settings import DrainSettings, LakeSettings, MessageSettings, PubSubSettings, Settings
-from pipeline.spark import drain_reader
 from pipeline.spark.drain import Drain, Drained, Reader, Round
 from pipeline.spark.drain_reader import Side, Split, read_split
-from tests.spark.dying_source import DyingObjects
+from tests.spark.dying_source import DyingObjects, maybe_die
 
 
 def settings_of(pubsub: PubSubSettings, lake: str, drain: DrainSettings) -> Settings:
@@ -45,7 +46,6 @@ def drain_of(spark: SparkSession, settings: Settings, run: str, read: Reader = r
         spark=spark,
         settings=settings,
         run=run,
-        objects=open_objects(settings.lake),
         log=Lake(settings.lake, settings.message.fields, clock).tracking_log(),
         backlogs={side: SnapshotBacklog(client, path, clock, timedelta(seconds=10)) for side, path in paths.items()},
         clock=clock,
@@ -69,5 +69,13 @@ def read_and_die(split: Split, readers: Iterable[pa.RecordBatch]) -> Iterator[pa
         assert place.folder is not None
         return DyingObjects(DiskObjects(place.folder), place.folder)
 
-    layout.open_objects = drain_reader.open_objects = dying  # type: ignore[attr-defined]
-    yield from read_split(split, readers)
+    append, deaths_of = Heartbeats.append, split.lake.folder
+    assert deaths_of is not None
+
+    def dying_append(table: Heartbeats, rows: pa.Table) -> None:
+        maybe_die(deaths_of, "before append heartbeats")
+        append(table, rows)
+        maybe_die(deaths_of, "after append heartbeats")
+
+    with patch.object(layout, "open_objects", dying), patch.object(Heartbeats, "append", dying_append):
+        yield from read_split(split, readers, Kept())

@@ -16,7 +16,7 @@ from tests.spark.drains import drained, settings_of, small_drain
 
 
 def die_once_landed(lake: Path) -> None:
-    while not any((lake / "landings").rglob("*.json")):
+    while not any((lake / "heartbeats" / "_delta_log").glob("*.json")):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -23,12 +23,21 @@ def ordain(lake: Path, *steps: str) -> None:
         (deaths(lake) / step).touch()
 
 
+def maybe_die(lake: Path, step: str) -> None:
+    """Be killed here, if it is ordained and has not come yet."""
+    try:
+        (deaths(lake) / step).rename(deaths(lake) / f"{step} done")  # one of any number of workers is first
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 class DyingObjects:
     """Objects whose user dies where it is ordained."""
 
     def __init__(self, objects: ObjectStore, lake: Path) -> None:
         self._objects = objects
-        self._deaths = deaths(lake)
+        self._lake = lake
 
     @property
     def uri(self) -> str:
@@ -50,11 +59,7 @@ class DyingObjects:
         self._objects.delete(name)
 
     def _maybe_die(self, step: str) -> None:
-        try:
-            (self._deaths / step).rename(self._deaths / f"{step} done")  # one of any number of workers is first
-        except FileNotFoundError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
+        maybe_die(self._lake, step)
 
 
 class DyingConnections(Connections):

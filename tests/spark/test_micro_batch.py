@@ -21,6 +21,7 @@ from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings import LakeSettings
 from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
 from pipeline.windows import Window, Windowing
+from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
 
 KINDS = {"temperature": FieldKind.NUMBER}
@@ -53,7 +54,7 @@ class House:
             "late": [False] * len(beats),
             "temperature": [float(event) for _, event in beats],
         }
-        self.lake.heartbeats().append(columns)
+        append_beats(self.lake.heartbeats(), columns)
 
     def compute(
         self,

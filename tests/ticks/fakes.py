@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from google.pubsub_v1 import PubsubMessage
 
 from pipeline.clock import ManualClock, from_us, to_us
@@ -283,10 +284,10 @@ class StepwiseTable:
         self.before: list[Exception | None] = []
         self.after: list[Exception | None] = []
 
-    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
+    def append(self, rows: pa.Table) -> None:
         self._steps.take(f"append {self._name}")
         _fail(self.before)
-        self._table.append(columns)
+        self._table.append(rows)
         self._steps.take(f"appended {self._name}")
         _fail(self.after)
 

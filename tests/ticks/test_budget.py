@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.clock import ManualClock
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
-from pipeline.ticks.budget import Budget, batches
+from pipeline.ticks.budget import Budget, for_each_batch
 from tests.watermark.builders import at
 
 BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)
@@ -46,7 +46,7 @@ class Endless:
 def taken(budget: Budget, sizes: list[int] | None = None) -> tuple[list[int], Endless]:
     clock = ManualClock(at(0))
     subscription = Endless(clock, sizes)
-    return [len(batch) for batch in batches(subscription, budget, clock)], subscription
+    return list(for_each_batch(subscription, budget, clock, len)), subscription
 
 
 def test_the_most_messages_end_the_pulling_exactly() -> None:
@@ -68,7 +68,7 @@ def test_the_most_time_ends_the_pulling_after_the_batch_in_hand() -> None:
 def test_time_that_passes_while_a_batch_is_written_counts() -> None:
     clock = ManualClock(at(0))
     subscription = Endless(clock)
-    for _ in batches(subscription, BUDGET, clock):
+    for _ in for_each_batch(subscription, BUDGET, clock, len):
         clock.advance(timedelta(seconds=10))
     assert len(subscription.asked) == 2
 
@@ -92,6 +92,6 @@ def test_without_a_budget_nothing_is_pulled(nothing: dict[str, Any]) -> None:
 def test_a_batch_is_handed_out_before_the_next_is_pulled() -> None:
     clock = ManualClock(at(0))
     subscription = Endless(clock)
-    for number, _ in enumerate(batches(subscription, replace(BUDGET, max_messages=400), clock), start=1):
+    for number, _ in enumerate(for_each_batch(subscription, replace(BUDGET, max_messages=400), clock, len), start=1):
         assert len(subscription.asked) == number
     assert len(subscription.asked) == 4

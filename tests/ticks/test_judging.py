@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -20,7 +21,9 @@ from pipeline.heartbeat import (
     read_field,
     read_payload,
 )
-from pipeline.ticks.landing import SortedOut
+from pipeline.lake.tables.heartbeats import heartbeat_schema
+from pipeline.lake.tables.quarantine import QUARANTINE
+from pipeline.ticks.judging import JudgedBatch
 from pipeline.ticks.tracking import histogram_of
 from pipeline.watermark.histogram import NO_EVENT, Histogram
 from tests.ticks.fakes import CONTRACT
@@ -89,10 +92,10 @@ def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, 
 
 @given(drawn_messages(), st.sampled_from(CONTRACTS), st.none() | st.integers(FIRST, LAST))
 @example([message(0, {"event_time": "9" * 18, "stream_id": "a"}, b"{}")], CONTRACTS[0], None)
-def test_a_batch_is_sorted_out_as_each_of_its_messages_is(
+def test_a_batch_is_judged_as_each_of_its_messages_is(
     messages: list[Any], contract: MessageContract, watermark_us: int | None
 ) -> None:
-    sorted_out = SortedOut.of(
+    judged = JudgedBatch.of(
         messages,
         HeartbeatReader(contract),
         None if watermark_us is None else from_us(watermark_us),
@@ -111,16 +114,20 @@ def test_a_batch_is_sorted_out_as_each_of_its_messages_is(
         is_late = watermark_us is not None and verdict.event_time_us < watermark_us
         publisher_id = one.attributes.get("heartbeat_id") or None
         accepted.append((*whole, verdict.stream_id, verdict.event_time_us, publisher_id, is_late, *fields))
-    assert rows_of(sorted_out.refused, "reason", "detail") == refused
+    assert judged.heartbeats.schema == heartbeat_schema(contract.fields)
+    assert judged.rejected.schema == QUARANTINE
+    assert rows_of(judged.rejected, "reason", "detail") == refused
     names = ("stream_id", "event_time", "publisher_id", "late", *contract.fields)
-    assert rows_of(sorted_out.accepted, *names) == accepted
-    assert sorted_out.of_another_kind == {name: count for name, count in others.items() if count}
+    assert rows_of(judged.heartbeats, *names) == accepted
+    assert judged.of_another_kind == {name: count for name, count in others.items() if count}
 
 
-def rows_of(columns: Mapping[str, Any], *more: str) -> list[Any]:
+def rows_of(rows: pa.Table, *more: str) -> list[Any]:
     names = ("message_id", "publish_time", "ordering_key", "attributes", "payload", "landed_at", *more)
-    assert set(columns) == set(names)
-    held = {**columns, "attributes": [sorted(dict(one).items()) for one in columns["attributes"]]}
+    assert set(rows.column_names) - {"event_hour", "rejected_on"} == set(names)
+    times = {"publish_time", "landed_at", "event_time"}
+    held = {name: (rows[name].cast(pa.int64()) if name in times else rows[name]).to_pylist() for name in names}
+    held["attributes"] = [sorted(dict(one).items()) for one in held["attributes"]]
     return list(zip(*(held[name] for name in names), strict=True))
 
 

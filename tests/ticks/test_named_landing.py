@@ -12,9 +12,8 @@ from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
 from pipeline.settings import LakeSettings
 from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import SortedOut, Tables
-from pipeline.ticks.named_landing import NamedLanding, Pieces, land_named, landed_under, never
-from tests.ticks.fakes import FIELDS, Crash, World
+from pipeline.ticks.named_landing import NamedLanding, land_named, landed_under
+from tests.ticks.fakes import Crash, World
 from tests.watermark.builders import at
 
 NAME = "run/000000001-0000"
@@ -28,15 +27,17 @@ class PiecesWorld(World):
         super().__init__(folder, lake=lake)
         self.wait(1000)
 
-    def land_as(self, name: str, *, is_over: Callable[[], bool] = never) -> NamedLanding:
+    def land_as(
+        self, name: str, *, budget: Budget = BUDGET, is_over: Callable[[], bool] = lambda: False
+    ) -> NamedLanding:
         return land_named(
             name,
             self.base,
             objects=self.objects,
-            keeper=Pieces(name, self.objects, FIELDS, self.quarantine),  # type: ignore[arg-type]
-            watermark=lambda: at(902),
+            quarantine=self.quarantine,  # type: ignore[arg-type]
+            watermark=at(902),
             reader=self.reader,
-            budget=BUDGET,
+            budget=budget,
             clock=self.clock,
             is_over=is_over,
         )
@@ -161,23 +162,14 @@ def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int)
 
 def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(world: PiecesWorld) -> None:
     publish(world, 7)
-    pieces = Pieces(NAME, world.objects, FIELDS, world.quarantine)  # type: ignore[arg-type]
+    create = world.objects.create
 
-    class Slow:
-        def keep(self, sorted_out: SortedOut) -> tuple[str, ...]:
-            world.wait(300)
-            return pieces.keep(sorted_out)
+    def slow(name: str, content: bytes) -> None:
+        world.wait(300)
+        create(name, content)
 
-    landing = land_named(
-        NAME,
-        world.base,
-        objects=world.objects,
-        keeper=Slow(),
-        watermark=lambda: None,
-        reader=world.reader,
-        budget=replace(BUDGET, max_time=timedelta(hours=1)),
-        clock=world.clock,
-    )
+    world.objects.create = slow  # type: ignore[method-assign]
+    landing = world.land_as(NAME, budget=replace(BUDGET, max_time=timedelta(hours=1)))
     assert (len(landing.pieces), landing.landed.acknowledged.count) == (3, 7)
     assert world.base.unacknowledged == []
 
@@ -190,28 +182,6 @@ def test_a_full_lake_leaves_everything_unacknowledged_and_the_name_free(world: P
     assert len(world.base.unacknowledged) == 2
     world.wait(60)
     assert world.land_as(NAME).landed.heartbeats == 2
-
-
-def test_rows_kept_in_tables_land_under_a_name_as_well(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.wait(1000)
-    publish(world, 4)
-
-    def land_as() -> NamedLanding:
-        tables = Tables(world.heartbeats, world.quarantine)  # type: ignore[arg-type]
-        return land_named(
-            NAME,
-            world.base,
-            objects=world.objects,
-            keeper=tables,
-            watermark=lambda: None,
-            reader=world.reader,
-            budget=BUDGET,
-            clock=world.clock,
-        )
-
-    assert (land_as().landed.heartbeats, land_as().is_served, land_as().pieces) == (4, True, ())
-    assert world.landed_ids() == ["m0", "m1", "m2", "m3"]
 
 
 # The end of a batch

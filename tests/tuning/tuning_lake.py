@@ -9,6 +9,7 @@ from pipeline.lake.layout import Lake
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import NEVER, ticks_of
 from pipeline.watermark.policy import Policy
+from tests.lake.builders import append_beats
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace
 
 TICK = timedelta(seconds=10)
@@ -36,7 +37,8 @@ def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
     again = np.arange(0, len(trace.publish_us), 10)
     rows = np.concatenate([np.arange(len(trace.publish_us)), again])
     landed = np.concatenate([trace.landed_us, np.full(len(again), last_us)])
-    lake.heartbeats().append(
+    append_beats(
+        lake.heartbeats(),
         {
             "stream_id": [trace.names[number] for number in trace.stream[rows]],
             "event_time": trace.event_us[rows],
@@ -48,5 +50,5 @@ def record(lake: Lake, trace: MemoryTrace, policy: Policy) -> None:
             "payload": [b"{}"] * len(rows),
             "landed_at": landed,
             "late": [False] * len(rows),
-        }
+        },
     )

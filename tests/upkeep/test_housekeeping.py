@@ -29,7 +29,7 @@ from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.gcs.apart import fresh_lake, server_apart
-from tests.lake.builders import Beat, columns_of, lake_of
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
 
@@ -134,7 +134,7 @@ def test_a_bucket_is_kept_as_a_folder_is() -> None:
 def keep_in(bucket: LakeSettings) -> None:
     lake = lake_of(bucket)
     for second in range(MANY):
-        lake.heartbeats().append(columns_of([Beat("a", second), Beat("b", second)]))
+        append_beats(lake.heartbeats(), columns_of([Beat("a", second), Beat("b", second)]))
     table = lake.table(HEARTBEATS)
     (did,) = compact(table, every_hour, "event_time")
     assert (did.files, did.files_after) == (MANY, 1)
@@ -183,7 +183,9 @@ def test_what_lands_while_a_partition_is_written_anew_is_there_afterwards(tmp_pa
     others = 40
 
     def land(number: int) -> None:
-        Lake(house.settings().lake, {}, house.clock).heartbeats().append(columns_of([Beat(f"s{number}", number)]))
+        append_beats(
+            Lake(house.settings().lake, {}, house.clock).heartbeats(), columns_of([Beat(f"s{number}", number)])
+        )
 
     with ThreadPoolExecutor(3) as pool:
         landing = [pool.submit(land, number) for number in range(others)]
@@ -320,13 +322,14 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     beats = [Beat("x", 1)]
     columns = columns_of(beats)
     for landed in (0, DAY.total_seconds(), 2 * DAY.total_seconds()):
-        house.lake.quarantine().append(
+        append_rejected(
+            house.lake.quarantine(),
             {
                 **{name: columns[name] for name in columns if name not in ("stream_id", "event_time", "late")},
                 "reason": ["NO_STREAM_ID"],
                 "detail": [""],
                 "landed_at": [at(landed)],
-            }
+            },
         )
     (done,) = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
     assert done.figures["rows"] == 2

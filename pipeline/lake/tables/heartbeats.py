@@ -63,6 +63,12 @@ def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     )
 
 
+def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapping[str, FieldKind]) -> pa.Table:
+    """Landed messages as `Heartbeats.append` takes them: values for each column of the schema but the partition."""
+    rows = rows_of(columns, heartbeat_schema(fields))
+    return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), _hours(rows["event_time"]))
+
+
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
     """What a micro-batch reads: files of one version of the table."""
@@ -95,16 +101,14 @@ class Heartbeats:
         self._table = table
         self._fields = fields
         self._is_checked = False
-        self.schema = heartbeat_schema(fields)
 
-    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Land messages: a sequence for each column of the schema but the partition. Durable on return.
+    def append(self, rows: pa.Table) -> None:
+        """Land messages, in the table's schema. Durable on return.
 
-        Raises LakeError where a field's configured kind is not that of the column it already has.
+        Raises LakeError if the configured kind of a field is not that of the column that the table has.
         """
         self._refuse_other_kinds()
-        rows = rows_of(columns, self.schema)
-        self._table.append(rows.append_column(PARTITION, _hours(rows["event_time"])).cast(self.schema))
+        self._table.append(rows)
 
     def _refuse_other_kinds(self) -> None:
         table = None if self._is_checked else self._table.current()

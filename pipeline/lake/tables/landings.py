@@ -7,17 +7,14 @@ it lists. Names of the objects have no folder of their own, so that a folder on 
 import contextlib
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import CorruptObject, ObjectExists
-from pipeline.heartbeat import FieldKind
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from pipeline.lake.tables.table import rows_of
+from pipeline.lake.tables.heartbeats import PARTITION
 
 FOLDER = "landings/"
 OVER = "over"
@@ -38,17 +35,10 @@ def piece_name(name: str, attempt: str, number: int) -> str:
     return f"{FOLDER}{name}-{attempt}-{number}.parquet"
 
 
-def piece_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
-    """The columns of a piece: those of `heartbeats`, but the partition."""
-    schema = heartbeat_schema(fields)
-    return schema.remove(schema.get_field_index(PARTITION))
-
-
-def encode_piece(columns: Mapping[str, Sequence[Any]], fields: Mapping[str, FieldKind]) -> bytes:
-    """Heartbeats, a sequence for each column of `piece_schema`, as a Parquet file."""
-    schema = piece_schema(fields)
+def encode_piece(rows: pa.Table) -> bytes:
+    """Rows of `heartbeats` as a Parquet file, without the partition column."""
     buffer = io.BytesIO()
-    pq.write_table(rows_of(columns, schema).cast(schema), buffer, compression="zstd")
+    pq.write_table(rows.drop_columns(PARTITION), buffer, compression="zstd")
     return buffer.getvalue()
 
 

@@ -24,17 +24,22 @@ QUARANTINE = pa.schema(
 """One row a landing of a rejected message: one that was delivered twice stands twice, with one `message_id`."""
 
 
+def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table:
+    """Rejected messages as `Quarantine.append` takes them: values for each column of the schema but the partition."""
+    rows = rows_of(columns, QUARANTINE)
+    days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
+    return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
+
+
 class Quarantine:
     """The table of rejected messages."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
 
-    def append(self, columns: Mapping[str, Sequence[Any]]) -> None:
-        """Keep messages: a sequence for each column of the schema but the partition. Durable on return."""
-        rows = rows_of(columns, QUARANTINE)
-        days = pc.strftime(rows["landed_at"], format=DAY_FORMAT)
-        self._table.append(rows.append_column(PARTITION, days).cast(QUARANTINE))
+    def append(self, rows: pa.Table) -> None:
+        """Keep messages, in the table's schema. Durable on return."""
+        self._table.append(rows)
 
     def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
         """Message id and publish time of each landing that was published in `[start, end)`, in whole seconds."""

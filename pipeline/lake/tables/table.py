@@ -173,15 +173,16 @@ class LakeTable:
         return f"{self.uri}/{path}" if "://" in self.uri else str(Path(self.uri) / path)
 
 
-def rows_of(columns: Mapping[str, Sequence[Any]], schema: pa.Schema) -> pa.Table:
-    """Columns by name as a table, in the schema's order and of its types; a column that is not given is left out. A map
-    is given as a dict, or as a list of pairs."""
-    return pa.table(
-        {column.name: _array(columns[column.name], column.type) for column in schema if column.name in columns}
-    )
+def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:
+    """Columns by name as a table, in the schema's order and of its types. A column that is not given is left out."""
+    given = pa.schema([column for column in schema if column.name in columns])
+    return pa.table([array_of(columns[column.name], column.type) for column in given], given)
 
 
-def _array(values: Sequence[Any], of_type: pa.DataType) -> pa.Array:
+def array_of(values: Sequence[Any] | pa.Array, of_type: pa.DataType) -> pa.Array:
+    """Values as an array. A map is given as a dict or as a list of pairs."""
+    if isinstance(values, pa.Array):
+        return values
     if not pa.types.is_map(of_type) or not all(isinstance(value, dict) for value in values):
         return pa.array(values, of_type)
     # The library takes no dicts; lists of pairs for each row would be much work, most of it the garbage collector's.
