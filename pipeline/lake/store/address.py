@@ -1,4 +1,4 @@
-"""What the lake's address means to each library that reads or writes there."""
+"""The lake's address in the form that each library takes."""
 
 import json
 
@@ -11,34 +11,28 @@ from pipeline.settings import LakeSettings
 
 
 def open_objects(lake: LakeSettings) -> ObjectStore:
-    """The lake's objects: files of a folder, or of a bucket.
-
-    Raises LakeUnwritable for a bucket when there are no credentials. Makes no request.
-    """
+    """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable without credentials."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)
     return CloudStorageObjects(lake.uri, lake.endpoint)
 
 
 def table_uri(lake: LakeSettings, name: str) -> str:
-    """Where the Delta table or the folder `name` is: an absolute path, or `gs://…`."""
+    """The address of the Delta table or folder `name`: an absolute path, or `gs://…`."""
     if lake.folder is not None:
         return str(lake.folder.absolute() / name)
     return f"{lake.uri}/{name}"
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
-    """What `deltalake` is to be told beside a table's address."""
-    return delta_storage_options(lake.uri, lake.endpoint)
+    """The options that `deltalake` takes beside a table's address: none for a folder, and none for the service, whose
+    default credentials it finds itself.
 
-
-def delta_storage_options(uri: str, endpoint: str | None) -> dict[str, str]:
-    """Nothing for a folder, and for the service, which finds the default credentials itself.
-
-    A server on loopback is named inside a key that asks for no token: with `google_skip_signature` instead,
-    writes would still look for a metadata server.
+    A server on loopback is named in a key that asks for no token. With `google_skip_signature` instead, writes would
+    still look for a metadata server.
     """
-    if endpoint is None or not uri.startswith("gs:"):
+    endpoint = lake.endpoint
+    if endpoint is None or lake.folder is not None:
         return {}
     key = {
         "gcs_base_url": endpoint.rstrip("/"),
@@ -51,16 +45,16 @@ def delta_storage_options(uri: str, endpoint: str | None) -> dict[str, str]:
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Spark's settings for a bucket, given that Google's `gcs-connector` is among its JARs; none for a folder."""
+    """Spark's settings for a bucket, with Google's `gcs-connector` among its JARs; none for a folder."""
     if lake.folder is not None:
         return {}
     hadoop = {
-        "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",  # Hadoop 3.5 brings another one
+        "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",  # Hadoop 3.5 has another one built in
         "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
         "fs.gs.block.size": str(64 << 20),  # Hadoop 3.5 writes "64m" there, which the connector cannot read
     }
     if lake.endpoint is None:
-        hadoop |= {"fs.gs.auth.type": "APPLICATION_DEFAULT"}  # what the other libraries use, on any machine
+        hadoop |= {"fs.gs.auth.type": "APPLICATION_DEFAULT"}  # as the other libraries do
     else:
         hadoop |= {
             "fs.gs.storage.root.url": f"{lake.endpoint.rstrip('/')}/",
@@ -72,7 +66,7 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 
 def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
-    """A file system whose root is the folder `name` of the lake, for footers and small files."""
+    """A file system rooted at the folder `name` of the lake, for footers and small files."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         make_folder(folder)

@@ -1,4 +1,4 @@
-"""Create-only objects in a local folder: the embedded default."""
+"""Create-only objects as files of a local folder: the default."""
 
 import contextlib
 import errno
@@ -10,11 +10,11 @@ from pathlib import Path
 from pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing
 
 TEMPORARY = ".tmp-"
-"""Begins the name of a file that is still being written; a crash may leave one, and nobody reads it."""
+"""Prefix of a file that is being written. A crash may leave one behind; readers ignore it."""
 
 
 class DiskObjects:
-    """Objects as files. Assumption: the folder is on one file system that has hard links and `fsync`."""
+    """Objects as files. Assumption: the folder is on one file system with hard links and `fsync`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,7 +32,7 @@ class DiskObjects:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, path)  # fails if the name is taken: the exclusive moment
+            os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
             _sync_folder(path.parent)
         except FileExistsError as error:
             raise ObjectExists(f"{self.uri}/{name} is already there") from error
@@ -55,7 +55,9 @@ class DiskObjects:
         folder = self._folder / prefix.rpartition("/")[0]
         found = (path for path in folder.rglob("*") if not path.name.startswith(TEMPORARY) and path.is_file())
         names = (path.relative_to(self._folder).as_posix() for path in found)
-        yield from sorted(name for name in names if name.startswith(prefix))  # as text: paths sort by their parts
+        yield from sorted(
+            name for name in names if name.startswith(prefix)
+        )  # as text, because paths sort by their parts
 
     def delete(self, name: str) -> None:
         try:
@@ -65,7 +67,7 @@ class DiskObjects:
 
 
 def disk_error(error: OSError, path: Path) -> LakeError:
-    """An operating system's error as one that says what to do."""
+    """Turn an operating system's error into one that says what to do."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return LakeFull(f"no space is left for {path}; free some, and the next tick goes on from what is durable")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
@@ -76,10 +78,10 @@ def disk_error(error: OSError, path: Path) -> LakeError:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that may be there already. Raises LakeUnwritable, LakeFull."""
+    """Create a folder unless it exists. Raises LakeUnwritable, LakeFull."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # a file in its place is said to "exist", which is not what ObjectExists means
+    except OSError as error:  # a file stands in the folder's place
         if isinstance(error, FileExistsError):
             error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         raise disk_error(error, folder) from error

@@ -26,30 +26,29 @@ from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, LakeUnwri
 T = TypeVar("T")
 
 LOCAL_PROJECT = "tidemark-local"
-"""The project that a server on loopback is told; it has none of its own."""
+"""The project named to a server on loopback, which has none of its own."""
 RETRY_FOR = timedelta(seconds=10)
-"""No attempt of an operation starts later than this after its first one."""
+"""No attempt of an operation starts later than this after the first."""
 REQUEST_TIMEOUT = timedelta(seconds=10)
-"""The longest that one request waits for the server: with `RETRY_FOR`, an operation fits into a tick's 60 s."""
+"""The longest wait for one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
-"""The metadata key that says which call of `create` an object is from."""
+"""Metadata key: the call of `create` that made an object."""
 
 
 class CloudStorageObjects:
     """Objects in a bucket, under a prefix.
 
-    Creation is exclusive by the service's own precondition (`ifGenerationMatch=0`). An upload whose answer was
-    lost is tried again and then refused because of *itself*; so every call of `create` marks its object, and a
-    refusal counts only when the mark is somebody else's. This also holds between creators of the same content.
-    Uploads and downloads are verified by checksum. Safe to use from several threads.
+    Creation is exclusive by the service's own precondition, `ifGenerationMatch=0`. If the answer to an upload is lost,
+    the next attempt is refused because of the first one's object. So every call of `create` marks its object, and a
+    refusal counts only if the mark is another call's. Checksums verify all transfers. Safe from several threads.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
         """Open `gs://bucket` or `gs://bucket/prefix`, without a request; `endpoint` is a server on loopback.
 
-        Raises LakeUnwritable where there are no credentials.
+        Raises LakeUnwritable without credentials.
         """
         parsed = urlparse(uri)
         prefix = parsed.path.strip("/")
@@ -76,7 +75,7 @@ class CloudStorageObjects:
                 blob.upload_from_string(
                     content,
                     content_type="application/octet-stream",
-                    if_generation_match=0,  # the exclusive moment
+                    if_generation_match=0,  # this makes creation exclusive
                     checksum="auto",
                     timeout=REQUEST_TIMEOUT.total_seconds(),
                     retry=None,
@@ -101,11 +100,11 @@ class CloudStorageObjects:
         try:
             return self._attempt("storage.objects.get", name, download)
         except NotFound as error:
-            next(self.names(name), None)  # a bucket that is not there is another matter, and raises here
+            next(self.names(name), None)  # raises if the bucket itself is missing
             raise ObjectMissing(f"{self.uri}/{name} is not there") from error
 
     def names(self, prefix: str) -> Iterator[str]:
-        """As the protocol says. A page of 1,000 names is one request, made when it is reached."""
+        """One request for each 1,000 names, made when they are reached."""
         try:
             for blob in self._client.list_blobs(
                 self._bucket,
@@ -114,7 +113,7 @@ class CloudStorageObjects:
                 timeout=REQUEST_TIMEOUT.total_seconds(),
                 retry=self._retry,
             ):
-                if not blob.name.endswith("/"):  # the placeholder of an empty folder, which other tools leave
+                if not blob.name.endswith("/"):  # other tools leave such placeholders for folders
                     yield blob.name.removeprefix(self._prefix)
         except NotFound as error:
             raise self._bucket_missing() from error
@@ -133,9 +132,9 @@ class CloudStorageObjects:
         return blob is not None and (blob.metadata or {}).get(CREATOR) == mark
 
     def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
-        """Run `operation` within the bounds, again after failures that pass.
+        """Run `operation`, and repeat it within the bounds after passing failures.
 
-        Raises NotFound as it is, for the caller knows what is missing, and everything else as the project's own.
+        Raises NotFound as it is, since the caller knows what is missing, and all other errors as tidemark's own.
         """
         bounded: Callable[[], T] = self._retry(operation)
         try:
@@ -153,7 +152,7 @@ class CloudStorageObjects:
         )
 
     def _explained(self, error: Exception, permission: str, name: str) -> LakeError:
-        """A library's error as one that says what to do."""
+        """Turn a library's error into one that says what to do."""
         place = f"{self.uri}/{name}{self._at_endpoint()}"
         match error:
             case Forbidden() | Unauthorized():
@@ -190,7 +189,7 @@ def _connect(uri: str, endpoint: str | None) -> Client:
             use_auth_w_custom_endpoint=False,
         )
     try:
-        return Client(project=None)  # objects belong to a bucket: no call here names a project
+        return Client(project=None)  # no call here names a project
     except GoogleAuthError as error:
         raise _without_credentials(uri, error) from error
 
