@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pipeline.cli.options import AsJson, duration
+from pipeline.cli.options import AsJson, duration, duration_option, share
 from pipeline.cli.output import console as wide_console
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
@@ -30,17 +29,6 @@ NAMED = 5
 """At most this many slow and fast streams are printed; the page and the JSON have more."""
 
 
-def share(text: str) -> float:
-    """A share of one: `0.0001`, or `0.01%`."""
-    try:
-        read = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text} is no share; write it as 0.01% or 0.0001") from error
-    if not (isfinite(read) and 0 <= read < 1):
-        raise typer.BadParameter(f"{text} is not from 0 up to, but not including, 100%")
-    return read
-
-
 def durations(text: str) -> tuple[timedelta, ...]:
     """Durations between commas: `0,1s,5s,1m`."""
     try:
@@ -52,11 +40,12 @@ def durations(text: str) -> tuple[timedelta, ...]:
 def tune(
     trace: Annotated[
         Path | None,
-        typer.Argument(help="A Parquet file with one row a message; else the configured lake.", show_default=False),
+        typer.Argument(
+            help="A Parquet file with one row for each message. Default: the configured lake.", show_default=False
+        ),
     ] = None,
     since: Annotated[
-        timedelta | None,
-        typer.Option(parser=duration, help="Of the lake, look at so long before now.", show_default="tune.since"),
+        timedelta | None, duration_option("How far back to look in the lake.", show_default="tune.since")
     ] = None,
     target: Annotated[
         float | None,
@@ -67,19 +56,22 @@ def tune(
     bands: Annotated[
         str | None,
         typer.Option(
-            help="The bands to try, such as 0,1s,5s,1m; whole seconds around the one that is enough come besides.",
+            help="Bands to try, such as 0,1s,5s,1m. Whole seconds around the one that is enough are added.",
             show_default="0 to 5m",
         ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="Write the report as one page here; it needs no network.", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Write the report with its charts here, as one page; it needs no network.", show_default=False
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """What every band costs and gives, under both rules: late messages, freshness, and which band is enough.
+    """Show what every band costs and gives under both rules: late messages, freshness, and which band is enough.
 
-    On a trace of messages, or on what the configured lake has recorded and landed of late; a trace takes the policy
-    of the settings as well, where there are any, without slack.
+    It looks at a trace of messages, or at what the configured lake has recently recorded and landed. A trace is tuned
+    with the policy of the settings, if there are any, without slack.
     """
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")

@@ -68,10 +68,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart with what is written around it; `label` says what it shows to who cannot see it."""
+    """One chart, with its title and a note."""
 
     title: str
-    label: str
     note: str
     x: Axis
     y: Axis

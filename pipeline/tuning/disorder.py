@@ -15,7 +15,6 @@ The disorder between two messages is at most the one's slowness plus the other's
 measure all this; memory follows the time that they span, not their number.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -81,7 +80,7 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
     if order is None:
         return None
     whole, streams = Tally(), StreamTable(duration_us(band))
-    for batch in _valid(trace, streams=True):
+    for batch in map(_only_valid, trace.batches(streams=True)):
         measured = order.measure(batch)
         whole.add(np.zeros_like(measured.disorder), measured.disorder)
         streams.add(batch, measured)
@@ -126,15 +125,13 @@ class _Order:
     @classmethod
     def of(cls, trace: Trace) -> "_Order | None":
         messages = read = 0
-        first, last = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+        first, last = int(np.iinfo(np.int64).max), int(np.iinfo(np.int64).min)
         extremes, lag = Totals(["step"], {"least": "min", "greatest": "max"}), Tally()
         for whole in trace.batches():
-            read += len(whole)
             batch = _only_valid(whole)
-            if not len(batch):
-                continue
-            messages += len(batch)
-            first, last = min(first, int(batch.publish_us.min())), max(last, int(batch.publish_us.max()))
+            read, messages = read + len(whole), messages + len(batch)
+            first = int(batch.publish_us.min(initial=first))
+            last = int(batch.publish_us.max(initial=last))
             extremes.add(step=batch.publish_us // STEP_US, least=batch.event_us, greatest=batch.event_us)
             lag.add(batch.event_us // TOGETHER_US, (batch.publish_us - batch.event_us) // STEP_US)
         if not messages:
@@ -144,8 +141,8 @@ class _Order:
         return cls(
             messages=messages,
             rejected=read - messages,
-            first_publish_us=int(first),
-            last_publish_us=int(last),
+            first_publish_us=first,
+            last_publish_us=last,
             step=step,
             reached=np.maximum.accumulate(greatest),
             yet_to_come=np.minimum.accumulate(least[::-1])[::-1],
@@ -178,13 +175,6 @@ def _typical(lag: Tally) -> tuple[Ints, Ints]:
         for group, values, counts in lag.groups()
     }
     return np.array([*typical], dtype=np.int64), np.array([*typical.values()], dtype=np.int64)
-
-
-def _valid(trace: Trace, *, streams: bool = False) -> Iterator[Batch]:
-    for batch in trace.batches(streams=streams):
-        valid = _only_valid(batch)
-        if len(valid):
-            yield valid
 
 
 def _only_valid(batch: Batch) -> Batch:

@@ -44,7 +44,6 @@ def late_by_band(report: TuningReport) -> Chart:
     )
     return Chart(
         title=f"{bands.capitalize()} for {at_most(report.target)}",
-        label="the late share against the band",
         note="Each point is one band: exactly what a replay with it says. Zero has a place of its own, below the "
         "scale.",
         x=_band_axis(report),
@@ -73,7 +72,6 @@ def lag_by_band(report: TuningReport) -> Chart:
     states = [f"{'nowhere yet' if lag is None else stands(lag)} under the rule {rule}" for rule, lag in here]
     return Chart(
         title=f"With the present band the watermark is {', '.join(states)}",
-        label="the watermark's lag against the band",
         note="At the ticks at which messages were still published. Below zero: the watermark is ahead of this clock.",
         x=_band_axis(report),
         y=_lag_axis(lags, "watermark behind now"),
@@ -101,7 +99,6 @@ def late_by_lag(report: TuningReport) -> Chart:
         title = f"For {at_most(report.target)}, {'both rules are equally fresh' if gained == '0s' else fresher}"
     return Chart(
         title=title,
-        label="the late share against the watermark's lag",
         note="Left and low is good. The points of a curve are the bands, from 0s on.",
         x=_lag_axis([lag for line in lines for lag, _, _ in line.points] or [0.0], "watermark behind now, median"),
         y=_late_axis(report),
@@ -120,7 +117,6 @@ def lag_of_messages(report: TuningReport) -> Chart:
         title = f"Half of the messages have an event time that is {words(-half)} or more after their publish time"
     return Chart(
         title=title,
-        label="publish time less event time",
         note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; what lies beyond the picture is in its "
         "outermost bars. A lag that all share is no disorder.",
         x=linear(bars[0].start, bars[-1].end, "publish time less event time", _tick),
@@ -145,7 +141,6 @@ def disorder_of_messages(report: TuningReport) -> Chart:
     return Chart(
         title=f"{percent(exceeding / total).capitalize()} of the messages {'are' if exceeding else 'is'} out of order "
         "by more than the band",
-        label="disorder",
         note="A message's publish time less that of the first message with a greater event time. Not all of what "
         "exceeds the band is late: a watermark that something else holds back spares it.",
         x=_lag_axis([disorder.seconds[-1], report.band.total_seconds(), 1.0], "out of order by more than"),

@@ -185,9 +185,9 @@ def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["late.parquet", "--target", "one"], "one is no share"),
-        (["late.parquet", "--target", "100%"], "up to, but not including, 100%"),
-        (["late.parquet", "--target", "nan"], "up to, but not including, 100%"),
+        (["late.parquet", "--target", "one"], "one is not a share"),
+        (["late.parquet", "--target", "100%"], "up to, but not including, 1 (100%)"),
+        (["late.parquet", "--target", "nan"], "up to, but not including, 1 (100%)"),
         (["late.parquet", "--bands", "10s,20"], "write a duration with its unit"),
         (["late.parquet", "--since", "1h"], "a trace is looked at whole"),
     ],
