@@ -144,13 +144,7 @@ class Housekeeper:
         yield f"moved {did.entries} entries to {did.archives} archives{left}", figures
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
-        """Rewrite the partitions that are over: hours of `heartbeats` by the watermark, days of `quarantine` by the
-        clock."""
-        if name == HEARTBEATS:
-            until, width, format_ = self._event_time_reached(), HOUR, HOUR_FORMAT
-        else:
-            until, width, format_ = self._clock.now(), DAY, DAY_FORMAT
-        newest = "" if until is None else (until - SETTLED_AFTER - width).strftime(format_)
+        newest = self._newest_over(name)
         is_idle = True
         for did in compact(self._lake.table(name), lambda key: key <= newest, order, dry_run=self._dry_run):
             is_idle = False
@@ -165,6 +159,14 @@ class Housekeeper:
             )
         if is_idle:
             yield "no partition that is over has many small files", {}
+
+    def _newest_over(self, name: str) -> str:
+        """The newest partition that is over: an hour of `heartbeats` by the watermark, a day of `quarantine` by the
+        clock. Empty if none is."""
+        if name == QUARANTINE:
+            return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
+        until = self._event_time_reached()
+        return "" if until is None else (until - SETTLED_AFTER - HOUR).strftime(HOUR_FORMAT)
 
     def _trim(self, name: str) -> Iterator[Done]:
         did = trim(self._lake.table(name), self._keep.versions, dry_run=self._dry_run)

@@ -211,7 +211,8 @@ def test_a_store_that_fails_leaves_everything_unacknowledged_and_the_next_tick_g
 
 def test_a_decision_that_cannot_be_written_is_made_again(world: World) -> None:
     publish(world, 30)
-    world.objects.before = [None, None, LakeFull("no space is left")]  # the beginning, the snapshot, the decision
+    # The beginning and the snapshot with a note each, then the decision.
+    world.objects.before = [None, None, None, None, LakeFull("no space is left")]
     with pytest.raises(LakeFull):
         world.track()
     assert world.log.newest_decision() is None
