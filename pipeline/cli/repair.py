@@ -150,24 +150,19 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
         "windows": integrity.windows,
         "files": integrity.files,
         "broken": [
-            {
-                "window": broken.window.key,
-                "fault": str(broken.fault),
-                "reasons": list(broken.reasons),
-                "blocked_by": list(broken.blocked_by),
-            }
-            for broken in integrity.broken
+            {"window": one.window.key, "fault": one.fault, "reasons": one.reasons, "blocked_by": one.blocked_by}
+            for one in integrity.broken
         ],
         "damaged_heartbeats": [
             {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
             for damaged in integrity.inputs
         ],
-        "unknown": list(integrity.untold),
+        "unknown": integrity.untold,
         "log": {
             "entries_read": log.read,
             "damaged": [{"entry": number, "why": why} for number, why in log.damaged],
             "forgotten": [{"entry": number, "why": why} for number, why in log.forgotten],
-            "lost_end": list(log.lost),
+            "lost_end": log.lost,
         },
         "orphans": [
             {
