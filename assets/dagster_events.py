@@ -1,7 +1,7 @@
-"""Prunes what Dagster itself keeps: the events of ticks, which come every few seconds for ever, and finished runs.
+"""Deletes what Dagster itself keeps: the events of ticks, which come every few seconds for ever, and finished runs.
 
-Dagster has no command for the first (wiping an asset takes all of it), so that its tables are asked directly. A tick's
-events belong to no run; the newest of each asset and check stays, whatever its age.
+Dagster has no command to delete events by age (wiping an asset deletes all of them), so this module uses its tables. A
+tick's events belong to no run. The newest event of each asset and check stays, however old it is.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
 ROWS_AT_ONCE = 500
-"""Deleted in one transaction, so that a tick that wants to report waits for a moment only."""
+"""Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""
 
 RUNS_AT_ONCE = 100
 
@@ -36,17 +36,17 @@ Connect = Callable[[], AbstractContextManager[Connection]]
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Rows that were deleted: events of ticks, and evaluations of their checks. None: this storage is of a kind that is
-    not known here."""
+    """The numbers of deleted events of ticks and evaluations of their checks. `events` is None if the kind of Dagster's
+    storage is unknown."""
 
     events: int | None = 0
     evaluations: int = 0
 
 
 def prune_events(instance: dg.DagsterInstance, before: datetime) -> Pruned:
-    """Delete what ticks reported before a moment, but for the newest of each asset and check.
+    """Delete what ticks reported before a moment, except the newest of each asset and check.
 
-    Safe to be killed and to run beside ticks. The space is used again; a SQLite file does not become smaller.
+    It is safe to kill, and to run beside ticks. The space is reused; a SQLite file does not shrink.
     """
     storage: Any = instance.event_log_storage
     if not isinstance(storage, SqlEventLogStorage):
@@ -75,7 +75,7 @@ def prune_events(instance: dg.DagsterInstance, before: datetime) -> Pruned:
 
 
 def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:
-    """Delete the runs that had finished before a moment, with their events and logs; how many. `but` is this run."""
+    """Delete the runs that finished before a moment, with their events and logs; the number. `but` is this run."""
     deleted = 0
     wanted = dg.RunsFilter(statuses=FINISHED, updated_before=before)
     while found := [run.run_id for run in instance.get_runs(wanted, limit=RUNS_AT_ONCE) if run.run_id != but]:
@@ -90,7 +90,7 @@ def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:
 
 
 def _delete_old(connect: Connect, table: Table, old: ColumnElement[bool], alike: tuple[ColumnElement[Any], ...]) -> int:
-    """Delete the rows that are `old`, but for the newest of those that are alike; how many."""
+    """Delete the rows that are `old`, except the newest of each group with equal columns `alike`; the number."""
     with connect() as connection:
         newest = [row[0] for row in connection.execute(select(func.max(table.c.id)).group_by(*alike))]
     deleted = 0

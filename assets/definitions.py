@@ -23,8 +23,8 @@ from resources.spark import SparkResource
 
 def build_definitions(settings: Settings) -> dg.Definitions:
     """Assets, sensors, the job and the resources for these settings."""
-    # Without the check `missed`, which the sensor `staleness` makes: for a check of a partitioned asset Dagster lists
-    # every partition that there is, which for a year of windows takes longer than computing some.
+    # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
+    # lists every partition, which for a year of windows takes longer than computing a few.
     missed = dg.AssetSelection.checks(dg.AssetCheckKey(HEARTBEAT_DIFFS, MISSED))
     job = dg.define_asset_job(
         COMPUTE_WINDOWS,
@@ -53,7 +53,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             "lake": LakeResource(settings=settings, kept=kept),
             "spark": SparkResource(spark_config=session_config(settings)),
         },
-        # A step of its own process would cost more than the micro-batch: the run's process computes it.
+        # A process for the step would cost more than the micro-batch, so the run's own process computes it.
         executor=dg.in_process_executor,
     )
 

@@ -1,4 +1,4 @@
-"""The run that drains an outage's backlog, the sensor that starts it, and what the landing sensor asks of it."""
+"""The run that drains an outage's backlog, and the sensor that starts it."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -23,17 +23,17 @@ from resources.pubsub import PubSubResource
 from resources.spark import SparkResource
 
 OVERTIME = timedelta(minutes=5)
-"""How much longer than `drain.max_seconds` a run is waited for: one that hangs must not keep the ticks from landing."""
+"""Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""
 
 
 def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinition:
-    """One run: rounds of a Spark job, each reported when it is done."""
+    """The job: rounds of a Spark job, each reported when it is done."""
     clock = clock or SystemClock()
 
     @dg.op(
         name="drain_backlog",
         out=dg.Out(dg.Nothing),
-        description="Readers of tracking, then of base, until their backlog is gone; they land as ticks do.",
+        description="Reads tracking, then base, until their backlog is gone, and lands as ticks do.",
     )
     def drain_backlog(
         context: dg.OpExecutionContext, pubsub: PubSubResource, lake: LakeResource, spark: SparkResource
@@ -71,8 +71,8 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
         name=DRAIN,
         executor_def=dg.in_process_executor,
         description=(
-            f"Drains a backlog with {settings.drain.readers} readers, tracking first, then base. May be started at any "
-            "time, killed, and started twice: what is acknowledged is durable."
+            f"Drains a backlog with {settings.drain.readers} readers, tracking first, then base. It is safe to start "
+            "at any time, to kill, and to start twice: it acknowledges only what is durable."
         ),
     )
     def drain() -> None:
@@ -82,7 +82,7 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
 
 
 def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDefinition:
-    """Ask for a run when a backlog is beyond what ticks can land."""
+    """Request a run when a backlog is larger than ticks can land."""
     clock, chosen = clock or SystemClock(), settings.drain
 
     @dg.sensor(
@@ -93,7 +93,7 @@ def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDef
         description=(
             f"Requests a run of the job {DRAIN} when base or tracking holds a message older than "
             f"{format_duration(chosen.start_after)}, or {chosen.start_size} messages were published since the oldest "
-            "that base holds. Meanwhile the sensor landing does not land."
+            "that base holds. During the run the sensor landing pauses."
         ),
     )
     def drain(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
@@ -101,7 +101,7 @@ def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDef
         state = lake.tracking_log("drain").catch_up()
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
-            return dg.SensorResult(skip_reason=dg.SkipReason("no backlog is beyond what ticks can land"))
+            return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))
         pause = _pause_of(context.instance, now, chosen)
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
@@ -112,7 +112,7 @@ def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDef
 
 
 def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, max_reading_age: timedelta) -> str | None:
-    """Why the backlog is beyond what ticks can land, in a sentence; None where it is not, or nothing new is known."""
+    """Why the backlog needs a run, in a sentence. None if ticks can land it, or no recent reading tells."""
     decision = state.decision
     if decision is None:
         return None
@@ -132,7 +132,7 @@ def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, ma
 
 
 def draining(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
-    """The id of a run that drains at this moment, whose readers land instead of the ticks."""
+    """The id of a run that drains now, whose readers land instead of the ticks."""
     at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     for record in instance.get_run_records(dg.RunsFilter(job_name=DRAIN, statuses=at_it), limit=1):
         began = record.start_time or record.create_timestamp.timestamp()
@@ -142,7 +142,7 @@ def draining(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings)
 
 
 def round_events(done: Round) -> list[dg.AssetMaterialization]:
-    """What a round added to the tables or to the histogram, with how far it is."""
+    """Materializations of what a round added to the tables or the histogram, with the progress of the drain."""
     progress: dict[str, Any] = {
         "drain_round": done.number,
         "readers": done.readers,
@@ -164,7 +164,7 @@ def round_events(done: Round) -> list[dg.AssetMaterialization]:
 
 
 def _pause_of(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
-    """Why no run is asked for all the same: one is under way, the last ones failed, or the last one found nothing."""
+    """Why no run is requested now: one is under way, the last ones failed, or the last one found nothing to pull."""
     under_way = instance.get_run_records(dg.RunsFilter(job_name=DRAIN, statuses=UNFINISHED), limit=1)
     if under_way:
         return f"run {under_way[0].dagster_run.run_id[:8]} drains it"
@@ -175,7 +175,5 @@ def _pause_of(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings
     if newest and newest[0].dagster_run.tags.get(DRAINED) == Ended.RAN_DRY:
         ended = newest[0].end_time or newest[0].create_timestamp.timestamp()
         if now.timestamp() - ended < chosen.start_after.total_seconds():
-            return (
-                f"run {newest[0].dagster_run.run_id[:8]} has found hardly anything to pull: another consumer holds it"
-            )
+            return f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it"
     return None

@@ -1,4 +1,4 @@
-"""The assets that the sensors keep up to date: what they are, and how one depends on another."""
+"""The assets that the sensors keep up to date, and how they depend on each other."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,12 +20,12 @@ GROUP = "tidemark"
 
 
 def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
-    """Specs of what no run computes. The lineage: histogram to watermark, heartbeats beside quarantine."""
+    """Specs of the assets that no run computes: the histogram and the watermark, heartbeats and quarantine."""
     return [
         spec(
             settings,
             TRACKING_HISTOGRAM,
-            "What was published, as counts and least event times by publish-time and event-time second: Parquet "
+            "Counts and least event times of what was published, by publish-time and event-time second: Parquet "
             "snapshots in the tracking log, each durable before its messages are acknowledged.",
             kinds={"pubsub", "parquet"},
             schema=CELLS,
@@ -33,24 +33,24 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
         spec(
             settings,
             WATERMARK,
-            "No message with an event time below it is still to come, if the disorder is at most the band. Decided "
-            "at every tick from the histogram and from what base and tracking have not acknowledged; its reason and "
-            "evidence are in the metadata.",
+            "No message with an event time below it will still land, if the disorder is at most the band. Each tick "
+            "decides it from the histogram and from the oldest unacknowledged messages of base and tracking; the "
+            "metadata has the reason and the evidence.",
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM],
         ),
         spec(
             settings,
             HEARTBEATS,
-            "Every valid message, whole, with the compared fields as columns. At least once: a redelivery stands "
-            "twice here and once in heartbeat_diffs.",
+            "Every valid message, whole, with the compared fields as columns. At least once: a redelivered message has "
+            "two rows here and one in heartbeat_diffs.",
             kinds={"pubsub", "deltalake"},
             schema=heartbeat_schema(settings.message.fields),
         ),
         spec(
             settings,
             QUARANTINED,
-            "Every message that is no heartbeat, whole, with the reason.",
+            "Every message that is not a valid heartbeat, whole, with the reason.",
             kinds={"pubsub", "deltalake"},
             schema=QUARANTINE,
         ),
@@ -66,7 +66,7 @@ def spec(
     schema: pa.Schema | None = None,
     deps: Sequence[dg.AssetKey] = (),
 ) -> dg.AssetSpec:
-    """An asset's spec as all of ours look: owners, kinds, its table's columns."""
+    """An asset's spec with the owners, kinds and table columns that all assets here have."""
     metadata: Mapping[str, object] = {} if schema is None else {"dagster/column_schema": column_schema(schema)}
     return dg.AssetSpec(
         key,

@@ -11,7 +11,7 @@ HOUR = timedelta(hours=1)
 
 
 def window_partitions(settings: Settings) -> dg.TimeWindowPartitionsDefinition:
-    """One partition a window, from the first window on, in UTC."""
+    """One partition for each window, from the first window on, in UTC."""
     return dg.TimeWindowPartitionsDefinition(
         start=settings.windows.first,
         cron_schedule=cron_of(settings.windows.length),

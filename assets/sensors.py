@@ -1,4 +1,4 @@
-"""The two ticks as sensors: shells that gather what a tick needs and put its answer in Dagster's words."""
+"""The two ticks as sensors: each gathers what its tick needs and reports the result to Dagster."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -10,6 +10,7 @@ from assets.events import decision_cursor, landing_events, landing_sentence, tra
 from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
 from assets.requests import attempts_of, next_request, pause_of
 from pipeline.clock import SystemClock
+from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.settings import BudgetSettings, Settings
 from pipeline.ticks.budget import Budget
@@ -19,12 +20,12 @@ from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 
 WHILE_DRAINING = timedelta(seconds=2)
-"""The longest that a tracking tick pulls beside a run's readers: it is enough for what is published meanwhile, and the
-decisions go on in time."""
+"""The longest that a tracking tick pulls while a run drains. It suffices for what is published meanwhile, and decisions
+stay on time."""
 
 
 def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
-    """Track what was published, decide the watermark, and ask for the windows that closed."""
+    """Track what was published, decide the watermark, and request the windows that closed."""
     reader, policy = HeartbeatReader(settings.contract), settings.policy
     budget, windowing = budget_of(settings.track), settings.windowing
     clock = SystemClock()
@@ -35,7 +36,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
         minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Every {settings.watermark.tick.total_seconds():g} s: polls the tracking subscription, persists the "
+            f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
             f"histogram snapshot, decides {WATERMARK.to_user_string()}, and requests one run over the windows that "
             f"closed. Keeps {TRACKING_HISTOGRAM.to_user_string()} up to date."
         ),
@@ -80,7 +81,7 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
 
 
 def landing_sensor(settings: Settings) -> dg.SensorDefinition:
-    """Land what base delivers."""
+    """Land what the base subscription delivers."""
     reader, budget, clock = HeartbeatReader(settings.contract), budget_of(settings.land), SystemClock()
 
     @dg.sensor(
@@ -88,15 +89,17 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
         minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Every {settings.watermark.tick.total_seconds():g} s: pulls from the base subscription, appends to "
+            f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
-            "Rests while a run drains a backlog."
+            "Pauses while a run drains a backlog."
         ),
     )
     def landing(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
         run = draining(context.instance, clock.now(), settings.drain)
         if run is not None:
-            return dg.SensorResult(skip_reason=dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land"))
+            return dg.SensorResult(
+                skip_reason=dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
+            )
         landed = land(
             pubsub.base(),
             heartbeats=lake.heartbeats("landing"),
@@ -114,5 +117,5 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
 
 
 def budget_of(settings: BudgetSettings) -> Budget:
-    """A tick's budget as the settings say."""
+    """A tick's budget from the settings."""
     return Budget(settings.max_messages, settings.max_bytes, settings.max_seconds, settings.batch_messages)

@@ -1,9 +1,9 @@
-"""Read a Pub/Sub subscription with Spark, into Parquet, every message once: an example of the source `pubsub`.
+"""Read a Pub/Sub subscription into Parquet with Spark, every message once: an example of the source `pubsub`.
 
     python examples/pubsub_stream.py --project P --subscription S --lake file:///tmp/lake --out /tmp/heartbeats
 
-It reads what is there and ends; with --every 10s it goes on until Ctrl-C. Started again with the same --out it goes on
-from where it was, whatever it died of.
+It reads what is there and ends. With --every '10 seconds' it goes on until Ctrl-C. Started again with the same --out,
+it continues where it stopped, even after a crash.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from pipeline.spark.session import SESSION
 
 
 def keep_batch(messages: DataFrame, number: int, out: Path) -> None:
-    """Write a micro-batch whole, under its number: done again after a crash, it replaces itself with the same rows."""
+    """Write a micro-batch under its number. Repeated after a crash, it replaces itself with the same rows."""
     folder = out / "batches" / f"batch={number:06d}"
     unfinished = folder.with_name(f"unfinished-{number:06d}")
     messages.dropDuplicates(["message_id"]).write.mode("overwrite").parquet(str(unfinished))
@@ -38,7 +38,7 @@ def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
 
 
 def session() -> SparkSession:
-    """A Spark in this process, with this Python for its workers."""
+    """A Spark session in this process, with this Python for its workers."""
     set_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master("local[2,4]").appName("pubsub stream").config("spark.ui.enabled", "false")
@@ -50,7 +50,7 @@ def session() -> SparkSession:
 
 
 def told(query: StreamingQuery) -> str:
-    """What the last batch's end offset says: its number, and the watermark that its rows carry."""
+    """The number of the last batch and the watermark of its rows, from its end offset."""
     progress = query.lastProgress
     if progress is None:
         return "nothing was read"
@@ -84,7 +84,7 @@ def options_of(chosen: argparse.Namespace) -> dict[str, str]:
 
 
 def read(spark: SparkSession, chosen: argparse.Namespace) -> str:
-    """Read until there is nothing more, or until somebody stops it; what it came to."""
+    """Read until nothing is left, or until it is stopped, and say what was read."""
     trigger = {"processingTime": chosen.every} if chosen.every else {"availableNow": True}
     query = (
         stream(spark, options_of(chosen))
