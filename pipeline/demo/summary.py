@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
 
 from rich.console import Console
 from rich.panel import Panel
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from pipeline.demo.synthetic import Published
 from pipeline.demo.verification import Comparison
+from pipeline.quantiles import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Spread:
     def of(cls, seconds: Iterable[float]) -> "Spread | None":
         """The spread of some values, None for none."""
         known = list(seconds)
-        return cls(round(median(known), 1), round(max(known), 1)) if known else None
+        return cls(round(quantile(known, 0.5), 1), round(max(known), 1)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
