@@ -9,7 +9,7 @@ import dagster as dg
 from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
 from pipeline.ticks.landing import Landed
 from pipeline.ticks.tracking import Tracked
-from pipeline.watermark.decision import Decision
+from pipeline.watermark.decision import BandEvidence, Decision
 from pipeline.watermark.readings import EffectiveReading
 
 
@@ -31,11 +31,11 @@ def tracking_events(tracked: Tracked) -> list[dg.AssetMaterialization]:
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     """The decision's evidence. Moments as timestamps to read, ages and lags in seconds to plot."""
-    decision = tracked.decision
+    decision, bound = tracked.decision, tracked.decision.bound
     metadata: dict[str, Any] = {
         "reason": str(decision.reason),
         "decision": decision.sentence(),
-        "messages_in_band": decision.messages_in_band,
+        "messages_in_band": 0 if bound is None else bound.messages,
         "histogram_cells": len(tracked.state.histogram),
         "reading_violations": tracked.state.reading_violations,
         "log_entry": tracked.state.number,
@@ -43,9 +43,9 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
             watermark=decision.watermark,
             base_oldest_unacked=_oldest(decision.base),
             tracking_oldest_unacked=_oldest(decision.tracking),
-            band_start=decision.band_start,
-            band_end=decision.band_end,
-            anchor=decision.anchor,
+            band_start=None if bound is None else bound.start,
+            band_end=None if bound is None else bound.end,
+            anchor=bound.anchor if isinstance(bound, BandEvidence) else None,
             newest_publish_time=decision.newest_publish_time,
             complete_from=decision.complete_from,
         ),

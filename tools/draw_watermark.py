@@ -3,7 +3,7 @@
 Each is a real replay: the estimator and the fold of production, over messages made here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,9 +18,12 @@ from pipeline.clock import from_us, to_us
 from pipeline.quantiles import quantile
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import Rule
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 START_US = to_us(datetime(2026, 11, 21, 12, tzinfo=UTC))
@@ -65,10 +68,12 @@ def made(
     return Messages(publish, publish - delay, tracked, landed)
 
 
-def replayed(messages: Messages, policy: Policy, tick: timedelta = TICK) -> list[Decision]:
+def replayed(
+    messages: Messages, policy: Policy, tick: timedelta = TICK, rules: Sequence[Rule] = RULES
+) -> list[Decision]:
     """Every decision of the trace."""
     ticks = ticks_of(messages, tick, policy.idle_timeout)
-    return [decided.decision for decided in decide_again(ticks, policy)]
+    return [decided.decision for decided in decide_again(ticks, policy, rules=rules)]
 
 
 def since_start(moment: datetime) -> float:
@@ -117,13 +122,13 @@ def one_decision() -> Figure:
     messages, at = made(publish, delay, rng, landed_within=10), 60.0
     decisions = {name: _at(replayed(messages, policy), at) for name, policy in (("band", BAND), ("frontier", FRONTIER))}
     band, frontier = decisions["band"], decisions["frontier"]
-    if not (band.base and band.tracking and band.band_start and band.watermark and frontier.watermark):
+    if not (band.base and band.tracking and band.bound and band.watermark and frontier.watermark):
         raise ValueError("the decision at the end of this trace is not held")
     oldest_base, oldest_tracking = since_start(band.base.oldest_unacked), since_start(band.tracking.oldest_unacked)
     figure, axes = plt.subplots(figsize=(9.5, 5.6))
     published = messages.publish <= at
     landed, tracked = messages.landed <= at, messages.tracked <= at
-    axes.axvspan(since_start(band.band_start), oldest_tracking, color=BLUE, alpha=0.08, lw=0)
+    axes.axvspan(since_start(band.bound.start), oldest_tracking, color=BLUE, alpha=0.08, lw=0)
     for chosen, label, style in (
         (landed, "landed", {"color": GREY}),
         (published & ~landed & tracked, "tracked, not landed: base's backlog", {"color": ORANGE}),
@@ -180,8 +185,8 @@ def anchor() -> Figure:
     publish = np.sort(np.concatenate([first, first + 8.5]))
     messages = made(publish, np.tile([3.0, 15.0], 15), rng, landed_within=3)
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4), sharey=True)
-    for axes, policy, title in ((left, BAND, "with the anchor"), (right, Policy(anchor=False), "without")):
-        decisions = replayed(messages, policy)
+    for axes, rules, title in ((left, RULES, "with the anchor"), (right, RULES_WITHOUT_ANCHOR, "without")):
+        decisions = replayed(messages, BAND, rules=rules)
         known = [(each.at, each.watermark) for each in decisions if each.watermark is not None]
         moments = ([since_start(moment) for moment in column] for column in zip(*known, strict=True))
         axes.step(*moments, where="post", color=BLUE, lw=1.6, label="watermark")

@@ -42,6 +42,8 @@ def explain(
     except CorruptObject as error:
         state, problem = None, str(error)
     explanation = explain_decision(decided, state)
+    if explanation.alternatives is None and problem is None:
+        problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
     if as_json:
         print_json({**explanation_facts(explanation), "log_entry": number, "problem": problem})
     else:
@@ -116,6 +118,9 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
     decision = explanation.decision
     terminal.print(f"[bold]{safe(decision.sentence())}.[/]")
     terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
+    if explanation.alternatives is None:
+        terminal.print(f"\nIts rules are not known: {safe(problem or '')}.")
+        return
     reached = [condition for condition in explanation.conditions if condition.outcome is not Outcome.NOT_REACHED]
     show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))
     left = [condition.rule for condition in explanation.conditions if condition.outcome is Outcome.NOT_REACHED]
@@ -125,9 +130,7 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
         show("Where it stands", *bullets(explanation.pin, explanation.ahead))
     show("What would move it", *bullets(*explanation.moves))
     heading = "Which setting would have changed this decision"
-    if explanation.alternatives is None:
-        show(heading, *bullets(f"This is not known: {problem}."))
-    elif not explanation.alternatives:
+    if not explanation.alternatives:
         show(heading, *bullets(f"None of those that were tried: {', '.join(TRIED)}."))
     else:
         others = explanation.alternatives

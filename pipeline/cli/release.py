@@ -79,7 +79,7 @@ class Preview:
 
 def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: Settings) -> Preview:
     """What a release would do. Raises LakeError, with the reason, if there is nothing to release."""
-    decided = state.decided
+    decided = state.record
     if decided is None:
         raise no_decision(settings)
     base = decided.decision.base

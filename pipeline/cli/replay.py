@@ -1,6 +1,7 @@
 """`tidemark replay`: the estimator over a trace, or over what a real run recorded, with no Pub/Sub."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,8 +19,11 @@ from pipeline.replay.outcome import replayed
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import extent_of, ticks_of
 from pipeline.replay.trace_file import ParquetTrace
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.settings import load_settings
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import Rule
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)
@@ -128,25 +132,26 @@ def replay(
             "frontier_quantile": frontier_quantile,
             "reading_slack": reading_slack,
             "base_slack": base_slack,
-            "anchor": False if no_anchor else None,
         }.items()
         if value is not None
     }
+    rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
     if from_lake:
         _refuse_beside_the_lake(trace=trace, tick=tick, complete_from=complete_from)
-        derive_from_lake(load_settings(), since, given, out, as_json=as_json)
+        derive_from_lake(load_settings(), since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or say --from-lake")
     if since is not None:
         raise typer.BadParameter("--since goes with --from-lake; a trace is replayed whole")
     _refuse_overwriting(trace, out)
-    _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), tick or TICK, complete_from, out, as_json=as_json)
+    _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)
 
 
 def _of_trace(
     trace: ParquetTrace,
     policy: Policy,
+    rules: Sequence[Rule],
     tick: timedelta,
     complete_from: datetime | None,
     out: Path | None,
@@ -157,7 +162,7 @@ def _of_trace(
         watched = Watched(trace, progress, passes=3)
         extent = extent_of(watched)
         ticks = ticks_of(watched, tick, policy.idle_timeout, complete_from, extent)
-        again = decide_again(progress.track(ticks, description="deciding"), policy)
+        again = decide_again(progress.track(ticks, description="deciding"), policy, rules=rules)
         outcome = replayed([decided.decision for decided in again], watched)
     if out is not None:
         write_decisions(out, outcome)
@@ -171,7 +176,7 @@ def _of_trace(
             "acknowledged_early": extent.acknowledged_early,
             "taken_for_utc": trace.is_taken_for_utc,
             **facts_of(outcome),
-            "policy": {**asdict(policy), "tick": tick},
+            "policy": {**asdict(policy), "anchor": rules is RULES, "tick": tick},
             "decisions": None if out is None else str(out),
         }
         print(json.dumps(facts, default=exact))

@@ -2,7 +2,7 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
@@ -32,12 +32,20 @@ from pipeline.replay.outcome import Replayed, replayed
 from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.settings import Settings
 from pipeline.watermark.decision import Decision
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import Rule
 from pipeline.watermark.state import WatermarkState
 
 
 def from_lake(
-    settings: Settings, since: datetime | None, given: Mapping[str, Any], out: Path | None, *, as_json: bool
+    settings: Settings,
+    since: datetime | None,
+    given: Mapping[str, Any],
+    rules: Sequence[Rule],
+    out: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Verify the recorded decisions, or, with anything `given` of a policy, decide again under it.
 
@@ -61,12 +69,13 @@ def from_lake(
     ticks = chain([first], ticks)
     begins_with_the_log = state.number < 0  # else what landed before was late or not by decisions not looked at
     landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
-    if given:
+    if given or rules is not RULES:
         policy = replace(newest.policy, **given)
-        was, would_be = _decided_again(ticks, policy, state, landings)
+        was, would_be = _decided_again(ticks, policy, rules, state, landings)
         if out is not None:
             write_decisions(out, would_be)
-        _print_what_if(was, would_be, given, out, as_json=as_json)
+        changed = {**given, "anchor": False} if rules is not RULES else given
+        _print_what_if(was, would_be, changed, out, as_json=as_json)
         return
     recorded: list[Decision] = []
     with progress_bar() as progress:
@@ -81,13 +90,13 @@ def from_lake(
 
 
 def _decided_again(
-    ticks: Iterable[Tick], policy: Policy, state: WatermarkState, landings: LakeLandings
+    ticks: Iterable[Tick], policy: Policy, rules: Sequence[Rule], state: WatermarkState, landings: LakeLandings
 ) -> tuple[Replayed, Replayed]:
     """What was decided, and what would have been, each with what was late by it."""
     recorded: list[Decision] = []
     with progress_bar() as progress:
         noted = _noted(progress.track(ticks, description="deciding"), recorded)
-        decisions = [decided.decision for decided in decide_again(noted, policy, state)]
+        decisions = [decided.decision for decided in decide_again(noted, policy, state, rules)]
         return replayed(recorded, landings), replayed(decisions, landings)
 
 

@@ -31,15 +31,16 @@ hold, or by the idle rule). `late_total` counts all messages that landed by the 
 def write_decisions(path: Path, replayed: Replayed) -> None:
     """Write the file, replacing an existing one. Raises TidemarkError if it cannot be written."""
     decisions = replayed.decisions
+    bounds = [decision.bound for decision in decisions]
     columns = {
         "tick_time": [decision.at for decision in decisions],
         "watermark": [decision.watermark for decision in decisions],
         "reason": [str(decision.reason) for decision in decisions],
         "base_oldest_unacked": [_oldest(decision.base) for decision in decisions],
         "tracking_oldest_unacked": [_oldest(decision.tracking) for decision in decisions],
-        "band_start": [decision.band_start for decision in decisions],
-        "band_end": [decision.band_end for decision in decisions],
-        "messages_in_band": [decision.messages_in_band for decision in decisions],
+        "band_start": [None if bound is None else bound.start for bound in bounds],
+        "band_end": [None if bound is None else bound.end for bound in bounds],
+        "messages_in_band": [0 if bound is None else bound.messages for bound in bounds],
         "late_total": replayed.late_total,
     }
     try:

@@ -4,13 +4,15 @@ A tick is the input of one decision: the new log entries and the two readings. I
 (`pipeline/replay/trace.py`) or from a real log. The fold and the estimator are those of production.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pipeline.watermark.decision import Decision
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
+from pipeline.watermark.rules import Rule
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
@@ -29,7 +31,10 @@ class Tick:
 
 
 def decide_again(
-    ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None
+    ticks: Iterable[Tick],
+    policy: Policy,
+    state: WatermarkState | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Iterator[DecisionRecord]:
     """One decision per tick, by the fold and the estimator of production, each based on the ones before it.
 
@@ -41,7 +46,7 @@ def decide_again(
         for entry in tick.entries:
             if not isinstance(entry, Compacted):
                 state = state.after(state.number + 1, entry)
-        decided = state.decide(tick.base, tick.tracking, policy, tick.at)
+        decided = state.decide(tick.base, tick.tracking, policy, tick.at, rules)
         state = state.after(state.number + 1, decided)
         yield decided
 

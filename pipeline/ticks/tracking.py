@@ -16,9 +16,11 @@ from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from pipeline.ticks.budget import Budget, for_each_batch
 from pipeline.ticks.judging import attributes_of, judge, publish_time_us
 from pipeline.watermark.decision import Decision
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
+from pipeline.watermark.rules import Rule
 from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 
@@ -60,6 +62,7 @@ def track(
     policy: Policy,
     budget: Budget,
     clock: Clock,
+    rules: Sequence[Rule] = RULES,
 ) -> Tracked:
     """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable.
 
@@ -71,7 +74,7 @@ def track(
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
-    decided = log.decide(lambda state: state.decide(base, tracking, policy, clock.now()))
+    decided = log.decide(lambda state: state.decide(base, tracking, policy, clock.now(), rules))
     return Tracked(
         decision=decided.decision,
         state=log.compact_if_due(),

@@ -30,7 +30,7 @@ def decide_for_each(
     policy has no watermark until its own band is covered, and its readings begin anew.
     """
     shared = EMPTY if state is None else state.histogram
-    begun = WatermarkState() if state is None else replace(state, histogram=EMPTY, decided=None)
+    begun = WatermarkState() if state is None else replace(state, histogram=EMPTY, record=None)
     states = [begun] * len(policies)
     for tick in ticks:
         before, delta = shared, EMPTY

@@ -1,4 +1,4 @@
-"""A decision: where the watermark stands, the reason, and the evidence, enough to derive it again."""
+"""A decision: where the watermark stands, the reason, and the evidence."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,36 +32,85 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """The outcome of one tick. Moments are aware and in UTC; None means not known or not looked at.
+class SilenceEvidence:
+    """Nothing is published any more. The candidate follows the clock, `recent_lag` and the band behind it."""
 
-    `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings
-    before slack. `band_start`, `band_end`, `pin` and `messages_in_band` are of the publish times that were looked at:
-    the band, or, where there is a `frontier`, what was published since base's oldest. `released_before` is there where
-    an operator let go what base holds from before it.
+    candidate: datetime
+    recent_lag: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class BandEvidence:
+    """The candidate is the least event time published from `start` to `end`: the pin's. At most `messages` messages
+    were published then. `anchor` is None only for a rule that does without one."""
+
+    pin: Cell
+    start: datetime
+    end: datetime
+    messages: int
+    anchor: datetime | None
+
+    @property
+    def candidate(self) -> datetime:
+        """The event time that the watermark may reach."""
+        return self.pin.min_event_time
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierEvidence:
+    """The candidate is the lesser of `frontier` and the least event time published from `start` (base's oldest) on.
+    The pin is the cell that holds it. `end` is how far tracking has read."""
+
+    pin: Cell
+    start: datetime
+    end: datetime
+    messages: int
+    frontier: datetime
+
+    @property
+    def candidate(self) -> datetime:
+        """The event time that the watermark may reach."""
+        return self.pin.min_event_time
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of one tick. Moments are aware and in UTC; None means unknown.
+
+    `watermark` never goes back from one decision to the next. `base` and `tracking` are the effective readings before
+    slack. `evidence` is what the candidate rests on; it is None exactly when the reason is a hold. `released_before`
+    is set where an operator's release applies: messages published before it no longer hold the watermark.
     """
 
     at: datetime
     watermark: datetime | None
     reason: Reason
-    candidate: datetime | None = None
     base: EffectiveReading | None = None
     tracking: EffectiveReading | None = None
-    band_start: datetime | None = None
-    band_end: datetime | None = None
-    anchor: datetime | None = None
-    pin: Cell | None = None
-    messages_in_band: int = 0
     newest_publish_time: datetime | None = None
-    recent_lag: timedelta | None = None
     complete_from: datetime | None = None
-    frontier: datetime | None = None
     released_before: datetime | None = None
+    evidence: SilenceEvidence | BandEvidence | FrontierEvidence | None = None
 
     @property
     def lag(self) -> timedelta | None:
         """How far the watermark is behind the moment of the decision."""
         return None if self.watermark is None else self.at - self.watermark
+
+    @property
+    def candidate(self) -> datetime | None:
+        """The event time that the watermark may reach; None for a hold."""
+        return None if self.evidence is None else self.evidence.candidate
+
+    @property
+    def bound(self) -> BandEvidence | FrontierEvidence | None:
+        """The evidence, where the candidate is a message's event time."""
+        return None if isinstance(self.evidence, SilenceEvidence) else self.evidence
+
+    @property
+    def pin(self) -> Cell | None:
+        """The cell whose event time is the candidate."""
+        return None if self.bound is None else self.bound.pin
 
     def sentence(self) -> str:
         """What was decided and why, in one sentence."""
@@ -75,54 +124,56 @@ class Decision:
         base = "unknown" if self.base is None else iso(self.base.oldest_unacked)
         tracking = "unknown" if self.tracking is None else iso(self.tracking.oldest_unacked)
         match self.reason:
-            case Reason.ADVANCED if self.frontier is not None and not self.messages_in_band:
-                return f"the frontier; nothing that tracking has read was published since {_at(self.band_start)}"
-            case Reason.ADVANCED if self.frontier is not None:
-                return f"the lesser of the frontier {_at(self.frontier)} and {self._least()}"
             case Reason.ADVANCED:
                 return self._least()
             case Reason.UNCHANGED:
-                return f"what may still land is only known to have event times from {_at(self.candidate)} on"
+                return f"messages still to land may have event times from {_at(self.candidate)} on, which is no higher"
             case Reason.PINNED_BY_BACKLOG if self.released_before is not None:
                 return (
-                    f"base still holds what was let go (published at {base}), so nothing is known of what else it "
-                    f"holds from {_at(self.released_before)} on"
+                    f"base still holds released messages (published at {base}), so its reading says nothing about "
+                    f"messages published from {_at(self.released_before)} on"
                 )
             case Reason.PINNED_BY_BACKLOG:
                 return (
-                    f"base has not acknowledged what was published from {base} on, and what it may hold is as old as "
-                    f"{_at(self.candidate)}"
+                    f"base has a backlog from publish time {base} on, and tracking saw an event time as old as "
+                    f"{_at(self.candidate)} in it"
                 )
             case Reason.HELD_TRACKING_BEHIND:
                 return (
-                    f"tracking has read up to {tracking}, neither near now nor ahead of base ({base}) by the band; "
-                    "it moves when tracking has caught up"
+                    f"tracking has read up to {tracking}, which is neither near now nor a band ahead of base ({base}); "
+                    "the watermark moves when tracking has caught up"
                 )
             case Reason.HELD_INCOMPLETE:
                 return (
                     f"tracking knows what was published since {_at(self.complete_from)}, and base may hold older "
-                    f"messages (its reading is {base}, before slack); it moves when base has landed them"
+                    f"messages (its reading is {base}, before slack); the watermark moves when base has landed them"
                 )
             case Reason.HELD_NO_DATA:
-                return (
-                    "nothing is known with an event time and published more than a band before what tracking has read "
-                    f"({tracking})"
-                )
+                return f"tracking knows no event time published more than a band before its reading ({tracking})"
             case Reason.HELD_STALE_READING:
-                return "the oldest unacknowledged publish time of base or tracking is not known, or too old"
+                return "the oldest unacknowledged publish time of base or tracking is unknown or too old"
             case Reason.HELD_SEEK:
-                return f"a subscription was sought back (base {base}, tracking {tracking}); what it replays may be late"
+                return (
+                    f"somebody sought a subscription back (base {base}, tracking {tracking}); replayed messages may be "
+                    "late"
+                )
             case Reason.IDLE_ADVANCED:
-                return f"nothing valid was published since {_at(self.newest_publish_time)}, and nothing is outstanding"
+                return f"nothing valid was published since {_at(self.newest_publish_time)}, and there is no backlog"
             case Reason.IDLE_HELD:
-                return f"nothing valid was published since {_at(self.newest_publish_time)}, and idle is set to hold"
+                return f'nothing valid was published since {_at(self.newest_publish_time)}, and idle = "hold"'
             case Reason.RELEASED:
-                return f"an operator let go what was published before {_at(self.released_before)} and has not landed"
+                return f"an operator released the messages published before {_at(self.released_before)}"
 
     def _least(self) -> str:
-        return (
-            f"the least event time published since {_at(self.band_start)} (messages: at most {self.messages_in_band:,})"
-        )
+        bound = self.bound
+        if bound is None:
+            return "the candidate is higher than the watermark before it"
+        if isinstance(bound, FrontierEvidence) and not bound.messages:
+            return f"the frontier; tracking has read nothing published since {iso(bound.start)}"
+        least = f"the least event time published since {iso(bound.start)} (at most {bound.messages:,} messages)"
+        if isinstance(bound, FrontierEvidence):
+            return f"the lesser of the frontier {iso(bound.frontier)} and {least}"
+        return least
 
 
 def _at(moment: datetime | None) -> str:

@@ -9,12 +9,11 @@ from typing import Literal
 class Policy:
     """The estimator's settings.
 
-    `rule` says what bounds the event times of all that may still land: the least event time in the band, or the
-    frontier. `band` is the disorder that is allowed for. `quantile` passes over that share of each publish-time
-    bucket's least event times, `frontier_quantile` of its greatest, against clocks that run slow or fast.
-    `reading_slack` and `base_slack` are taken off the tracking and the base reading, because the service may show a
-    message a moment after its publish time. `anchor=False` exists to show what is lost without the anchor; nothing
-    in production sets it.
+    `rule` says what bounds the event times of the messages that may still land: the least event time in the band, or
+    the frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share
+    of the least event times and `frontier_quantile` over that share of the greatest, against clocks that run slow or
+    fast. `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
+    service may show a message a moment after its publish time.
     """
 
     rule: Literal["band", "frontier"] = "band"
@@ -29,4 +28,3 @@ class Policy:
     frontier_quantile: float = 0.0
     reading_slack: timedelta = timedelta(0)
     base_slack: timedelta = timedelta(0)
-    anchor: bool = True

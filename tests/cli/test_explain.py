@@ -95,7 +95,7 @@ def test_a_decision_of_any_time_is_explained_as_it_was(log: Log) -> None:
     assert found["alternatives"][0]["further_seconds"] == 5.0
     shown = said(run("--at", iso(at(47))))
     assert "band = 5s 5s further" in shown
-    assert "tolerates less disorder" in shown
+    assert "messages with more disorder than that are late" in shown
     assert facts("--at", iso(at(100_000))) == facts()
 
 
@@ -141,7 +141,7 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     found = facts()
     assert (found["reason"], found["alternatives"], found["messages_since_base"]) == ("PINNED_BY_BACKLOG", None, None)
     assert entry_name(3) in found["problem"]
-    assert f"This is not known: {entry_name(3)} is missing" in said(run())
+    assert f"Its rules are not known: {entry_name(3)} is missing" in said(run())
 
 
 def test_a_release_is_told(log: Log) -> None:
@@ -149,7 +149,7 @@ def test_a_release_is_told(log: Log) -> None:
     log.tick(110)
     found = facts()
     assert (found["reason"], found["released_before"]) == ("RELEASED", iso(at(80)))
-    assert "an operator let go what was published before" in said(run())
+    assert "an operator released the messages published before" in said(run())
 
 
 def test_a_lake_without_a_decision_says_so(tmp_path: Path, log: Log) -> None:

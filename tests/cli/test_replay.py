@@ -19,14 +19,16 @@ from pipeline.errors import LakeError, TidemarkError, TraceUnusable
 from pipeline.lake.layout import Lake
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.settings import LakeSettings
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Compacted, DecisionRecord
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.exact_rule import exact_late
 from tests.replay.test_log_ticks import record
 from tests.replay.traces import Held, sparse, steady, straggler, write_trace
-from tests.watermark.builders import START_US, at, seconds
+from tests.watermark.builders import START_US, at, flat, seconds
 
 COLUMNS = {
     "tick_time": "timestamp[us, tz=UTC]",
@@ -105,9 +107,9 @@ def test_there_is_one_row_a_tick_and_it_is_what_the_sensors_would_have_decided(t
             "reason": str(decision.reason),
             "base_oldest_unacked": decision.base.oldest_unacked,
             "tracking_oldest_unacked": decision.tracking.oldest_unacked,
-            "band_start": decision.band_start,
-            "band_end": decision.band_end,
-            "messages_in_band": decision.messages_in_band,
+            "band_start": flat(decision).band_start,
+            "band_end": flat(decision).band_end,
+            "messages_in_band": flat(decision).messages_in_band,
         }
     assert rows[0]["watermark"] is None
     assert rows[0]["band_start"] is None
@@ -154,10 +156,12 @@ def test_each_option_is_the_policy_s_and_what_is_not_given_is_its_default(
     given = {
         name: timedelta(seconds=value) if isinstance(value, float) and "quantile" not in name else value
         for name, value in policy.items()
+        if name != "anchor"
     }
     expected = replace(Policy(), **given)
     ticks = ticks_of(Held(messages), seconds(tick), expected.idle_timeout)
-    last = list(decide_again(ticks, expected))[-1].decision
+    rules = RULES if policy.get("anchor", True) else RULES_WITHOUT_ANCHOR
+    last = list(decide_again(ticks, expected, rules=rules))[-1].decision
     assert (facts["ticks"], facts["watermark"]) == (len(ticks), written(last.watermark))
 
 

@@ -80,7 +80,7 @@ def standing_with(
     readings = [Reading(at, at - age, names_a_message=True) for age in (base, tracking)]
     followed = [follow(None, reading, timedelta(0)) for reading in readings]
     decision = Decision(at=at, watermark=None, reason=Reason.ADVANCED, base=followed[0], tracking=followed[1])
-    return WatermarkState(decided=DecisionRecord(decision, *readings, Policy()))
+    return WatermarkState(record=DecisionRecord(decision, *readings, Policy()))
 
 
 def why(state: WatermarkState, now: datetime, **chosen: object) -> str | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import CorruptObject
 from pipeline.lake.log.codec import decode, encode
-from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.histogram import Cell, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
@@ -34,23 +34,22 @@ effective_readings = st.builds(
     epoch_began=moments,
     newest=readings,
 )
+counts = st.integers(0, 1 << 40)
 cells = st.builds(Cell, publish_bucket=numbers, min_event_time=moments, count=st.integers(1, 1 << 40))
 decisions = st.builds(
     Decision,
     at=moments,
     watermark=st.none() | moments,
     reason=st.sampled_from(Reason),
-    candidate=st.none() | moments,
     base=st.none() | effective_readings,
     tracking=st.none() | effective_readings,
-    band_start=st.none() | moments,
-    band_end=st.none() | moments,
-    anchor=st.none() | moments,
-    pin=st.none() | cells,
-    messages_in_band=st.integers(0, 1 << 40),
     newest_publish_time=st.none() | moments,
-    recent_lag=st.none() | durations,
     complete_from=st.none() | moments,
+    released_before=st.none() | moments,
+    evidence=st.none()
+    | st.builds(SilenceEvidence, moments, durations)
+    | st.builds(BandEvidence, cells, moments, moments, counts, st.none() | moments)
+    | st.builds(FrontierEvidence, cells, moments, moments, counts, moments),
 )
 policies = st.builds(
     Policy,
@@ -64,7 +63,6 @@ policies = st.builds(
     quantile=st.floats(0, 1, exclude_max=True),
     reading_slack=durations,
     base_slack=durations,
-    anchor=st.booleans(),
 )
 decided = st.builds(
     DecisionRecord, decision=decisions, base=st.none() | readings, tracking=st.none() | readings, policy=policies
@@ -73,7 +71,7 @@ histograms = st.builds(histogram_of, message_lists, rejected_lists)
 states = st.builds(
     WatermarkState,
     histogram=histograms,
-    decided=st.none() | decided,
+    record=st.none() | decided,
     complete_from=st.none() | moments,
     pruned_before=st.none() | numbers,
     reading_violations=st.integers(0, 1 << 40),

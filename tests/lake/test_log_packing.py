@@ -149,7 +149,7 @@ def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_rest
     assert log.catch_up() == folded
     newest = log.newest_decision()
     assert newest is not None
-    assert newest == folded.decided
+    assert newest == folded.record
     assert LogPacking(objects).pack(at(END - 200)) == Packed()
 
 

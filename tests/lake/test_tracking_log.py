@@ -254,7 +254,7 @@ def test_a_checkpoint_is_written_every_so_many_entries_and_nothing_before_it_is_
 def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     log = TrackingLog(objects, checkpoint_every=4)
-    decided = told_so_far(log, ticks=2).decided
+    decided = told_so_far(log, ticks=2).record
     assert isinstance(log.entry(log.numbers()[-1]), DecisionRecord | Compacted)
     assert TrackingLog(objects, checkpoint_every=4).newest_decision() == decided
     log.append(Compacted(log.catch_up()))
@@ -359,7 +359,7 @@ def test_a_lost_checkpoint_is_made_up_for_by_what_stands_before_it(tmp_path: Pat
     log.forget(7, "damaged")
     restored = TrackingLog(objects, checkpoint_every=6).catch_up()
     assert restored.checkpoint == 0
-    assert (restored.histogram, restored.decided) == (live.histogram, live.decided)
+    assert (restored.histogram, restored.record) == (live.histogram, live.record)
 
 
 def newest_decision_lost(objects: ObjectStore, ticks: int) -> tuple[TrackingLog, WatermarkState]:

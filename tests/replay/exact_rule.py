@@ -64,10 +64,9 @@ def exact_candidate(messages: Batch, at_us: int, base: int, tracking: int, polic
             return None
         return int(event[publish >= base].min(initial=int(event[before].max())))
     start = min(base, tracking - band)
-    if policy.anchor:
-        if not before.any():
-            return None
-        start = min(start, int(publish[before].max()))
+    if not before.any():
+        return None
+    start = min(start, int(publish[before].max()))
     inside = (publish >= start) & (publish <= tracking)
     return int(event[inside].min()) if inside.any() else None
 

@@ -108,7 +108,7 @@ def test_since_a_time_they_begin_at_the_newest_compacted_entry_that_knows_nothin
     begin = len(decided) - len(recorded)
     assert 0 < begin <= 20
     assert recorded == decided[begin:]
-    assert state.decided == decided[begin - 1]
+    assert state.record == decided[begin - 1]
     state, ticks = recorded_ticks(log, since)
     assert verify(ticks, state).first_difference is None
     _, from_the_first = recorded_ticks(log, at(-1000))

@@ -14,18 +14,20 @@ from pipeline.clock import from_us, to_us
 from pipeline.replay.outcome import Hold, Replayed, replayed
 from pipeline.replay.replay import Difference, Tick, Verdict, decide_again, verify
 from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, extent_of, ticks_of, watermarks_us
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
+from pipeline.watermark.estimator import RULES, estimate
 from pipeline.watermark.histogram import Histogram, Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
+from pipeline.watermark.rules import Rule
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
 from tests.replay.exact_rule import exact_late, exact_readings, exact_watermarks
 from tests.replay.test_trace import histogram_at, traces
 from tests.replay.traces import NAMED, Held, sparse
-from tests.watermark.builders import at, bounded, ints, published, reading, seconds
+from tests.watermark.builders import at, bounded, ints, published, reading, seconds, situation_of
 
-Rule = Literal["band", "frontier"]
+RuleName = Literal["band", "frontier"]
 SEEDS = 4
 BUCKET_US = 1_000_000
 TICKS = {"two days read in 15 minutes": timedelta(minutes=1)}
@@ -64,7 +66,7 @@ def run_of(name: str, seed: int, policy: Policy) -> Run:
 
 @both_rules
 @pytest.mark.parametrize("name", NAMED)
-def test_nothing_is_late_and_the_watermark_is_just_below_that_of_exact_times(name: str, rule: Rule) -> None:
+def test_nothing_is_late_and_the_watermark_is_just_below_that_of_exact_times(name: str, rule: RuleName) -> None:
     below: list[int] = []
     for seed in range(SEEDS):
         run = run_of(name, seed, Policy(rule=rule))
@@ -85,8 +87,8 @@ def test_without_the_anchor_the_sparse_trace_loses_messages() -> None:
     for seed in range(SEEDS):
         trace = Held(sparse(seed))
         for anchor in late:
-            policy = Policy(anchor=anchor)
-            decided = decide_again(ticks_of(trace, seconds(10), policy.idle_timeout), policy)
+            rules = RULES if anchor else RULES_WITHOUT_ANCHOR
+            decided = decide_again(ticks_of(trace, seconds(10), Policy().idle_timeout), Policy(), rules=rules)
             late[anchor] += replayed([each.decision for each in decided], trace).late
     assert late[True] == 0
     assert late[False] >= SEEDS
@@ -103,16 +105,17 @@ policies = st.builds(
     frontier_quantile=st.sampled_from([0, 0, 0.3]),
     reading_slack=st.sampled_from([seconds(0), seconds(1)]),
     base_slack=st.sampled_from([seconds(0), seconds(3)]),
-    anchor=st.sampled_from([True, True, False]),
 )
 
 
 @bounded
-@given(traces, policies, st.sampled_from([2.0, 7.0, 10.0]))
-def test_a_replay_is_the_estimator_on_everything_at_each_tick(trace: Held, policy: Policy, tick: float) -> None:
+@given(traces, policies, st.sampled_from([2.0, 7.0, 10.0]), st.sampled_from([RULES, RULES, RULES_WITHOUT_ANCHOR]))
+def test_a_replay_is_the_estimator_on_everything_at_each_tick(
+    trace: Held, policy: Policy, tick: float, rules: Sequence[Rule]
+) -> None:
     ticks = ticks_of(trace, seconds(tick), policy.idle_timeout)
-    again = [decided.decision for decided in decide_again(ticks, policy)]
-    assert again == decided_on_everything(trace.messages, [tick.at for tick in ticks], policy)
+    again = [decided.decision for decided in decide_again(ticks, policy, rules=rules)]
+    assert again == decided_on_everything(trace.messages, [tick.at for tick in ticks], policy, rules)
     outcome = replayed(again, trace)
     tick_us, watermarks = watermarks_us([each.at for each in again]), [each.watermark for each in again]
     late = exact_late(trace.messages, tick_us, [None if each is None else to_us(each) for each in watermarks])
@@ -121,7 +124,9 @@ def test_a_replay_is_the_estimator_on_everything_at_each_tick(trace: Held, polic
     assert outcome.landed == np.count_nonzero((trace.messages.landed_us <= tick_us[-1]) & valid)
 
 
-def decided_on_everything(messages: Batch, moments: Sequence[datetime], policy: Policy) -> list[Decision]:
+def decided_on_everything(
+    messages: Batch, moments: Sequence[datetime], policy: Policy, rules: Sequence[Rule]
+) -> list[Decision]:
     """Each decision on one histogram of all that is tracked by then: no fold, no pruning, nothing from before but the
     last decision."""
     decisions: list[Decision] = []
@@ -138,13 +143,18 @@ def decided_on_everything(messages: Batch, moments: Sequence[datetime], policy: 
         ]
         decisions.append(
             estimate(
-                histogram_at(messages, to_us(moment)),
-                base=follow(None if previous is None else previous.base, readings[0], policy.seek_tolerance),
-                tracking=follow(None if previous is None else previous.tracking, readings[1], policy.seek_tolerance),
-                policy=policy,
-                previous=previous,
-                complete_from=complete_from if previous is None else previous.complete_from or complete_from,
-                at=moment,
+                situation_of(
+                    histogram_at(messages, to_us(moment)),
+                    base=follow(None if previous is None else previous.base, readings[0], policy.seek_tolerance),
+                    tracking=follow(
+                        None if previous is None else previous.tracking, readings[1], policy.seek_tolerance
+                    ),
+                    policy=policy,
+                    previous=previous,
+                    complete_from=complete_from if previous is None else previous.complete_from or complete_from,
+                    at=moment,
+                ),
+                rules,
             )
         )
     return decisions

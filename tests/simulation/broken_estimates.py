@@ -1,24 +1,30 @@
 """Broken readings, histograms, and estimates, planted like `broken_parts`: each says by its name what it does wrong."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
-from pipeline.watermark import estimator, readings
-from pipeline.watermark.decision import Decision, Reason
+from pipeline.replay.without_anchor import bound_without_anchor
+from pipeline.watermark import estimator, readings, rules
+from pipeline.watermark.decision import Decision, SilenceEvidence
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Cell, Histogram, Ints, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.rules import Rule, bound, complete, silence
+from pipeline.watermark.situation import Situation
+from pipeline.watermark.verdict import Candidate, Held, Verdict
 from tests.watermark.builders import LONG_AGO
 
 ZERO = timedelta(0)
+FAR_AHEAD = datetime(2200, 1, 1, tzinfo=UTC)
 
 original_follow = readings.follow
-original_estimate = estimator.estimate
-original_band, original_frontier = estimator._band, estimator._frontier
+original_advance = estimator.advance
 original_frontier_before, original_valid_before = Histogram.frontier_before, Histogram.newest_valid_before
 
 
@@ -72,22 +78,63 @@ def follow_without_looking_again(
     return replace(followed, observed_at=previous.observed_at)
 
 
-def estimate_as_if_complete(histogram: Histogram, *, complete_from: datetime, **others: Any) -> Decision:
-    return replace(original_estimate(histogram, complete_from=LONG_AGO, **others), complete_from=complete_from)
+def instead_of(rule: Rule, broken: Rule) -> Sequence[Rule]:
+    """The rules, one of them replaced."""
+    return tuple(broken if each is rule else each for each in RULES)
 
 
-def band_without_need_of_an_anchor(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> Any:
-    bound = original_band(histogram, base, tracking, policy)
-    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False))
+def complete_whatever_is_known(s: Situation) -> Verdict:
+    return complete(replace(s, complete_from=LONG_AGO))
 
 
-def frontier_without_need_of_one(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> Any:
-    bound = original_frontier(histogram, base, tracking, policy, *more)
-    return bound or original_band(histogram, base, tracking, replace(policy, anchor=False))
+def complete_without_a_look_for_holes(s: Situation) -> Verdict:
+    base = s.base and replace(s.base, names_a_message=False, newest=replace(s.base.newest, names_a_message=False))
+    return complete(replace(s, base=base))
 
 
-def frontier_alone(histogram: Histogram, base: datetime, tracking: Any, policy: Policy, *more: Any) -> Any:
-    return original_frontier(histogram, base.replace(year=2200), tracking, policy, *more)
+def complete_with_holes_in_what_was_pruned(s: Situation) -> Verdict:
+    return complete(replace(s, pruned_before=None))
+
+
+def band_without_need_of_an_anchor(s: Situation) -> Verdict:
+    verdict = bound(s)
+    return bound_without_anchor(s) if isinstance(verdict, Held) else verdict
+
+
+def frontier_without_need_of_one(s: Situation) -> Verdict:
+    verdict = bound(s)
+    return (
+        bound_without_anchor(replace(s, policy=replace(s.policy, rule="band")))
+        if isinstance(verdict, Held)
+        else verdict
+    )
+
+
+def frontier_alone(s: Situation) -> Verdict:
+    assert s.base is not None
+    return bound(replace(s, base=replace(s.base, oldest_unacked=FAR_AHEAD)))
+
+
+def silence_without_the_lag(s: Situation) -> Verdict:
+    verdict = silence(s)
+    if not (isinstance(verdict, Candidate) and isinstance(verdict.evidence, SilenceEvidence)):
+        return verdict
+    evidence = verdict.evidence
+    return replace(verdict, evidence=SilenceEvidence(evidence.candidate + evidence.recent_lag, ZERO))
+
+
+def silence_whatever_base_holds(s: Situation) -> Verdict:
+    verdict = silence(replace(s, base=s.tracking))
+    if not (isinstance(verdict, Candidate) and isinstance(verdict.evidence, SilenceEvidence)):
+        return verdict
+    lag = verdict.evidence.recent_lag
+    candidate = min(s.oldest_base, s.oldest_tracking) - s.policy.band - lag
+    return replace(verdict, evidence=SilenceEvidence(candidate, lag))
+
+
+def advance_or_go_back(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
+    is_candidate = isinstance(verdicts[-1], Candidate)
+    return original_advance(replace(s, watermark=None) if is_candidate else s, verdicts)
 
 
 def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
@@ -119,29 +166,20 @@ def quantile_of_the_whole_band(histogram: Histogram, low: int, high: int, quanti
     return None
 
 
-def decided_anyway(held: Any, candidate: datetime, moved: Reason, unmoved: Reason) -> Decision:
-    return replace(held.because(unmoved), watermark=candidate, reason=moved, candidate=candidate)
-
-
-def idle_whatever_base_holds(histogram: Histogram, base: Any, tracking: Any, policy: Policy, *more: Any) -> bool:
-    return original_idle(histogram, tracking, tracking, policy, *more)
-
-
-original_idle = estimator.is_idle
-
-
 def reachable_a_bucket_less(*arguments: Any) -> int:
     """A bucket too many is pruned."""
     return original_reachable(*arguments) + 1
 
 
-def reachable_without_slack(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> int:
+def reachable_without_slack(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> int:
     return original_reachable(histogram, base, tracking, replace(policy, base_slack=ZERO, reading_slack=ZERO))
 
 
-def reachable_without_the_anchor(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> int:
-    start = min(base - policy.base_slack, tracking - policy.reading_slack - policy.band)
-    return bucket_of(start)
+def reachable_without_the_anchor(
+    _histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy
+) -> int:
+    edge = tracking.oldest_unacked - policy.reading_slack - policy.band
+    return bucket_of(min(base.oldest_unacked - policy.base_slack, edge))
 
 
 def anchor_by_what_is_rejected(histogram: Histogram, limit_us: int) -> int | None:
@@ -174,9 +212,5 @@ def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> b
     return bool((histogram.event_bucket[start:end] != NO_EVENT).any())
 
 
-def hole_in_what_was_pruned(histogram: Histogram, base: Any, tracking: Any, slack: timedelta, _pruned: Any) -> Any:
-    return original_hole(histogram, base, tracking, slack, None)
-
-
-original_reachable, original_hole, original_since = estimator.reachable_from, estimator._end_of_hole, Histogram.since
-original_frontier_of = estimator.frontier_of
+original_reachable, original_since = estimator.reachable_from, Histogram.since
+original_frontier_of = rules.frontier_of

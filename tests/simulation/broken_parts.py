@@ -209,13 +209,13 @@ def compact_what_was_known(log: TrackingLog) -> WatermarkState:
 
 def decode_without_the_frontier(content: bytes, name: str) -> Entry:
     entry = original_decode(content, name)
-    return Compacted(replace(entry.state, passed=None)) if isinstance(entry, Compacted) else entry
+    return Compacted(replace(entry.state, pruned_frontier=None)) if isinstance(entry, Compacted) else entry
 
 
 def compact_without_the_frontier(log: TrackingLog) -> WatermarkState:
     state = log.catch_up()
     is_due = state.number - state.checkpoint >= log._checkpoint_every
-    return log.append(Compacted(replace(state, passed=None))) if is_due else state
+    return log.append(Compacted(replace(state, pruned_frontier=None))) if is_due else state
 
 
 original_restored, original_is_overtaken = TrackingLog._restored, TrackingLog._is_overtaken

@@ -6,22 +6,27 @@ so that a change of the product, which deals the same seeds other cards, does no
 with the seed in which a fault showed first (`first_shown.py`), and goes through all where it shows there no more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
+from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import Rule, bound, complete, silence
 from tests.simulation.broken_estimates import (
+    advance_or_go_back,
     anchor_by_what_is_rejected,
     anchor_with_ties,
     band_without_need_of_an_anchor,
-    decided_anyway,
-    estimate_as_if_complete,
+    complete_whatever_is_known,
+    complete_with_holes_in_what_was_pruned,
+    complete_without_a_look_for_holes,
     follow_from_before_the_epoch,
     follow_in_order_of_arrival,
     follow_the_newest,
@@ -32,14 +37,15 @@ from tests.simulation.broken_estimates import (
     frontier_with_ties,
     frontier_without_need_of_one,
     frontier_without_what_was_passed,
-    hole_in_what_was_pruned,
-    idle_whatever_base_holds,
+    instead_of,
     least_lag,
     occupied_by_heartbeats_alone,
     quantile_of_the_whole_band,
     reachable_a_bucket_less,
     reachable_without_slack,
     reachable_without_the_anchor,
+    silence_whatever_base_holds,
+    silence_without_the_lag,
     since_without_the_oldest,
 )
 from tests.simulation.broken_parts import (
@@ -107,6 +113,7 @@ class Planted:
     policy: Callable[[Policy], Policy] = lambda policy: policy
     track: Callable[..., Any] = track
     land: Callable[..., Any] = land
+    rules: Sequence[Rule] = RULES
     micro_batch: Callable[..., MicroBatch] = MicroBatch
     patches: tuple[tuple[str, Any], ...] = ()
 
@@ -124,7 +131,7 @@ AS_IT_IS = Planted("as it is")
 
 ESTIMATOR = "pipeline.watermark.estimator"
 ZERO = timedelta(0)
-STANDING = "pipeline.watermark.state"
+STATE = "pipeline.watermark.state"
 HISTOGRAM = "pipeline.watermark.histogram.Histogram"
 LOG = "pipeline.lake.log.tracking_log"
 PACKING = "pipeline.lake.log.packing.LogPacking"
@@ -132,6 +139,10 @@ PACKING = "pipeline.lake.log.packing.LogPacking"
 
 def _patched(name: str, found_within: int, where: Callable[[Plan], bool], target: str, replacement: Any) -> Planted:
     return Planted(name, found_within, where, patches=((target, replacement),))
+
+
+def _ruled(name: str, found_within: int, where: Callable[[Plan], bool], rule: Rule, broken: Rule) -> Planted:
+    return Planted(name, found_within, where, rules=instead_of(rule, broken))
 
 
 _ALL = (
@@ -190,33 +201,25 @@ _ALL = (
     _patched("old entries are deleted and then archived", 80, packed, f"{PACKING}._move", move_deleting_first),
     _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
     _patched("who was overtaken does not notice", 40, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
-    Planted("no anchor", 800, by_band, policy=lambda policy: replace(policy, anchor=False)),
-    _patched(
-        "decided without an anchor", 3000, both(by_band, soon), f"{ESTIMATOR}._band", band_without_need_of_an_anchor
-    ),
-    _patched(
-        "decided without a frontier",
-        1000,
-        both(by_frontier, soon),
-        f"{ESTIMATOR}._frontier",
-        frontier_without_need_of_one,
-    ),
-    _patched("the frontier alone", 200, by_frontier, f"{ESTIMATOR}._frontier", frontier_alone),
-    _patched("the newest reading, not the largest", 40, anyway, f"{STANDING}.follow", follow_the_newest),
-    _patched("a seek is a reading like any other", 80, anyway, f"{STANDING}.follow", follow_without_seeks),
-    _patched("a reading from before a seek counts", 8000, sought, f"{STANDING}.follow", follow_from_before_the_epoch),
-    _patched("a reading that comes late is a seek", 20, anyway, f"{STANDING}.follow", follow_in_order_of_arrival),
-    _patched("seen again is not noticed", 10, anyway, f"{STANDING}.follow", follow_without_looking_again),
+    Planted("no anchor", 800, by_band, rules=RULES_WITHOUT_ANCHOR),
+    _ruled("decided without an anchor", 3000, both(by_band, soon), bound, band_without_need_of_an_anchor),
+    _ruled("decided without a frontier", 1000, both(by_frontier, soon), bound, frontier_without_need_of_one),
+    _ruled("the frontier alone", 200, by_frontier, bound, frontier_alone),
+    _patched("the newest reading, not the largest", 40, anyway, f"{STATE}.follow", follow_the_newest),
+    _patched("a seek is a reading like any other", 80, anyway, f"{STATE}.follow", follow_without_seeks),
+    _patched("a reading from before a seek counts", 8000, sought, f"{STATE}.follow", follow_from_before_the_epoch),
+    _patched("a reading that comes late is a seek", 20, anyway, f"{STATE}.follow", follow_in_order_of_arrival),
+    _patched("seen again is not noticed", 10, anyway, f"{STATE}.follow", follow_without_looking_again),
     _patched(
         "a release outlives a seek",
         8000,
         both(operated, sought),
-        f"{STANDING}.WatermarkState._is_sought",
+        f"{STATE}.was_sought",
         lambda *_: False,
     ),
-    _patched("pruned a bucket too far", 10, anyway, f"{STANDING}.reachable_from", reachable_a_bucket_less),
-    _patched("pruned without slack", 80, slack, f"{STANDING}.reachable_from", reachable_without_slack),
-    _patched("pruned without an anchor", 20, anyway, f"{STANDING}.reachable_from", reachable_without_the_anchor),
+    _patched("pruned a bucket too far", 10, anyway, f"{STATE}.reachable_from", reachable_a_bucket_less),
+    _patched("pruned without slack", 80, slack, f"{STATE}.reachable_from", reachable_without_slack),
+    _patched("pruned without an anchor", 20, anyway, f"{STATE}.reachable_from", reachable_without_the_anchor),
     _patched(
         "a rejected message is an anchor",
         6000,
@@ -233,8 +236,8 @@ _ALL = (
         frontier_at_the_end_of_its_cell,
     ),
     _patched("a rejected message is a hole", 500, anyway, f"{HISTOGRAM}.is_occupied", occupied_by_heartbeats_alone),
-    _patched("what was pruned is a hole", 8000, sought, f"{ESTIMATOR}._end_of_hole", hole_in_what_was_pruned),
-    _patched("idle without the lag", 400, idle, f"{ESTIMATOR}.recent_lag", lambda *_: ZERO),
+    _ruled("what was pruned is a hole", 8000, sought, complete, complete_with_holes_in_what_was_pruned),
+    _ruled("idle without the lag", 400, idle, silence, silence_without_the_lag),
     _patched("idle by the least lag", 8000, idle, f"{HISTOGRAM}.greatest_lag_us", least_lag),
     _patched(
         "<= for < in the frontier",
@@ -254,17 +257,17 @@ _ALL = (
         "what was passed before is forgotten",
         5000,
         by_frontier,
-        f"{STANDING}.frontier_of",
+        f"{STATE}.frontier_of",
         frontier_without_what_was_passed,
     ),
-    _patched("the running frontier is forgotten", 400, by_frontier, f"{STANDING}.frontier_of", lambda *_: None),
+    _patched("the running frontier is forgotten", 400, by_frontier, f"{STATE}.frontier_of", lambda *_: None),
     _patched(
         "a quantile of the whole band", 1500, quantiles, f"{HISTOGRAM}.quantile_between", quantile_of_the_whole_band
     ),
-    _patched("complete_from is ignored", 50, kept, f"{STANDING}.estimate", estimate_as_if_complete),
-    _patched("no look for holes", 1200, hole, f"{ESTIMATOR}._end_of_hole", lambda *_: None),
+    _ruled("complete_from is ignored", 50, kept, complete, complete_whatever_is_known),
+    _ruled("no look for holes", 1200, hole, complete, complete_without_a_look_for_holes),
     _patched("unknown is nothing outstanding", 200, kept, "pipeline.ticks.tracking._reading", reading_of_nothing),
-    _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}._Held.decided", decided_anyway),
+    _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}.advance", advance_or_go_back),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
     Planted("no slack for base", 200, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),
     Planted(
@@ -273,7 +276,7 @@ _ALL = (
         both(any_lag, slack),
         policy=lambda policy: replace(policy, reading_slack=ZERO),
     ),
-    _patched("idle whatever base holds", 2000, idle, f"{ESTIMATOR}.is_idle", idle_whatever_base_holds),
+    _ruled("idle whatever base holds", 2000, idle, silence, silence_whatever_base_holds),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),
     Planted("of copies the one that landed first", 80, micro_batch=AnyCopy),

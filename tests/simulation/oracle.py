@@ -11,14 +11,16 @@ import numpy as np
 from pipeline.clock import from_us, iso
 from pipeline.ticks.judging import publish_time_us
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
+from pipeline.watermark.estimator import RULES, estimate
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
 from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.rules import Rule
 from pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
 from tests.simulation.traffic import Planned
+from tests.watermark.builders import situation_of, uncounted
 
 INVARIANTS = {
     0: "the code says of itself what is so",
@@ -54,6 +56,7 @@ class Oracle:
 
     plan: Plan
     fail: Callable[[int, str], NoReturn]
+    rules: Sequence[Rule] = RULES
     sent: dict[str, Planned] = field(default_factory=dict)
     messages: dict[str, Any] = field(default_factory=dict)
     watermark: datetime | None = None
@@ -147,14 +150,17 @@ class Oracle:
         if decision.complete_from != known_from and self.plan.has_no_hole:
             self.fail(0, f"a hole up to {decision.complete_from}, and there is none")
         whole = estimate(
-            self._whole,
-            base=decision.base,
-            tracking=decision.tracking,
-            policy=entry.policy,
-            previous=before,
-            complete_from=known_from,
-            at=decision.at,
-            released_before=self._released,
+            situation_of(
+                self._whole,
+                base=decision.base,
+                tracking=decision.tracking,
+                policy=entry.policy,
+                previous=before,
+                complete_from=known_from,
+                at=decision.at,
+                released_before=self._released,
+            ),
+            self.rules,
         )
         epochs = [reading.epoch for reading in (decision.base, decision.tracking) if reading is not None]
         counts_differ = entry.policy.frontier_quantile > 0 and self._was_counted_twice()
@@ -295,5 +301,5 @@ def _is_below(moment: datetime | None, watermark: datetime | None) -> bool:
 
 def _without_counts(decision: Decision) -> Decision:
     """Counts are upper bounds: a redelivery is not counted again in what was pruned."""
-    pin = None if decision.pin is None else replace(decision.pin, count=0)
-    return replace(decision, pin=pin, messages_in_band=0)
+    bound = decision.bound
+    return decision if bound is None else replace(decision, evidence=uncounted(bound))

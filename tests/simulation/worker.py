@@ -179,6 +179,7 @@ class Tracker(Worker):
             log=self.log,
             reader=self.world.reader,
             policy=self.world.policy,
+            rules=self.world.planted.rules,
             budget=self.world.budget(self.kind),
             clock=self.clock,
         )

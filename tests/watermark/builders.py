@@ -1,18 +1,23 @@
 """Short ways to write moments, messages, histograms and readings, in seconds from one fixed start."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from pipeline.clock import to_us
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
+from pipeline.lake.log.stored_decision import StoredDecision
+from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason
+from pipeline.watermark.estimator import RULES, estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.rules import Rule
+from pipeline.watermark.situation import Situation
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
 START_US = to_us(START)
@@ -90,6 +95,15 @@ def effective(
     )
 
 
+flat = StoredDecision.of
+"""A decision with the fields of its evidence beside its own."""
+
+
+def uncounted(bound: BandEvidence | FrontierEvidence) -> BandEvidence | FrontierEvidence:
+    """The evidence without its counts, which are upper bounds."""
+    return replace(bound, messages=0, pin=replace(bound.pin, count=0))
+
+
 def standing_at(
     watermark: float | None, *, base: EffectiveReading | None = None, tracking: EffectiveReading | None = None
 ) -> Decision:
@@ -113,10 +127,11 @@ def decide(
     complete_from: datetime = LONG_AGO,
     now: float | None = None,
     pruned_before: int | None = None,
+    rules: Sequence[Rule] = RULES,
 ) -> Decision:
     """One decision, at the newest observation unless `now` says otherwise."""
     newest = max((each.newest.observed_at for each in (base, tracking) if each is not None), default=START)
-    return estimate(
+    situation = situation_of(
         histogram,
         base=base,
         tracking=tracking,
@@ -126,6 +141,13 @@ def decide(
         at=newest if now is None else at(now),
         pruned_before=pruned_before,
     )
+    return estimate(situation, rules)
+
+
+def situation_of(histogram: Histogram, *, previous: Decision | None, **more: Any) -> Situation:
+    """What a decision depends on, the watermark being that of the decision before."""
+    watermark = None if previous is None else previous.watermark
+    return Situation(histogram, previous=previous, watermark=watermark, **more)
 
 
 def disorder(messages: Iterable[Times]) -> int:

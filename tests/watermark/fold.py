@@ -46,8 +46,8 @@ class Log:
 
     def explain(self) -> Explanation:
         """The newest decision, explained."""
-        assert self.state.decided is not None
-        return explain(self.state.decided, self.before)
+        assert self.state.record is not None
+        return explain(self.state.record, self.before)
 
 
 def outcome(decision: Decision) -> tuple[Reason, datetime | None]:

@@ -5,15 +5,16 @@ from datetime import timedelta
 import pytest
 
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import recent_lag
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import recent_lag
 from tests.watermark.builders import (
     EVERY_SECOND,
     START_BUCKET,
     at,
     decide,
     effective,
+    flat,
     published,
     seconds,
     standing_at,
@@ -29,7 +30,7 @@ def idle_at(moment: float, **more: object) -> Decision:
 def test_after_a_silence_without_backlog_the_watermark_follows_the_clock() -> None:
     decision = idle_at(300)
     assert decision.reason is Reason.IDLE_ADVANCED
-    assert decision.recent_lag == seconds(1)
+    assert flat(decision).recent_lag == seconds(1)
     assert decision.watermark == at(300 - 10 - 1)
 
 
@@ -64,13 +65,13 @@ def test_the_idle_watermark_follows_the_lower_of_both_readings_less_their_slack(
 def test_a_greater_recent_lag_than_allowed_does_not_hold_the_idle_watermark_back_further() -> None:
     histogram = EVERY_SECOND + published([(99.5, -5000)])
     decision = decide(histogram, base=effective(300), tracking=effective(300))
-    assert decision.recent_lag == Policy().max_idle_lag
+    assert flat(decision).recent_lag == Policy().max_idle_lag
     assert decision.watermark == at(300 - 10 - 300)
 
 
 def test_event_times_ahead_of_their_publish_time_do_not_push_the_idle_watermark_forward() -> None:
     decision = decide(published([(99, 250)]), base=effective(300), tracking=effective(300))
-    assert (decision.recent_lag, decision.watermark) == (seconds(0), at(290))
+    assert (flat(decision).recent_lag, decision.watermark) == (seconds(0), at(290))
 
 
 def test_the_recent_lag_is_the_largest_of_the_newest_bucket_with_an_event_time() -> None:
@@ -86,7 +87,7 @@ def test_idle_set_to_hold_never_advances_on_silence() -> None:
 
 def test_idle_set_to_hold_still_takes_what_the_last_messages_prove() -> None:
     decision = idle_at(300, policy=Policy(idle="hold"), previous=standing_at(60))
-    assert (decision.reason, decision.watermark, decision.anchor) == (Reason.ADVANCED, at(98), at(99))
+    assert (decision.reason, decision.watermark, flat(decision).anchor) == (Reason.ADVANCED, at(98), at(99))
 
 
 @pytest.mark.parametrize("behind", ["base", "tracking"])
@@ -94,7 +95,7 @@ def test_a_backlog_on_either_subscription_is_not_idle(behind: str) -> None:
     readings = {"base": effective(300), "tracking": effective(300)} | {behind: effective(280, observed=300)}
     decision = decide(EVERY_SECOND, **readings)
     assert decision.reason is (Reason.HELD_TRACKING_BEHIND if behind == "tracking" else Reason.ADVANCED)
-    assert decision.recent_lag is None
+    assert flat(decision).recent_lag is None
 
 
 def test_tracking_s_backlog_is_not_idle_even_where_it_is_ahead_of_an_older_reading_of_base() -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import from_us, to_us
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import band_of, estimate, reachable_from
+from pipeline.watermark.estimator import estimate, reachable_from
 from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
@@ -23,10 +24,12 @@ from tests.watermark.builders import (
     disorder,
     effective,
     exact_candidate,
+    flat,
     histogram_of,
     published,
     reading,
     seconds,
+    situation_of,
 )
 
 # ------------------------------------------------------------------------------------- against plain lists
@@ -81,10 +84,10 @@ def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
 ) -> None:
     policy = Policy(band=band, idle="hold", quantile=quantile)
     decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
-    if decision.anchor is None or decision.band_start is None:
+    if flat(decision).anchor is None or flat(decision).band_start is None:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
-    first, last = bucket_of(decision.band_start), bucket_of(tracking)
+    first, last = bucket_of(flat(decision).band_start), bucket_of(tracking)
     by_bucket: dict[int, list[int]] = {}
     for publish, event in messages:
         if first <= publish // BUCKET_US <= last:
@@ -94,7 +97,7 @@ def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
         at_quantile = sorted(events)[math.floor(quantile * len(events))]
         lowest.append(min(event for event in events if event // BUCKET_US == at_quantile // BUCKET_US))
     assert decision.watermark == from_us(min(lowest))
-    assert decision.messages_in_band == sum(map(len, by_bucket.values()))
+    assert flat(decision).messages_in_band == sum(map(len, by_bucket.values()))
 
 
 @bounded
@@ -103,11 +106,11 @@ def test_what_can_be_reached_holds_the_whole_band_and_its_anchor(
     messages: list[Times], base: datetime, tracking: datetime, band: timedelta
 ) -> None:
     histogram, policy = histogram_of(messages), Policy(band=band, idle="hold")
-    first = reachable_from(histogram, base, tracking, policy)
-    found = band_of(histogram, base, tracking, policy)
-    assert first == bucket_of(found.start)
-    assert found.anchor is None or first <= bucket_of(found.anchor)
+    first = reachable_from(histogram, ready(base), ready(tracking), policy)
     whole = decide(histogram, base=ready(base), tracking=ready(tracking), policy=policy)
+    found = flat(whole)
+    assert found.band_start is None or first == bucket_of(found.band_start)
+    assert found.anchor is None or first <= bucket_of(found.anchor)
     pruned = decide(
         histogram.pruned(first), base=ready(base), tracking=ready(tracking), policy=policy, pruned_before=first
     )
@@ -138,7 +141,8 @@ def test_removing_the_anchor_never_holds_the_watermark_further_back(
         histogram_of(messages),
         base=ready(base),
         tracking=ready(tracking),
-        policy=Policy(band=seconds(1), anchor=False),
+        policy=Policy(band=seconds(1)),
+        rules=RULES_WITHOUT_ANCHOR,
     )
     if anchored.watermark is not None and free.watermark is not None:
         assert free.watermark >= anchored.watermark
@@ -164,7 +168,6 @@ policies = st.builds(
     quantile=st.sampled_from([0.0, 0.2]),
     reading_slack=st.sampled_from([0.0, 1.0]).map(seconds),
     base_slack=st.sampled_from([0.0, 10.0]).map(seconds),
-    anchor=st.booleans(),
 )
 
 
@@ -184,13 +187,17 @@ def test_the_watermark_never_goes_back(
         base = follow(base, _aged(now, base_age), policy.seek_tolerance)
         tracking = follow(tracking, _aged(now, tracking_age), policy.seek_tolerance)
         decision = estimate(
-            histogram,
-            base=base,
-            tracking=tracking,
-            policy=policy,
-            previous=previous,
-            complete_from=LONG_AGO if previous is None or previous.complete_from is None else previous.complete_from,
-            at=at(now),
+            situation_of(
+                histogram,
+                base=base,
+                tracking=tracking,
+                policy=policy,
+                previous=previous,
+                complete_from=LONG_AGO
+                if previous is None or previous.complete_from is None
+                else previous.complete_from,
+                at=at(now),
+            )
         )
         if previous is not None and previous.watermark is not None:
             assert decision.watermark is not None

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from pipeline.clock import from_us, to_us
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate, frontier_of
+from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import frontier_of
 from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Snapshot, WatermarkState
 from tests.watermark.builders import (
     EVERY_SECOND,
@@ -23,10 +24,12 @@ from tests.watermark.builders import (
     bounded,
     decide,
     effective,
+    flat,
     histogram_of,
     published,
     reading,
     seconds,
+    situation_of,
 )
 
 FRONTIER = Policy(rule="frontier", idle="hold")
@@ -44,7 +47,7 @@ def decided(histogram: Histogram, base: float, tracking: float = 100, policy: Po
 
 def test_without_backlog_the_watermark_is_the_greatest_event_time_a_band_before_tracking() -> None:
     decision = decided(EVERY_SECOND, base=100)
-    assert (decision.reason, decision.watermark, decision.frontier) == (Reason.ADVANCED, at(88), at(88))
+    assert (decision.reason, decision.watermark, flat(decision).frontier) == (Reason.ADVANCED, at(88), at(88))
 
 
 def test_a_late_stream_that_has_landed_does_not_hold_the_frontier_as_it_holds_the_band() -> None:
@@ -56,7 +59,7 @@ def test_a_late_stream_that_has_landed_does_not_hold_the_frontier_as_it_holds_th
 def test_a_backlog_of_base_holds_the_frontier_at_its_least_event_time() -> None:
     straggler = EVERY_SECOND + published([(50.5, 7)])
     decision = decided(straggler, base=50.5)
-    assert (decision.watermark, decision.band_start) == (at(7), at(50.5))
+    assert (decision.watermark, flat(decision).band_start) == (at(7), at(50.5))
     assert decision.pin is not None
     assert decision.pin.published_from == at(50)
     again = decide(
@@ -77,9 +80,9 @@ def test_tracking_that_stalls_holds_the_frontier_a_band_before_it() -> None:
 
 def test_what_was_published_just_a_band_before_tracking_is_not_passed() -> None:
     histogram = published([(85, 70), (89, 80), (89.9, 95)])
-    assert decided(histogram, base=100).frontier == at(95)
-    assert decided(histogram, base=99.95, tracking=99.95).frontier == at(95)
-    assert decided(histogram, base=99.9, tracking=99.9).frontier == at(80)
+    assert flat(decided(histogram, base=100)).frontier == at(95)
+    assert flat(decided(histogram, base=99.95, tracking=99.95)).frontier == at(95)
+    assert flat(decided(histogram, base=99.9, tracking=99.9)).frontier == at(80)
 
 
 def test_of_the_highest_cell_the_least_event_time_counts() -> None:
@@ -103,14 +106,14 @@ def test_what_was_pruned_keeps_its_part_of_the_frontier_through_a_restart() -> N
     fast_once = published([(3, 60), *((second, second - 1) for second in range(4, 100))])
     state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), fast_once, now=100)
     assert state.watermark == at(88)
-    assert state.passed is not None
-    assert state.passed.min_event_time == at(87)
+    assert state.pruned_frontier is not None
+    assert state.pruned_frontier.min_event_time == at(87)
     nothing_high = published([(second, 10) for second in range(101, 130)])
     through = _tick(state, nothing_high, now=130)
     restarted = _tick(WatermarkState().after(0, Compacted(state)), nothing_high, now=130)
     assert through.decision == restarted.decision
     assert through.decision is not None
-    assert through.decision.frontier == at(98)  # published at 99: some of it was pruned, all of it is known
+    assert flat(through.decision).frontier == at(98)  # published at 99: some of it was pruned, all of it is known
 
 
 def test_a_wider_band_than_that_which_pruned_waits_until_tracking_has_come_there_again() -> None:
@@ -119,7 +122,7 @@ def test_a_wider_band_than_that_which_pruned_waits_until_tracking_has_come_there
     held = state.decide(reading(101), reading(101), wider, at(101))
     assert held.decision.reason is Reason.HELD_NO_DATA
     later = state.decide(reading(131), reading(131), wider, at(131))
-    assert later.decision.frontier == at(89)
+    assert flat(later.decision).frontier == at(89)
 
 
 def test_a_message_that_comes_again_after_its_second_was_pruned_does_not_count_as_a_bucket_of_its_own() -> None:
@@ -182,7 +185,7 @@ def test_with_a_quantile_it_is_the_rule_on_whole_buckets(
     for events in passed.values():
         at_quantile = sorted(events, reverse=True)[math.floor(quantile * len(events))]
         highest.append(min(event for event in events if event // BUCKET_US == at_quantile // BUCKET_US))
-    assert decision.frontier == from_us(max(highest))
+    assert flat(decision).frontier == from_us(max(highest))
 
 
 @bounded
@@ -215,11 +218,13 @@ def test_pruning_below_any_bucket_that_is_passed_changes_nothing(
 def _decision(histogram: Histogram, base: datetime, tracking: datetime, policy: Policy) -> Decision:
     ready = [effective((moment - START).total_seconds()) for moment in (base, tracking)]
     return estimate(
-        histogram,
-        base=ready[0],
-        tracking=ready[1],
-        policy=policy,
-        previous=None,
-        complete_from=LONG_AGO,
-        at=max(base, tracking),
+        situation_of(
+            histogram,
+            base=ready[0],
+            tracking=ready[1],
+            policy=policy,
+            previous=None,
+            complete_from=LONG_AGO,
+            at=max(base, tracking),
+        )
     )

@@ -13,13 +13,14 @@ from typing import Literal
 import pytest
 
 from pipeline.clock import MICROSECOND, from_us
+from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
+from pipeline.watermark.estimator import RULES, estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
-from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading
+from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
 
 SECOND_US = 1_000_000
 SCHEDULES = 1_000
@@ -143,9 +144,9 @@ class Simulation:
             idle="hold" if shape == "any lag" else "advance",
             reading_slack=slack,
             base_slack=slack,
-            anchor=anchor,
             seek_tolerance=timedelta(hours=1),  # of the old answers here none is a seek
         )
+        self.rules = RULES if anchor else RULES_WITHOUT_ANCHOR
         band_us = (band + disorder_beyond_band) // MICROSECOND
         make = any_lag if shape == "any lag" else steady_lag
         self.messages = [
@@ -223,7 +224,7 @@ class Simulation:
             self.maybe_land()
             if self.rng.random() < 0.1:
                 self.track()  # another tracker; its part of the log is folded before the decision
-        decided = self.state.decide(observed["base"], observed["tracking"], self.policy, from_us(self.now))
+        decided = self.state.decide(observed["base"], observed["tracking"], self.policy, from_us(self.now), self.rules)
         whole = self.decision_on_everything()
         if apart_from_counts(decided.decision) != apart_from_counts(whole):
             self.outcome.differing.append((decided.decision, whole))
@@ -250,13 +251,16 @@ class Simulation:
         """The decision on all that was ever tracked, never pruned and never restored from the log."""
         previous = self.outcome.decisions[-1] if self.outcome.decisions else None
         return estimate(
-            self.histogram,
-            base=self.effective["base"],
-            tracking=self.effective["tracking"],
-            policy=self.policy,
-            previous=previous,
-            complete_from=self.complete_from if previous is None else previous.complete_from or self.complete_from,
-            at=from_us(self.now),
+            situation_of(
+                self.histogram,
+                base=self.effective["base"],
+                tracking=self.effective["tracking"],
+                policy=self.policy,
+                previous=previous,
+                complete_from=self.complete_from if previous is None else previous.complete_from or self.complete_from,
+                at=from_us(self.now),
+            ),
+            self.rules,
         )
 
     def pass_time(self, at_most: int, *, exactly: bool = False) -> None:
@@ -268,8 +272,9 @@ class Simulation:
 
 
 def apart_from_counts(decision: Decision) -> Decision:
-    """Counts are upper bounds: what was pruned counts no redelivery any more."""
-    return decision if decision.pin is None else replace(decision, pin=replace(decision.pin, count=0))
+    """Counts are upper bounds: a redelivery of pruned messages is not counted again."""
+    bound = decision.bound
+    return decision if bound is None else replace(decision, evidence=replace(bound, pin=replace(bound.pin, count=0)))
 
 
 def folded(entries: list[Entry], state: WatermarkState | None = None) -> WatermarkState:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from pipeline.errors import CorruptObject
-from pipeline.watermark.decision import Decision
+from pipeline.lake.log.stored_decision import StoredDecision, StoredRecord
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram
 from pipeline.watermark.state import (
     Beginning,
@@ -49,15 +49,19 @@ KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writ
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
 
-_DECIDED = TypeAdapter(DecisionRecord)
+_RECORD = TypeAdapter(StoredRecord)
 _FACTS = TypeAdapter(dict[str, Any])
 
 _STATE: Mapping[str, TypeAdapter[Any]] = {
     name: TypeAdapter(kind)
     for name, kind in get_type_hints(WatermarkState).items()
-    if name not in ("number", "checkpoint", "histogram")
+    if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state that its entry's metadata holds. Its number is the entry's, its histogram the table."""
+"""The fields of a state that its entry's metadata holds. Its number is the entry's, its histogram the table, and its
+newest decision is stored like any other."""
+
+STORED_AS = {"pruned_frontier": "passed"}
+"""Stored names that differ from a field's."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
@@ -67,11 +71,14 @@ def encode(entry: Entry, writer: str) -> bytes:
             return _write(_cells(entry.histogram), "histogram", _histogram_facts(entry.histogram), writer)
         case Compacted():
             state = entry.state
-            facts = {name: kind.dump_python(getattr(state, name), mode="json") for name, kind in _STATE.items()}
-            return _write(_cells(state.histogram), "compacted", _histogram_facts(state.histogram) | facts, writer)
+            facts = _histogram_facts(state.histogram) | {
+                "decided": None if state.record is None else _dumped(state.record)
+            }
+            for name, kind in _STATE.items():
+                facts[STORED_AS.get(name, name)] = kind.dump_python(getattr(state, name), mode="json")
+            return _write(_cells(state.histogram), "compacted", facts, writer)
         case DecisionRecord():
-            facts = {"decided": _DECIDED.dump_python(entry, mode="json")}
-            return _write(_decision_row(entry), "decision", facts, writer)
+            return _write(_decision_row(entry), "decision", {"decided": _dumped(entry)}, writer)
         case Beginning():
             table = pa.table({"complete_from": pa.array([entry.complete_from], MOMENT)})
             return _write(table, "beginning", {}, writer)
@@ -104,11 +111,13 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
         case "histogram":
             return Snapshot(_histogram(table, facts))
         case "compacted":
+            stored = {name: STORED_AS.get(name, name) for name in _STATE}
             # A field that an entry lacks takes its default.
-            found = {name: kind.validate_python(facts[name]) for name, kind in _STATE.items() if name in facts}
-            return Compacted(WatermarkState(histogram=_histogram(table, facts), **found))
+            found = {name: _STATE[name].validate_python(facts[key]) for name, key in stored.items() if key in facts}
+            record = None if facts["decided"] is None else _restored(facts["decided"])
+            return Compacted(WatermarkState(histogram=_histogram(table, facts), record=record, **found))
         case "decision":
-            return _DECIDED.validate_python(facts["decided"])
+            return _restored(facts["decided"])
         case "beginning":
             return Beginning(table["complete_from"][0].as_py())
         case "lost":
@@ -117,6 +126,14 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
             return Released(*(table[name][0].as_py() for name in ("before", "at", "by")))
         case _:
             raise ValueError(f"an unknown kind of entry, {kind!r}")
+
+
+def _dumped(record: DecisionRecord) -> Any:
+    return _RECORD.dump_python(StoredRecord.of(record), mode="json")
+
+
+def _restored(stored: Any) -> DecisionRecord:
+    return _RECORD.validate_python(stored).record()
 
 
 def _cells(histogram: Histogram) -> pa.Table:
@@ -158,9 +175,9 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:
     """The decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
-    decision = entry.decision
+    decision = StoredDecision.of(entry.decision)
     row: dict[str, Any] = {}
-    for column in fields(Decision):
+    for column in fields(StoredDecision):
         value = getattr(decision, column.name)
         if value is None or isinstance(value, datetime | timedelta | int | str):
             row[column.name] = value

@@ -88,10 +88,10 @@ class TrackingLog:
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
         """Write a decision on the fold of all entries, and return it. Calls `decide` again if another entry came
         first."""
-        decided = self._append(decide).decided
-        if decided is None:
+        record = self._append(decide).record
+        if record is None:
             raise ValueError("a decision was appended, and the state has none")
-        return decided
+        return record
 
     def compact_if_due(self) -> WatermarkState:
         """Write a compacted entry if `checkpoint_every` entries have followed the last one."""
@@ -105,7 +105,7 @@ class TrackingLog:
             if isinstance(entry, DecisionRecord):
                 return entry
             if isinstance(entry, Compacted):
-                return entry.state.decided
+                return entry.state.record
         return None
 
     def newest_watermark(self) -> datetime | None:

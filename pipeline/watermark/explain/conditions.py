@@ -1,23 +1,22 @@
-"""The rules of a decision in the order in which they are applied, each with its outcome and a sentence."""
+"""The verdicts of a decision's rules, in sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from pipeline.clock import iso
+from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import has_no_backlog, is_idle, is_stale, was_sought
-from pipeline.watermark.policy import Policy
+from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.state import WatermarkState
+from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
+from pipeline.watermark.verdict import Candidate, Finding, Held, Verdict
 
 ZERO = timedelta(0)
 
 
 class Outcome(StrEnum):
-    """What a rule said. What comes after one that held or decided is not looked at."""
+    """What a rule said. The rules after a hold or a candidate are not reached."""
 
     PASSED = "passed"
     HELD = "held"
@@ -27,7 +26,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A rule and what it said."""
+    """A rule, what it said, and why."""
 
     rule: str
     outcome: Outcome
@@ -35,20 +34,28 @@ class Condition:
 
 
 RULES = {
-    "readings": "whether both backlogs were read, and lately",
-    "seek": "whether a subscription was sought back",
-    "completeness": "whether tracking knows all that base may hold",
+    "readings": "whether both backlogs were read lately",
+    "seek": "whether somebody sought a subscription back",
+    "completeness": "whether tracking knows every message that base may hold",
     "tracking": "whether tracking has read far enough",
-    "silence": "whether nothing is published any more",
-    "data": "whether anything was published a band ago",
+    "silence": "whether publishing has stopped",
+    "data": "whether an event time is known from before the band",
     "candidate": "whether the candidate is above the watermark",
 }
-"""The rules by name, in order, and what each asks."""
+"""Each rule's name and what it asks, in the order in which the estimator asks."""
 
 
-def conditions(decision: Decision, policy: Policy, state: WatermarkState | None) -> list[Condition]:
-    """Each rule in order. `state` is the fold before the decision (None: not known; less is told then)."""
-    found = list(_until_decided(decision, policy, state))
+def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
+    """Each rule with its outcome and a sentence: the verdicts as they were given."""
+    found = []
+    for rule, verdict in zip(RULES, verdicts, strict=False):
+        outcome = Outcome.HELD if isinstance(verdict, Held) else Outcome.PASSED
+        if verdict.finding is Finding.SILENCE:
+            outcome = Outcome.DECIDED
+        found.append(Condition(rule, outcome, _text(verdict, s, decision)))
+    last = verdicts[-1]
+    if isinstance(last, Candidate):
+        found.append(_compared(s, last))
     reached = {condition.rule for condition in found}
     found += [
         Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.")
@@ -58,195 +65,165 @@ def conditions(decision: Decision, policy: Policy, state: WatermarkState | None)
     return sorted(found, key=lambda condition: list(RULES).index(condition.rule))
 
 
-def _until_decided(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[Condition]:
-    base, tracking = decision.base, decision.tracking
-    if decision.reason is Reason.HELD_STALE_READING or base is None or tracking is None:
-        yield Condition("readings", Outcome.HELD, _stale(decision, policy))
-        return
-    yield Condition(
-        "readings", Outcome.PASSED, f"{_backlog('Base', base, policy)} {_backlog('Tracking', tracking, policy)}"
-    )
-
-    if decision.reason is Reason.HELD_SEEK:
-        yield Condition("seek", Outcome.HELD, _sought(decision, state))
-        return
-    yield Condition("seek", Outcome.PASSED, "Neither subscription was sought back since the decision before.")
-
-    oldest_base, oldest_tracking = (
-        base.oldest_unacked - policy.base_slack,
-        tracking.oldest_unacked - policy.reading_slack,
-    )
-    if decision.reason is Reason.HELD_INCOMPLETE:
-        yield Condition("completeness", Outcome.HELD, _incomplete(decision, policy, state))
-        return
-    if decision.released_before is not None:
-        oldest_base = decision.released_before
-        holds = f"what base holds from before {iso(oldest_base)} was let go by an operator"
-    else:
-        less = f" (less {format_duration(policy.base_slack)} of slack)" if policy.base_slack > ZERO else ""
-        holds = f"base holds nothing older than {iso(oldest_base)}{less}"
-    yield Condition("completeness", Outcome.PASSED, f"{_knows(decision)}, and {holds}.")
-
-    ahead, band = oldest_tracking - oldest_base, format_duration(policy.band)
-    near = format_duration(policy.near_real_time)
-    age = tracking.observed_at - tracking.oldest_unacked
-    slack = " (less slack)" if policy.base_slack > ZERO or policy.reading_slack > ZERO else ""
-    if decision.reason is Reason.HELD_TRACKING_BEHIND:
-        where = (f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base") + slack
-        yield Condition(
-            "tracking",
-            Outcome.HELD,
-            f"Tracking has a backlog of {rough(age)}, more than {near} (near_real_time), and is {where}: less than the "
-            f"band of {band}.",
-        )
-        return
-    if has_no_backlog(tracking, policy):
-        text = f"Tracking has no backlog: it was read to within {near} (near_real_time) of the moment of its reading."
-    else:
-        text = (
-            f"Tracking has a backlog of {rough(age)}, but is {rough(ahead)} ahead of base{slack}: at least the band of "
-            f"{band}."
-        )
-    yield Condition("tracking", Outcome.PASSED, text)
-    yield from _candidate(decision, policy, state)
+def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
+    match verdict.finding:
+        case Finding.FRESH:
+            return " ".join(_backlog(name, reading, s) for name, reading in _readings(s))
+        case Finding.STALE:
+            return " ".join(_stale(s))
+        case Finding.NOT_SOUGHT:
+            return "Nobody sought a subscription back since the decision before."
+        case Finding.SOUGHT:
+            return " ".join(_sought(s))
+        case Finding.COMPLETE:
+            return f"{_knows(decision)}, and base holds nothing older than {iso(s.oldest_base)}{_less_slack(s)}."
+        case Finding.RELEASED:
+            return f"{_knows(decision)}, and an operator released what base holds from before {iso(s.oldest_base)}."
+        case Finding.OLDER_THAN_TRACKING:
+            lost = "An entry of the tracking log was lost. " if s.complete_from >= s.at else ""
+            older = f"base may hold messages published since {iso(s.oldest_base)}{_less_slack(s)}"
+            return f"{lost}{_knows(decision)}, and {older}."
+        case Finding.HOLE:
+            named = iso(known(s.base).newest.oldest_unacked)
+            return (
+                f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
+            )
+        case Finding.NEAR_NOW:
+            return f"Tracking has no backlog: its reading is within {_setting(s, 'near_real_time')} of its observation."
+        case Finding.AHEAD_OF_BASE:
+            return (
+                f"Tracking has a backlog of {_age(known(s.tracking))}, but is {_ahead(s)}: at least the band of "
+                f"{format_duration(s.policy.band)}."
+            )
+        case Finding.BEHIND:
+            return (
+                f"Tracking has a backlog of {_age(known(s.tracking))}, more than {_setting(s, 'near_real_time')}, and "
+                f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
+            )
+        case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
+            return _data(verdict, s)
+        case _:
+            return _silence(verdict, s)
 
 
-def _candidate(decision: Decision, policy: Policy, state: WatermarkState | None) -> Iterator[Condition]:
-    band, newest = format_duration(policy.band), when(decision.newest_publish_time)
-    timeout = format_duration(policy.idle_timeout)
-    if decision.recent_lag is not None:
-        yield Condition(
-            "silence",
-            Outcome.DECIDED,
-            f"Nothing with an event time was published since {newest}, for more than {timeout} (idle_timeout); nothing "
-            f"is outstanding. The candidate is the lesser reading, less the band of {band}, less the last messages' "
-            f"lag of {rough(decision.recent_lag)}.",
-        )
-        yield _compared(decision, state)
-        return
-    if decision.newest_publish_time is None:
-        text = "No message with an event time was ever seen."
-    elif _is_silent(decision, policy, state):
-        text = (
-            f'Nothing with an event time was published since {newest}, and nothing is outstanding; but idle = "hold".'
-        )
-    elif decision.tracking is not None and decision.base is not None:
-        silence = decision.tracking.observed_at - decision.newest_publish_time
-        text = f"The newest message was published at {newest}, {rough(max(silence, ZERO))} before tracking was read"
-        if silence <= policy.idle_timeout:
-            text += f": no silence of more than {timeout} (idle_timeout)."
-        elif decision.base.oldest_unacked - policy.base_slack <= decision.newest_publish_time:
-            text += ", but base may still hold it: that is no silence."
-        else:
-            text += ", but there is a backlog: that is no silence."
-    yield Condition("silence", Outcome.PASSED, text)
-
-    if decision.reason is Reason.HELD_NO_DATA:
-        yield Condition(
-            "data",
-            Outcome.HELD,
-            f"Nothing is known with an event time and published more than {band} (the band) before what tracking has "
-            "read.",
-        )
-        return
-    looked_at = f"at most {messages(decision.messages_in_band)} published from {when(decision.band_start)}"
-    if decision.frontier is not None:
-        greatest = "the greatest event time"
-        if policy.frontier_quantile > 0:
-            greatest += f" (but for {policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
-        text = (
-            f"Looked at: {looked_at} on (base's backlog), and the frontier, {iso(decision.frontier)}: {greatest} that "
-            f"was published more than {band} (the band) before what tracking has read."
-        )
-    else:
-        anchor = f", and the anchor at {iso(decision.anchor)}" if decision.anchor else ""
-        text = (
-            f"Looked at: {looked_at} to {when(decision.band_end)} (base's backlog, the band of {band} before what "
-            f"tracking has read{anchor})."
-        )
-    yield Condition("data", Outcome.PASSED, text)
-    yield _compared(decision, state)
+def _silence(verdict: Verdict, s: Situation) -> str:
+    newest_us, timeout = s.histogram.newest_publish_us, _setting(s, "idle_timeout")
+    if newest_us is None:
+        return "Tracking has never seen a message with an event time."
+    newest = from_us(newest_us)
+    pause = rough(max(known(s.tracking).observed_at - newest, ZERO))
+    text = f"The newest message was published at {iso(newest)}, {pause} before tracking was read"
+    match verdict.finding:
+        case Finding.RECENT:
+            return f"{text}. A silence is longer than {timeout}."
+        case Finding.NEWEST_MAY_BE_ON_BASE:
+            return f"{text}, but base may still hold it: that is no silence."
+        case Finding.BACKLOG:
+            return f"{text}, but a subscription has a backlog: that is no silence."
+        case Finding.SILENCE_IS_HELD:
+            return f'{text}, longer than {timeout}, and there is no backlog: a silence. But idle = "hold".'
+        case _:
+            evidence = verdict.evidence if isinstance(verdict, Candidate) else None
+            lag = rough(evidence.recent_lag) if isinstance(evidence, SilenceEvidence) else "unknown"
+            return (
+                f"{text}, longer than {timeout}, and there is no backlog: a silence. The candidate is the lesser "
+                f"reading, less the band of {format_duration(s.policy.band)}, less the last messages' lag of {lag}."
+            )
 
 
-def _compared(decision: Decision, state: WatermarkState | None) -> Condition:
-    candidate = f"The candidate is {when(decision.candidate)}"
-    if decision.reason in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED):
-        before = None if state is None else state.watermark
-        above = "." if before is None else f", above the watermark before it ({iso(before)}): it moves."
-        if state is not None and before is None:
-            above = ", and there was no watermark before: it is the first."
-        return Condition("candidate", Outcome.DECIDED, candidate + above)
-    return Condition(
-        "candidate", Outcome.HELD, f"{candidate}, not above the watermark ({when(decision.watermark)}): it stays."
-    )
+def _data(verdict: Verdict, s: Situation) -> str:
+    band = f"{format_duration(s.policy.band)} (the band)"
+    evidence = verdict.evidence if isinstance(verdict, Candidate) else None
+    match evidence:
+        case FrontierEvidence():
+            greatest = "the greatest event time"
+            if s.policy.frontier_quantile > 0:
+                greatest += f" (but for {s.policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
+            return (
+                f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
+                f"backlog), and the frontier, {iso(evidence.frontier)}: {greatest} published more than {band} before "
+                "tracking's reading."
+            )
+        case BandEvidence():
+            anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
+            return (
+                f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "
+                f"{iso(evidence.end)} (base's backlog, the band of {format_duration(s.policy.band)} before tracking's "
+                f"reading{anchor})."
+            )
+        case _:
+            return f"Tracking knows no event time that was published more than {band} before its reading."
 
 
-def _is_silent(decision: Decision, policy: Policy, state: WatermarkState | None) -> bool:
-    if state is None or decision.base is None or decision.tracking is None:
-        return decision.reason is Reason.IDLE_HELD
-    return is_idle(state.histogram, decision.base, decision.tracking, policy)
+def _compared(s: Situation, verdict: Candidate) -> Condition:
+    candidate = f"The candidate is {iso(verdict.evidence.candidate)}"
+    if s.watermark is None:
+        return Condition("candidate", Outcome.DECIDED, f"{candidate}. It is the first watermark.")
+    if verdict.evidence.candidate > s.watermark:
+        text = f"{candidate}, above the watermark before it ({iso(s.watermark)}): the watermark moves."
+        return Condition("candidate", Outcome.DECIDED, text)
+    text = f"{candidate}, not above the watermark ({iso(s.watermark)}): the watermark stays."
+    return Condition("candidate", Outcome.HELD, text)
 
 
-def _backlog(name: str, reading: EffectiveReading, policy: Policy) -> str:
+def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, EffectiveReading]]:
+    return ("Base", known(s.base)), ("Tracking", known(s.tracking))
+
+
+def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     if reading.names_a_message:
-        age = reading.observed_at - reading.oldest_unacked
         return (
-            f"{name}'s oldest unacknowledged message was published at {iso(reading.oldest_unacked)}, {rough(age)} "
+            f"{name}'s oldest unacknowledged message was published at {iso(reading.oldest_unacked)}, {_age(reading)} "
             "before it was observed."
         )
-    if has_no_backlog(reading, policy):
+    if has_no_backlog(reading, s.policy):
         return f"{name} had no backlog at {iso(reading.observed_at)}."
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
 
 
-def _stale(decision: Decision, policy: Policy) -> str:
-    texts = []
-    for name, reading in (("Base's", decision.base), ("Tracking's", decision.tracking)):
+def _stale(s: Situation) -> Iterator[str]:
+    for name, reading in (("Base", s.base), ("Tracking", s.tracking)):
         if reading is None:
-            texts.append(f"{name} backlog was never read.")
-        elif is_stale(reading, decision.at, policy):
-            texts.append(
-                f"{name} backlog was last read at {iso(reading.newest.observed_at)}, "
-                f"{rough(decision.at - reading.newest.observed_at)} before, which is more than "
-                f"{format_duration(policy.max_reading_age)} (max_reading_age)."
+            yield f"{name}'s backlog was never read."
+        elif is_stale(reading, s.at, s.policy):
+            age = rough(s.at - reading.newest.observed_at)
+            yield (
+                f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before, which is more "
+                f"than {_setting(s, 'max_reading_age')}."
             )
-    return " ".join(texts)
 
 
-def _sought(decision: Decision, state: WatermarkState | None) -> str:
-    before = None if state is None else state.decision
-    if before is None:
-        return "A subscription was sought back."
-    pairs = (("Base", decision.base, before.base), ("Tracking", decision.tracking, before.tracking))
-    return " ".join(
-        f"{name} was sought back: what is outstanding there began at {iso(earlier.oldest_unacked)}, and begins now at "
-        f"{iso(later.oldest_unacked)}."
-        for name, later, earlier in pairs
-        if later is not None and earlier is not None and was_sought(later, earlier)
-    )
-
-
-def _incomplete(decision: Decision, policy: Policy, state: WatermarkState | None) -> str:
-    base = when(None if decision.base is None else decision.base.oldest_unacked)
-    knows, holds = _knows(decision), f"base may hold what was published since {base}"
-    if policy.base_slack > ZERO:
-        holds += f", and as much as {format_duration(policy.base_slack)} (base_slack) before"
-    if decision.released_before is not None:
-        holds += f", of which what is from before {iso(decision.released_before)} was let go"
-    if state is not None and state.is_missing_entries:
-        return f"An entry of the tracking log was lost. {knows}, and {holds}."
-    if state is not None and state.complete_from != decision.complete_from:
-        return f"Base holds a message published at {base} that tracking has never seen: a hole. {knows}."
-    return f"{knows}, and {holds}."
+def _sought(s: Situation) -> Iterator[str]:
+    before = s.previous
+    earlier = (None, None) if before is None else (before.base, before.tracking)
+    for (name, now), then in zip(_readings(s), earlier, strict=True):
+        if then is not None and was_sought(now, then):
+            yield (
+                f"{name} was sought back: its oldest unacknowledged message was published at "
+                f"{iso(then.oldest_unacked)} before, and at {iso(now.oldest_unacked)} now."
+            )
 
 
 def _knows(decision: Decision) -> str:
-    return f"Tracking knows everything published from {when(decision.complete_from)} to where it has read"
+    return f"Tracking knows everything published from {when(decision.complete_from)} to its reading"
 
 
-def passed_over(policy: Policy) -> str:
-    """What a quantile leaves out of a least event time."""
-    return f" (but for {policy.quantile:.2g} of each publish second: quantile)" if policy.quantile > 0 else ""
+def _less_slack(s: Situation) -> str:
+    return f" (less {_setting(s, 'base_slack')} of slack)" if s.policy.base_slack > ZERO and not s.release else ""
+
+
+def _ahead(s: Situation) -> str:
+    ahead = s.oldest_tracking - s.oldest_base
+    slack = " (less slack)" if s.policy.base_slack > ZERO or s.policy.reading_slack > ZERO else ""
+    return (f"{rough(ahead)} ahead of base" if ahead >= ZERO else f"{rough(-ahead)} behind base") + slack
+
+
+def _age(reading: EffectiveReading) -> str:
+    return rough(reading.observed_at - reading.oldest_unacked)
+
+
+def _setting(s: Situation, name: str) -> str:
+    return f"{format_duration(getattr(s.policy, name))} ({name})"
 
 
 def messages(count: int) -> str:

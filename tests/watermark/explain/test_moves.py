@@ -13,7 +13,7 @@ from pipeline.settings_sections import WatermarkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.explain.explanation import Explanation
 from pipeline.watermark.policy import Policy
-from tests.watermark.builders import at, published, seconds
+from tests.watermark.builders import at, flat, published, seconds
 from tests.watermark.explain import explained
 from tests.watermark.explain.explained import EVERY_SECOND, SITUATIONS
 from tests.watermark.fold import Log
@@ -104,14 +104,14 @@ def test_what_is_said_to_move_the_watermark_moves_it(seed: int) -> None:
         assert watermark is not None
         decision = make_happen(World(copy(world.log), world.now, world.outstanding), said)
         moved = decision.watermark is not None and decision.watermark > watermark
-        is_silent = decision.recent_lag is not None  # meanwhile; then the clock decides
+        is_silent = flat(decision).recent_lag is not None  # meanwhile; then the clock decides
         assert moved or is_silent, f"{said} And then: {decision.sentence()}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_setting_that_is_named_is_one_that_can_be_written_and_does_what_is_said(seed: int) -> None:
     for world in play(seed)[::3]:
-        decided, before = world.log.state.decided, world.log.before
+        decided, before = world.log.state.record, world.log.before
         assert decided is not None
         for other in world.explain().alternatives or []:
             settings = WatermarkSettings.model_validate({other.setting: other.value})
@@ -143,7 +143,7 @@ def test_the_release_that_is_proposed_moves_the_watermark() -> None:
         if name not in proposing:
             continue
         proposed = datetime.fromisoformat(said.split("--before ")[1].split("`")[0])
-        watermark, decided = log.state.watermark, log.state.decided
+        watermark, decided = log.state.watermark, log.state.record
         assert decided is not None
         assert decided.base is not None
         assert decided.base.oldest_unacked < proposed, "`tidemark release` refuses what base has passed"
@@ -158,7 +158,7 @@ def test_a_watermark_that_was_let_go_and_is_pinned_again_is_not_promised_another
     for build in (explained.released, explained.pinned_after_a_release):
         said = build().explain().moves
         assert "--before" not in " ".join(said)
-        assert "Until base has landed what was let go" in said[1]
+        assert "Until base has landed the released messages" in said[1]
         assert "further `tidemark release`" in said[1]
 
 
@@ -166,7 +166,7 @@ def test_slack_is_part_of_what_base_must_land() -> None:
     """Base was read at 75.25; tracking begins at 70, and 10 s of slack are taken off."""
     log = explained.incomplete_on_the_service()
     explanation = log.explain()
-    assert "as much as 10s (base_slack) before" in " ".join(explanation.sentences())
+    assert "less 10s (base_slack) of slack" in " ".join(explanation.sentences())
     assert f"before {iso(at(80))}, 10s of slack (base_slack) included" in explanation.moves[0]
     assert log.tick(101, base=79.9).reason is Reason.HELD_INCOMPLETE
     assert log.tick(102, base=80).reason is Reason.ADVANCED
@@ -202,7 +202,7 @@ def test_an_anchor_holds_until_there_is_a_newer_one() -> None:
 def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_be_read() -> None:
     log = explained.frontier_within_the_backlog()
     assert log.explain().moves[0] == (
-        f"It moves when base has landed everything that was published before {iso(at(71))} (of what tracking has read, "
+        f"It moves when base has landed everything that was published before {iso(at(71))} (tracking knows of "
         "at most 1 message), and when tracking has read to 10s (the band) after a message with an event time after "
         f"{iso(at(69))}."
     )

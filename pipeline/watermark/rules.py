@@ -1,0 +1,172 @@
+"""The rules of a decision, one function each, in the order and with the numbers of `docs/watermark.md`."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from pipeline.clock import from_us, to_us
+from pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
+from pipeline.watermark.histogram import BUCKET_US, Cell, Histogram, bucket_of, bucket_start
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading, Reading
+from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
+from pipeline.watermark.verdict import Candidate, Finding, Held, Passed, Verdict
+
+BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
+"""Buckets beyond any moment."""
+
+Rule = Callable[[Situation], Verdict]
+
+
+def fresh_readings(s: Situation) -> Verdict:
+    """1. Both backlogs were read, not longer than `max_reading_age` ago."""
+    for reading in (s.base, s.tracking):
+        if reading is None or is_stale(reading, s.at, s.policy):
+            return Held(Finding.STALE, Reason.HELD_STALE_READING)
+    return Passed(Finding.FRESH)
+
+
+def same_epoch(s: Situation) -> Verdict:
+    """2. Nobody sought a subscription since the decision before."""
+    before = s.previous
+    if before is not None and (was_sought(s.base, before.base) or was_sought(s.tracking, before.tracking)):
+        return Held(Finding.SOUGHT, Reason.HELD_SEEK)
+    return Passed(Finding.NOT_SOUGHT)
+
+
+def complete(s: Situation) -> Verdict:
+    """3. Tracking knows every message that base may hold."""
+    hole_ends = None if s.release else end_of_hole(s)
+    if hole_ends is not None:
+        return Held(Finding.HOLE, Reason.HELD_INCOMPLETE, complete_from=max(s.complete_from, hole_ends))
+    if s.oldest_base < s.complete_from:
+        return Held(Finding.OLDER_THAN_TRACKING, Reason.HELD_INCOMPLETE)
+    return Passed(Finding.RELEASED if s.release else Finding.COMPLETE)
+
+
+def ready(s: Situation) -> Verdict:
+    """4. Tracking has read far enough: near now, or ahead of base by the band."""
+    if has_no_backlog(known(s.tracking), s.policy):
+        return Passed(Finding.NEAR_NOW)
+    if s.oldest_tracking - s.oldest_base >= s.policy.band:
+        return Passed(Finding.AHEAD_OF_BASE)
+    return Held(Finding.BEHIND, Reason.HELD_TRACKING_BEHIND)
+
+
+def silence(s: Situation) -> Verdict:
+    """5. After a silence the watermark follows the clock.
+
+    A silence: no valid message was published for `idle_timeout`, all of them have landed, and neither subscription has
+    a backlog. Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else.
+    """
+    base, tracking, policy = known(s.base), known(s.tracking), s.policy
+    if s.histogram.newest_publish_us is None:
+        return Passed(Finding.NOTHING_EVER)
+    newest = from_us(s.histogram.newest_publish_us)
+    if tracking.observed_at - newest <= policy.idle_timeout:
+        return Passed(Finding.RECENT)
+    if s.base_after_slack <= newest:  # base may hold messages that lag more than the newest one
+        return Passed(Finding.NEWEST_MAY_BE_ON_BASE)
+    if not (has_no_backlog(base, policy) and has_no_backlog(tracking, policy)):
+        return Passed(Finding.BACKLOG)
+    if policy.idle == "hold":
+        return Passed(Finding.SILENCE_IS_HELD)
+    lag = recent_lag(s.histogram, policy.max_idle_lag)
+    candidate = min(s.oldest_base, s.oldest_tracking) - policy.band - lag
+    return Candidate(Finding.SILENCE, SilenceEvidence(candidate, lag))
+
+
+def band(s: Situation) -> Verdict:
+    """6, rule `band`. The candidate is the least event time published in the band: from `min(B, T - D)` to `T`, and
+    back to the anchor."""
+    anchor_us = s.histogram.newest_valid_before(to_us(s.band_edge))
+    if anchor_us is None:
+        return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
+    anchor = from_us(anchor_us)
+    return least_since(s, min(s.oldest_base, s.band_edge, anchor), anchor)
+
+
+def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdict:
+    """The candidate of the rule `band`, for a band that begins at `start`."""
+    least, messages = _least(s, start, bucket_of(s.oldest_tracking))
+    if least is None:
+        return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
+    return Candidate(Finding.BAND, BandEvidence(least, start, s.oldest_tracking, messages, anchor))
+
+
+def frontier(s: Situation) -> Verdict:
+    """6, rule `frontier`. The candidate is the lesser of the least event time published since `B`, which bounds what
+    tracking has seen, and the frontier at `T - D`, which bounds what it has not."""
+    greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
+    if greatest is None:
+        return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
+    outstanding, messages = _least(s, s.oldest_base, AFTER_ALL)
+    pin = greatest
+    if outstanding is not None and outstanding.min_event_time < greatest.min_event_time:
+        pin = outstanding
+    evidence = FrontierEvidence(pin, s.oldest_base, s.oldest_tracking, messages, greatest.min_event_time)
+    return Candidate(Finding.FRONTIER, evidence)
+
+
+BOUND: dict[str, Rule] = {"band": band, "frontier": frontier}
+
+
+def bound(s: Situation) -> Verdict:
+    """6. What bounds the event times of all that may still land, by the rule that is set."""
+    return BOUND[s.policy.rule](s)
+
+
+def frontier_of(
+    histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, pruned_frontier: Cell | None
+) -> Cell | None:
+    """The cell of the greatest event time that was published before a moment.
+
+    A message that is published a band after another, or later, has an event time not below the other's: that is the
+    definition of disorder. `pruned_frontier` stands for the buckets below `pruned_before`. Where those reach beyond the
+    moment, as after a seek of tracking or with a wider band, the answer is None until tracking has come there again.
+    """
+    if pruned_before is not None and pruned_before > bucket_of(before):
+        return None
+    known_from = BEFORE_ALL if pruned_before is None else pruned_before
+    newer = histogram.frontier_before(to_us(before), known_from, policy.frontier_quantile)
+    if pruned_frontier is None or newer is None:
+        return newer or pruned_frontier
+    return max(pruned_frontier, newer, key=lambda cell: cell.min_event_time)
+
+
+def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
+    """The largest `publish time - event time` in the newest bucket that holds a valid message, kept within zero and
+    `at_most`. It is at most two seconds too large."""
+    newest = histogram.newest_valid_bucket(before=AFTER_ALL)
+    lag_us = 0 if newest is None else histogram.greatest_lag_us(newest)
+    return min(max(timedelta(microseconds=lag_us), timedelta(0)), at_most)
+
+
+def end_of_hole(s: Situation) -> datetime | None:
+    """The moment from which on tracking knows again, if base holds a message that tracking should have seen.
+
+    A message that became visible after its publish time can be read only when nothing was outstanding shortly before:
+    then the newest reading names it, from within the slack below the effective one.
+    """
+    base = known(s.base)
+    is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack
+    named: Reading | EffectiveReading = base.newest if is_within_slack else base
+    if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
+        return None
+    bucket = bucket_of(named.oldest_unacked)
+    if s.histogram.is_occupied(bucket) or (s.pruned_before is not None and bucket < s.pruned_before):
+        return None
+    following = s.histogram.next_occupied(bucket)
+    return s.oldest_tracking if following is None else min(bucket_start(following), s.oldest_tracking)
+
+
+def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int]:
+    """The cell of the least event time published from `start` on, up to the bucket `high`, and how many messages were.
+
+    A quantile is a share of a whole bucket, so with one the whole bucket of `start` counts.
+    """
+    if s.policy.quantile > 0:
+        low = bucket_of(start)
+        messages = s.histogram.messages_at(s.histogram.since(low * BUCKET_US, high))
+        return s.histogram.quantile_between(low, high, s.policy.quantile), messages
+    positions = s.histogram.since(to_us(start), high)
+    return s.histogram.minimum_at(positions), s.histogram.messages_at(positions)

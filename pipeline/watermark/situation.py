@@ -1,0 +1,81 @@
+"""What one decision depends on, and the readings after slack: the only place that subtracts it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pipeline.watermark.decision import Decision
+from pipeline.watermark.histogram import Cell, Histogram
+from pipeline.watermark.policy import Policy
+from pipeline.watermark.readings import EffectiveReading
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that one decision depends on.
+
+    `histogram` holds every message that is acknowledged on tracking with `publish time >= complete_from`, less the
+    buckets below `pruned_before`, whose frontier is `pruned_frontier`. `base` and `tracking` are the effective
+    readings, tracking's taken after what it acknowledged was persisted. `previous` is the last decision of the same
+    log, `watermark` the highest known. `released_before` is an operator's release.
+    """
+
+    histogram: Histogram
+    base: EffectiveReading | None
+    tracking: EffectiveReading | None
+    policy: Policy
+    at: datetime
+    complete_from: datetime
+    watermark: datetime | None = None
+    previous: Decision | None = None
+    pruned_before: int | None = None
+    pruned_frontier: Cell | None = None
+    released_before: datetime | None = None
+
+    @property
+    def base_after_slack(self) -> datetime:
+        """Base's reading, less `base_slack`. Assumption: base was read, as for all that follows."""
+        return known(self.base).oldest_unacked - self.policy.base_slack
+
+    @property
+    def oldest_base(self) -> datetime:
+        """B: messages that hold the watermark, and are still to land, were published then or later. That is base's
+        reading after slack, or a release that base has not passed."""
+        return self.release or self.base_after_slack
+
+    @property
+    def oldest_tracking(self) -> datetime:
+        """T: every message published before it is in the histogram. That is tracking's reading after slack."""
+        return known(self.tracking).oldest_unacked - self.policy.reading_slack
+
+    @property
+    def release(self) -> datetime | None:
+        """The operator's release, while base has not passed it."""
+        before = self.released_before
+        return before if before is not None and before > known(self.base).oldest_unacked else None
+
+    @property
+    def band_edge(self) -> datetime:
+        """T - D: a message published before it is older than the band."""
+        return self.oldest_tracking - self.policy.band
+
+
+def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
+    """Whether the newest observation is older than `max_reading_age`."""
+    return at - reading.newest.observed_at > policy.max_reading_age
+
+
+def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:
+    """Whether the reading is of a later epoch than at the decision before."""
+    return reading is not None and before is not None and reading.epoch > before.epoch
+
+
+def has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
+    """Whether the reading is within `near_real_time` of the moment at which it was observed."""
+    return reading.observed_at - reading.oldest_unacked <= policy.near_real_time
+
+
+def known(reading: EffectiveReading | None) -> EffectiveReading:
+    """A reading that rule 1 has let pass."""
+    if reading is None:
+        raise ValueError("the rules after the first need a reading of both subscriptions")
+    return reading
