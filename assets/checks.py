@@ -1,4 +1,4 @@
-"""Asset checks: late, missed, and lost outside of the pipeline, each against what the settings put up with."""
+"""The asset checks for late, missed and lost heartbeats, each against the limit in the settings."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -17,11 +17,13 @@ from resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE = "missed", "late", "lost_outside"
 NAMED = 20
+"""Windows, streams or minutes that a check's metadata names."""
+
 USER = "checks"
 
 
 def asset_checks(settings: Settings) -> list[dg.AssetChecksDefinition]:
-    """The checks as somebody runs them by hand; the sensor `staleness` evaluates them by itself."""
+    """The checks for running by hand. The sensor `staleness` evaluates them on its own."""
     windowing, lookback, clock = settings.windowing, settings.windows.lookback, SystemClock()
 
     @dg.asset_check(asset=HEARTBEAT_DIFFS, name=MISSED, description=DESCRIPTIONS[MISSED])
@@ -42,15 +44,15 @@ def asset_checks(settings: Settings) -> list[dg.AssetChecksDefinition]:
 
 
 DESCRIPTIONS: Mapping[str, str] = {
-    MISSED: "How many heartbeats landed after their window was computed, and it has not been computed again.",
+    MISSED: "How many heartbeats landed after their window was computed, which has not been computed again.",
     LATE: "How many of the last day's heartbeats first landed below the watermark.",
-    LOST_OUTSIDE: "What tracking saw and base has passed within an hour, and never landed: a seek forward, an expiry, "
-    "or somebody else acknowledging on base.",
+    LOST_OUTSIDE: "Messages that tracking saw, that base has passed within an hour, and that never landed: after a "
+    "seek forward, an expiry, or another consumer's acknowledgements on base.",
 }
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
-    """An error where nothing would mend it by itself, else a warning."""
+    """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
         asset_key=HEARTBEAT_DIFFS,
         check_name=MISSED,
@@ -75,7 +77,7 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
 
 
 def late_result(late: Late, settings: Settings) -> dg.AssetCheckResult:
-    """A warning: what is late has landed, and is computed if its window is."""
+    """The check `late`: a warning, since late heartbeats have landed and are computed with their windows."""
     return dg.AssetCheckResult(
         asset_key=HEARTBEATS,
         check_name=LATE,
@@ -97,7 +99,7 @@ def late_result(late: Late, settings: Settings) -> dg.AssetCheckResult:
 
 
 def lost_result(found: Audit, settings: Settings) -> dg.AssetCheckResult:
-    """An error: what is lost outside can be had again only by a seek of base to before it."""
+    """The check `lost_outside`: an error, since only a seek of base to before the loss brings the messages back."""
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
@@ -123,9 +125,9 @@ def lost_result(found: Audit, settings: Settings) -> dg.AssetCheckResult:
 
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
-    """A result as the event that a sensor reports."""
+    """A check's result as the event that a sensor reports."""
     if result.asset_key is None or result.check_name is None:
-        raise ValueError("a result without the name of its check")
+        raise ValueError(f"the result {result} names no asset or no check")
     return dg.AssetCheckEvaluation(
         asset_key=result.asset_key,
         check_name=result.check_name,
@@ -137,16 +139,16 @@ def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """The first so many, as the metadata shows them."""
+    """The first NAMED counts, as the metadata shows them."""
     return dict(islice(counts.items(), NAMED))
 
 
 def most_of(counts: Mapping[str, int]) -> dict[str, int]:
-    """The largest so many."""
+    """The largest NAMED counts."""
     return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:NAMED])
 
 
 def listed(sentences: Sequence[str]) -> str:
-    """A list in Markdown, cut after so many."""
+    """A Markdown list of at most NAMED sentences, and how many more there are."""
     lines = [f"- {sentence}" for sentence in sentences[:NAMED]]
     return "\n".join([*lines, *([f"- and {len(sentences) - NAMED} more"] if len(sentences) > NAMED else [])])

@@ -1,4 +1,4 @@
-"""The asset that runs compute: heartbeat diffs, one partition a window."""
+"""The asset `heartbeat_diffs`, one partition a window."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -59,9 +59,9 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
 def compute_range(
     settings: Settings, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
 ) -> tuple[Computed, datetime | None]:
-    """Compute a range of windows without a gap, and replace them in the lake; with the watermark that it relied on.
+    """Compute windows without a gap between them and replace them in the lake. Also returns the watermark relied on.
 
-    Raises WindowNotClosed and WindowExpired, before Spark is asked, and what else tidemark raises.
+    Raises WindowNotClosed and WindowExpired, before Spark is used, and other TidemarkErrors.
     """
     lake.kept_windows(settings.windowing).refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()
@@ -87,7 +87,7 @@ def compute_range(
 
 
 def metadata_of(computed: Computed, key: str, watermark: datetime | None) -> dict[str, Any]:
-    """What a computed window tells about itself."""
+    """The metadata of a computed window."""
     count, names = computed.silent.get(key, (0, []))
     return {
         "dagster/partition_row_count": computed.rows[key],
@@ -99,7 +99,7 @@ def metadata_of(computed: Computed, key: str, watermark: datetime | None) -> dic
 
 
 def _report(context: dg.AssetExecutionContext, computed: Computed, watermark: datetime | None) -> None:
-    """Rows and silent streams for each window, the totals in the run's log."""
+    """Report each window's metadata, and the totals in the run's log."""
     for key in computed.rows:
         context.add_asset_metadata(metadata_of(computed, key, watermark), asset_key=HEARTBEAT_DIFFS, partition_key=key)
     context.log.info(
@@ -107,4 +107,6 @@ def _report(context: dg.AssetExecutionContext, computed: Computed, watermark: da
         f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
     )
     if computed.superseded:
-        context.log.info(f"another run had computed from input as new: {', '.join(computed.superseded)}")
+        context.log.info(
+            f"another run has computed these windows from input that is as new: {', '.join(computed.superseded)}"
+        )

@@ -1,8 +1,9 @@
-"""Which windows to compute next: the closed ones that the lake does not hold, then the stale ones, a run at a time."""
+"""Requests for runs: over closed windows that are not computed yet, and over stale windows, one run at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 
 import dagster as dg
 
@@ -21,22 +22,28 @@ UNFINISHED = [
     dg.DagsterRunStatus.CANCELING,
 ]
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
-"""Between any two runs, after failures in a row. A window that failed itself rests longer: see `take_turn`."""
+"""The pause before any run after one failure, which doubles with each further failure in a row, and its limit. A window
+that failed itself rests longer: see `take_turn`."""
+
 FAILURES_COUNTED = 10
+"""Newest runs that are read to count failures in a row."""
+
 RUNS_LOOKED_AT = 100
+"""Newest ended runs that tell which windows keep failing."""
+
 ONE_WINDOW = "dagster/partition"
 """The tag of a run over one partition, as the UI starts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run over a contiguous range of windows, and in a sentence why, or why none is wanted."""
+    """A run over a contiguous range of windows, and a sentence that says why; without windows, why there is none."""
 
     windows: Sequence[Window]
     sentence: str
 
     def as_run_request(self) -> dg.RunRequest:
-        """One run over the whole range. No run key: a window whose run failed must be asked for again."""
+        """One run over the whole range. It has no run key: a window whose run failed must be requested again."""
         first, last = self.windows[0].key, self.windows[-1].key
         return dg.RunRequest(tags={RANGE_START: first, RANGE_END: last})
 
@@ -52,10 +59,10 @@ def next_request(
     attempts: Sequence[Attempt],
     max_windows: int,
 ) -> Request:
-    """The first stretch of closed windows that are not computed and do not rest. Reads the lake alone.
+    """Request the first stretch of closed windows that are not computed and do not rest. Reads the lake alone.
 
-    A window whose end is still to come by the clock is left for later, however fast the sources' clocks run:
-    Dagster's partitions end now.
+    A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
+    Dagster has no partition for it yet.
     """
     since = kept.begin(heartbeats.extent().oldest_event_time)
     if watermark is None or since is None:
@@ -68,7 +75,7 @@ def next_request(
 
 
 def stale_request(stale: Sequence[Window], now: datetime, *, attempts: Sequence[Attempt], max_windows: int) -> Request:
-    """The first stretch of stale windows that do not rest: these windows and no others."""
+    """Request the first stretch of these stale windows that do not rest."""
     if not stale:
         return Request((), "no stale window is to be computed again")
     return _requested(stale, attempts, now, max_windows, f"of {len(stale)} stale windows again")
@@ -100,20 +107,16 @@ def attempts_of(instance: dg.DagsterInstance, job_name: str) -> list[Attempt]:
 
 
 def pause_of(instance: dg.DagsterInstance, job_name: str, now: datetime) -> str | None:
-    """Why no run is to be requested just now: one is under way, or the last ones failed too recently."""
+    """Why no run may be requested now: one is under way, or the last ones failed too recently. None if one may."""
     under_way = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=UNFINISHED), limit=1)
     if under_way:
         return f"run {under_way[0].dagster_run.run_id[:8]} is computing windows"
     latest = instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=FAILURES_COUNTED)
-    failures = 0
-    for record in latest:
-        if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
-            break
-        failures += 1
+    failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
     if not failures:
         return None
-    ended = latest[0].end_time or latest[0].create_timestamp.timestamp()
-    pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
+    ended = failures[0].end_time or failures[0].create_timestamp.timestamp()
+    pause = min(FIRST_PAUSE * 2 ** (len(failures) - 1), LONGEST_PAUSE)
     if now.timestamp() - ended < pause.total_seconds():
-        return f"the last {failures} runs failed; the next is tried {pause} after the last"
+        return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"
     return None

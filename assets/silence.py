@@ -1,7 +1,7 @@
-"""The asset that says who is silent: streams that stopped, started or miss beats, by window, and each stream's last."""
+"""The asset `stream_status`: which streams stopped, started or missed heartbeats, by window."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import dagster as dg
@@ -27,8 +27,8 @@ NAMED = 5
 
 
 def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
-    """The asset for these settings. Its rows are committed with their window's diffs; it brings the streams' last
-    heartbeats up to date, reports, and checks."""
+    """The asset for these settings. A window's rows are committed with its diffs; materializing the asset brings the
+    table `streams` up to date, reports, and checks."""
     windowing = settings.windowing
 
     @dg.asset(
@@ -74,8 +74,8 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
 
 @dataclass(frozen=True, slots=True)
 class SilenceReport:
-    """What is said of computed windows, the metadata by window; the windows whose status is of older input than their
-    diffs, or not there; how many streams are known."""
+    """The computed windows and their metadata; `behind`, the windows whose status is missing or was made from older
+    input than their diffs; and how many streams are known."""
 
     windows: Sequence[WindowSilence]
     metadata: Mapping[str, dict[str, Any]]
@@ -84,7 +84,7 @@ class SilenceReport:
 
 
 def silence_report(lake: LakeResource, windowing: Windowing, windows: Iterable[str]) -> SilenceReport:
-    """Bring the streams' last heartbeats up to date, and say what stands of these windows. Raises TidemarkError."""
+    """Bring the table `streams` up to date, and report on these windows. Raises TidemarkError."""
     keys = sorted(windows)
     whole, diffs = lake.whole(), lake.diffs(USER)
     status, known = whole.stream_status(), whole.streams().save()
@@ -95,14 +95,14 @@ def silence_report(lake: LakeResource, windowing: Windowing, windows: Iterable[s
 
 
 def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetCheckResult:
-    """A warning: sources fail, and data about it is complete all the same."""
+    """The check `few_streams_stopped`: a warning, since sources may fail while the data about it is complete."""
     beyond = [window for window in windows if window.stopped_share > most]
     worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
     said = "no window has been computed"
     if windows:
         said = (
             f"at most {worst.stopped_share:.2%} of the streams stopped in one window ({worst.stopped} in "
-            f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the {most:.2%} that is put up with"
+            f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the limit of {most:.2%}"
         )
     return dg.AssetCheckResult(
         asset_key=STREAM_STATUS,
@@ -121,25 +121,17 @@ def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetChe
 
 def _metadata(window: WindowSilence, named: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     records = [dg.TableRecord(dict(row)) for row in named]
-    numbers: dict[str, Any] = {
-        "streams": window.streams,
-        "absent": window.absent,
-        "stopped": window.stopped,
-        "stopped_share": window.stopped_share,
-        "started": window.started,
-        "new": window.new,
-        "missing": window.missing,
-        "missed_heartbeats": window.missed_heartbeats,
-    }
+    numbers: dict[str, Any] = asdict(window) | {"stopped_share": window.stopped_share}
+    del numbers["window"]
     if records:
-        columns = [dg.TableColumn("stream"), dg.TableColumn("kind"), dg.TableColumn("last"), dg.TableColumn("first")]
+        columns = [dg.TableColumn(name) for name in ("stream", "kind", "last", "first")]
         columns.append(dg.TableColumn("missed_heartbeats", "int"))
         numbers["first_of_each_kind"] = dg.TableMetadataValue(records=records, schema=dg.TableSchema(columns))
     return numbers
 
 
 def _tables(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """By window, the first streams of each kind; of those that missed heartbeats, the ones that missed the most."""
+    """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
     most_first = rows.append_column("rank", pc.negate(pc.fill_null(rows["missed_heartbeats"], 0))).sort_by(
         [(name, "ascending") for name in (PARTITION, "kind", "rank", "stream_id")]
     )
@@ -147,13 +139,12 @@ def _tables(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:
     for row in most_first.to_pylist():
         of_kind = found.setdefault(row[PARTITION], {}).setdefault(Kind(row["kind"]), [])
         if len(of_kind) < NAMED:
-            last, first = row["last_event_time"], row["first_event_time"]
             of_kind.append(
                 {
                     "stream": row["stream_id"],
                     "kind": row["kind"],
-                    "last": None if last is None else iso(last),
-                    "first": None if first is None else iso(first),
+                    "last": row["last_event_time"] and iso(row["last_event_time"]),
+                    "first": row["first_event_time"] and iso(row["first_event_time"]),
                     "missed_heartbeats": row["missed_heartbeats"],
                 }
             )

@@ -1,4 +1,4 @@
-"""Whose turn it is among the windows that are wanted: one that keeps failing rests, and the others go on."""
+"""Which of the wanted windows are computed next: one that keeps failing rests, while the others go on."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -10,15 +10,19 @@ from pipeline.clock import iso
 from pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
+"""The rest after a window's first failure, which doubles with each further one, and its limit."""
+
 SUSPECT, STEP = 2, 4
-"""A run may have been interrupted. Of windows that failed together twice in a row, a quarter is tried next, until the
-one that fails is alone."""
+"""After SUSPECT failures of windows together, a run takes one STEP-th of them, until the one that fails is alone. A
+single failure may have been an interruption."""
+
 NAMED = 3
+"""Resting windows that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run that has ended: the keys of its first and last window, whether it failed, and when it ended."""
+    """A run that has ended: its first and last window, by key, whether it failed, and when it ended."""
 
     first: str
     last: str
@@ -28,7 +32,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Resting:
-    """A window whose last runs failed, and when it is tried again."""
+    """A window whose last runs failed, and when it may be tried again."""
 
     window: Window
     failures: int
@@ -37,14 +41,14 @@ class Resting:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The windows to compute now, without a gap, and those that rest."""
+    """The windows to compute now, without a gap, and the windows that rest."""
 
     windows: Sequence[Window]
     resting: Sequence[Resting]
 
     @property
     def sentence(self) -> str:
-        """Who rests, by name."""
+        """The first resting windows by name, and how many more there are; empty if none rests."""
         if not self.resting:
             return ""
         named = ", ".join(
@@ -57,16 +61,16 @@ class Turn:
 def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: datetime, max_windows: int) -> Turn:
     """The first stretch of windows that do not rest. `wanted` is in order, `attempts` newest first.
 
-    A window rests after a run over it failed: 15 s, doubled with each failure since the last success, at most 10 min.
-    Windows that go on failing together are tried in ever smaller parts, so that one that fails by itself is soon
-    alone in its rest. However many fail, every other one gets its turn.
+    A window rests after a run over it failed: FIRST_REST, doubled with each failure since the last success, at most
+    LONGEST_REST. Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests
+    alone. However many windows fail, each other window gets its turn.
     """
     failures = _failures(wanted, attempts)
-    resting = [
-        Resting(window, failed.count, failed.ended_at + min(FIRST_REST * 2 ** min(failed.count - 1, 20), LONGEST_REST))
-        for window, failed in failures.items()
-    ]
-    resting = [rest for rest in resting if now < rest.until]
+    resting = []
+    for window, failed in failures.items():
+        until = failed.ended_at + min(FIRST_REST * 2 ** min(failed.count - 1, 20), LONGEST_REST)
+        if now < until:
+            resting.append(Resting(window, failed.count, until))
     idle = {rest.window for rest in resting}
     ready = [window for window in wanted if window not in idle]
     if not ready:
@@ -82,7 +86,7 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
 
 @dataclass(slots=True)
 class _Failed:
-    """How many runs over a window failed since one succeeded; of the last: when it ended, and over how many windows."""
+    """The failed runs over a window since one succeeded: how many, when the last ended, and how many windows it had."""
 
     count: int
     ended_at: datetime
