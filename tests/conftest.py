@@ -1,7 +1,6 @@
 """Fixtures for all tests: an emulator, a Cloud Storage server for the tests marked `gcs`, settings of one's own."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -10,8 +9,8 @@ from hypothesis import settings
 # it is imported, by the plugins below at the earliest.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# A test's JVM lives for seconds: the second compiler and the parallel collector would take half of its processor time.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# A test's JVM lives for seconds: its second compiler would take half of its processor time.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 pytest_plugins = ["tests.fixtures_emulator", "tests.gcs.fixtures", "tests.parallel"]
 
@@ -24,11 +23,3 @@ def _no_settings_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that is invoked in this process names its settings file in the environment."""
     monkeypatch.setenv("TIDEMARK_CONFIG", "to be put back as it was")
     monkeypatch.delenv("TIDEMARK_CONFIG")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_wait_for_the_disk() -> Iterator[None]:
-    """`os.sync` does nothing: it waits for what every process of the machine writes, and no test cuts the power."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "sync", lambda: None)
-        yield
