@@ -1,19 +1,17 @@
-"""`tidemark replay`: the estimator over a trace, or over what a real run recorded, with no Pub/Sub."""
+"""`tidemark replay`: decisions derived again, over a trace or over what a real run recorded, without Pub/Sub."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.options import AsJson, duration, moment
-from pipeline.cli.output import console as wide_console
+from pipeline.cli.options import AsJson, duration, duration_option, positive, share, time_option
+from pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
 from pipeline.cli.replay_lake import from_lake as derive_from_lake
-from pipeline.cli.replay_views import Watched, exact, facts_of, print_grid, progress_bar, sentences_of
-from pipeline.durations import format_duration
+from pipeline.cli.replay_views import Watched, facts_of, sentences_of
 from pipeline.replay.decisions_file import write_decisions
 from pipeline.replay.outcome import replayed
 from pipeline.replay.replay import decide_again
@@ -27,124 +25,101 @@ from pipeline.watermark.rules import Rule
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)
+SETTINGS = [field.name for field in fields(Policy)]
 
 
-def positive(text: str) -> timedelta:
-    """A duration option that must be longer than no time."""
-    read = duration(text)
-    if read <= timedelta(0):
-        raise typer.BadParameter(f"{text} is no time at all; it must be longer")
-    return read
+def _default(value: object) -> str:
+    """How help shows a policy's default. It holds for a trace; with --from-lake the recorded value does."""
+    return f"{text_of(value)} for a trace"
 
 
-def share(text: str) -> float:
-    """A share, of which something must be left."""
-    try:
-        read = float(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text} is not a number") from error
-    if not 0 <= read < 1:
-        raise typer.BadParameter(f"{text} is not from 0 up to, but not including, 1")
-    return read
+def _setting(help_text: str, default: timedelta, parser: Any = duration) -> Any:
+    return duration_option(help_text, parser=parser, show_default=_default(default))
 
 
-def _option(parser: Any, help_text: str, default: timedelta | float) -> Any:
-    """A policy's option: nothing where it is not given, so that it is known which were."""
-    shown = format_duration(default) if isinstance(default, timedelta) else f"{default:g}"
-    return typer.Option(parser=parser, help=help_text, show_default=shown)
+def _share(help_text: str, default: float) -> Any:
+    return typer.Option(parser=share, metavar="<share>", help=help_text, show_default=_default(default))
 
 
 def replay(
     trace: Annotated[
-        Path | None, typer.Argument(help="A Parquet file with one row a message.", show_default=False)
+        Path | None, typer.Argument(help="A Parquet file with one row for each message.", show_default=False)
     ] = None,
     from_lake: Annotated[
         bool, typer.Option("--from-lake", help="Derive the decisions of the configured lake again, and compare.")
     ] = False,
     since: Annotated[
-        datetime | None,
-        typer.Option(parser=moment, help="With --from-lake: from the compacted log entry before this time on."),
+        datetime | None, time_option("With --from-lake: begin at the compacted log entry before this time.")
     ] = None,
     rule: Annotated[
         Literal["band", "frontier"] | None,
-        typer.Option(help="What bounds what may still land.", show_default=DEFAULT.rule),
+        typer.Option(help="The rule that bounds what may still land.", show_default=_default(DEFAULT.rule)),
     ] = None,
-    band: Annotated[timedelta | None, _option(duration, "The disorder that is allowed for.", DEFAULT.band)] = None,
-    tick: Annotated[timedelta | None, _option(positive, "How often it decides.", TICK)] = None,
+    band: Annotated[timedelta | None, _setting("The disorder that is allowed for.", DEFAULT.band)] = None,
+    tick: Annotated[timedelta | None, _setting("The time between decisions.", TICK, positive)] = None,
     idle_timeout: Annotated[
-        timedelta | None, _option(positive, "After this long without a message: idle.", DEFAULT.idle_timeout)
+        timedelta | None, _setting("The idle rule applies after this silence.", DEFAULT.idle_timeout, positive)
     ] = None,
     near_real_time: Annotated[
-        timedelta | None, _option(duration, "A reading this close to its moment: no backlog.", DEFAULT.near_real_time)
+        timedelta | None, _setting("A reading this close to its moment means no backlog.", DEFAULT.near_real_time)
     ] = None,
     quantile: Annotated[
-        float | None, _option(share, "Passed over of each second's least event times.", DEFAULT.quantile)
+        float | None, _share("The share of each second's least event times to pass over.", DEFAULT.quantile)
     ] = None,
     frontier_quantile: Annotated[
-        float | None, _option(share, "Passed over of each second's greatest event times.", DEFAULT.frontier_quantile)
+        float | None, _share("The share of each second's greatest event times to pass over.", DEFAULT.frontier_quantile)
     ] = None,
-    no_anchor: Annotated[bool, typer.Option("--no-anchor", help="Without the anchor, to see what is lost.")] = False,
+    no_anchor: Annotated[
+        bool, typer.Option("--no-anchor", help="Decide without the anchor, to see what it saves.")
+    ] = False,
     idle: Annotated[
-        Literal["advance", "hold"] | None, typer.Option(help="What silence does.", show_default=DEFAULT.idle)
+        Literal["advance", "hold"] | None,
+        typer.Option(help="What the watermark does in a silence.", show_default=_default(DEFAULT.idle)),
     ] = None,
     max_idle_lag: Annotated[
-        timedelta | None,
-        _option(duration, "The most that recent lag holds an idle watermark back.", DEFAULT.max_idle_lag),
+        timedelta | None, _setting("The most that recent lag holds an idle watermark back.", DEFAULT.max_idle_lag)
     ] = None,
     max_reading_age: Annotated[
-        timedelta | None, _option(positive, "An older newest observation holds.", DEFAULT.max_reading_age)
+        timedelta | None, _setting("An older reading holds the watermark.", DEFAULT.max_reading_age, positive)
     ] = None,
     seek_tolerance: Annotated[
-        timedelta | None, _option(duration, "A reading that falls by more is a seek.", DEFAULT.seek_tolerance)
+        timedelta | None, _setting("A reading that falls by more is a seek.", DEFAULT.seek_tolerance)
     ] = None,
     reading_slack: Annotated[
-        timedelta | None, _option(duration, "Taken off tracking's reading.", DEFAULT.reading_slack)
+        timedelta | None, _setting("Subtracted from tracking's reading.", DEFAULT.reading_slack)
     ] = None,
-    base_slack: Annotated[timedelta | None, _option(duration, "Taken off base's reading.", DEFAULT.base_slack)] = None,
+    base_slack: Annotated[timedelta | None, _setting("Subtracted from base's reading.", DEFAULT.base_slack)] = None,
     complete_from: Annotated[
         datetime | None,
-        typer.Option(
-            parser=moment, help="Tracking knows all that was published since.", show_default="the first publish time"
-        ),
+        time_option("Tracking knows everything published since then.", show_default="the first publish time"),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write one row a tick to this Parquet file.", show_default=False)
+        Path | None, typer.Option(help="Write one row for each tick to this Parquet file.", show_default=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide again: over a trace of messages, or over what a real run recorded, with no Pub/Sub.
+    """Decide again, over a trace of messages or over what a real run recorded, without Pub/Sub.
 
-    With --from-lake and no option of the policy, every recorded decision is derived again and must come out the same.
-    With one, it shows what would have been decided.
+    With --from-lake and no setting of the policy, derive every recorded decision again; each must come out the same.
+    With --from-lake and a setting, show what would have been decided. A trace uses the defaults of the policy, not the
+    settings file.
     """
-    given: dict[str, Any] = {
-        name: value
-        for name, value in {
-            "rule": rule,
-            "band": band,
-            "near_real_time": near_real_time,
-            "idle_timeout": idle_timeout,
-            "idle": idle,
-            "max_idle_lag": max_idle_lag,
-            "max_reading_age": max_reading_age,
-            "seek_tolerance": seek_tolerance,
-            "quantile": quantile,
-            "frontier_quantile": frontier_quantile,
-            "reading_slack": reading_slack,
-            "base_slack": base_slack,
-        }.items()
-        if value is not None
-    }
+    arguments = locals()
+    given = {name: arguments[name] for name in SETTINGS if arguments[name] is not None}
     rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
     if from_lake:
-        _refuse_beside_the_lake(trace=trace, tick=tick, complete_from=complete_from)
+        refused = {"a trace": trace, "--tick": tick, "--complete-from": complete_from}
+        for option, value in refused.items():
+            if value is not None:
+                raise typer.BadParameter(f"{option} does not go with --from-lake, which has its own")
         derive_from_lake(load_settings(), since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or say --from-lake")
     if since is not None:
         raise typer.BadParameter("--since goes with --from-lake; a trace is replayed whole")
-    _refuse_overwriting(trace, out)
+    if out is not None and out.exists() and trace.exists() and out.samefile(trace):
+        raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
     _of_trace(ParquetTrace(trace), replace(DEFAULT, **given), rules, tick or TICK, complete_from, out, as_json=as_json)
 
 
@@ -166,54 +141,28 @@ def _of_trace(
         outcome = replayed([decided.decision for decided in again], watched)
     if out is not None:
         write_decisions(out, outcome)
+    counts = {name: getattr(extent, name) for name in ("rejected", "never_tracked", "never_landed")}
     if as_json:
         facts = {
             "trace": str(trace.path),
             "messages": extent.messages,
-            "rejected": extent.rejected,
-            "never_tracked": extent.never_tracked,
-            "never_landed": extent.never_landed,
+            **counts,
             "acknowledged_early": extent.acknowledged_early,
             "taken_for_utc": trace.is_taken_for_utc,
             **facts_of(outcome),
             "policy": {**asdict(policy), "anchor": rules is RULES, "tick": tick},
             "decisions": None if out is None else str(out),
         }
-        print(json.dumps(facts, default=exact))
+        print_json(facts, exact=True)
         return
-    console = wide_console()
-    asides = {"rejected": extent.rejected, "never tracked": extent.never_tracked, "never landed": extent.never_landed}
-    aside = ", ".join(f"{count:,} {name}" for name, count in asides.items() if count)
-    print_grid(
-        console,
-        {
-            "messages": f"{extent.messages:,}" + (f" ({aside})" if aside else ""),
-            **sentences_of(outcome),
-            **({} if out is None else {"decisions": str(out)}),
-        },
-    )
+    terminal = console()
+    aside = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+    rows = {"messages": f"{extent.messages:,}" + (f" ({aside})" if aside else ""), **sentences_of(outcome)}
+    terminal.print(facts_table(rows if out is None else {**rows, "decisions": str(out)}))
     if extent.acknowledged_early:
-        console.print(
-            f"[yellow]mind[/]  {extent.acknowledged_early:,} messages were acknowledged before their publish time, as "
-            "clocks that disagree have it; they count from their acknowledgement on",
-            highlight=False,
+        terminal.print(
+            f"{WARNING}{extent.acknowledged_early:,} messages were acknowledged before their publish time, because "
+            "clocks disagree; they count from their acknowledgement on"
         )
     if trace.is_taken_for_utc:
-        console.print("[yellow]mind[/]  the trace's times have no time zone and were taken for UTC", highlight=False)
-
-
-def _refuse_beside_the_lake(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            flag = "a trace" if name == "trace" else f"--{name.replace('_', '-')}"
-            raise typer.BadParameter(f"{flag} does not go with --from-lake, which has its own")
-
-
-def _refuse_overwriting(trace: Path, out: Path | None) -> None:
-    if out is not None and out.exists() and trace.exists() and out.samefile(trace):
-        raise typer.BadParameter(f"--out {out} is the trace itself; name another file")
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(replay)
+        terminal.print(f"{WARNING}the trace's times have no time zone and were taken for UTC")

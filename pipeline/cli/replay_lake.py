@@ -1,6 +1,5 @@
-"""`tidemark replay --from-lake`: every recorded decision derived again, or what another policy would have decided."""
+"""`tidemark replay --from-lake`: recorded decisions verified, or decided again under another policy."""
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,21 +10,13 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from pipeline.cli.output import console as wide_console
-from pipeline.cli.output import text_of as words
-from pipeline.cli.replay_views import (
-    differing,
-    exact,
-    facts_of,
-    print_difference,
-    print_side_by_side,
-    progress_bar,
-    sentences_of,
-)
-from pipeline.clock import SystemClock, iso
+from pipeline.cli.options import lake_of, no_decision
+from pipeline.cli.output import WARNING, console, print_json, progress_bar, safe, text_of
+from pipeline.cli.replay_views import differing, facts_of, print_difference, sentences_of
+from pipeline.clock import iso
 from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
 from pipeline.replay.decisions_file import write_decisions
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from pipeline.replay.outcome import Replayed, replayed
@@ -33,9 +24,7 @@ from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.settings import Settings
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.estimator import RULES
-from pipeline.watermark.policy import Policy
 from pipeline.watermark.rules import Rule
-from pipeline.watermark.state import WatermarkState
 
 
 def from_lake(
@@ -47,61 +36,49 @@ def from_lake(
     *,
     as_json: bool,
 ) -> None:
-    """Verify the recorded decisions, or, with anything `given` of a policy, decide again under it.
+    """Verify the recorded decisions. With `given` settings of the policy or other rules, decide again under them.
 
-    Ends with exit code 1 where a recorded decision does not follow from what is recorded before it.
+    The exit code is 1 if a recorded decision does not follow from what is recorded before it.
     """
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    lake = lake_of(settings)
     log = lake.tracking_log()
     newest = log.newest_decision()
     if newest is None:
-        raise LakeError(
-            f"no decision has been made in {settings.lake.uri} yet; start the pipeline with `tidemark up`, and replay "
-            "after the first tick"
-        )
+        raise no_decision(settings)
     state, ticks = recorded_ticks(log, since)
     first = next(ticks, None)
     if first is None:
         raise LakeError(
             f"the log of {settings.lake.uri} holds no decision after its newest compacted entry before --since; the "
-            f"newest is of {iso(newest.decision.at)}, so give an earlier time, or none"
+            f"newest was made at {iso(newest.decision.at)}, so give an earlier time, or none"
         )
-    ticks = chain([first], ticks)
-    begins_with_the_log = state.number < 0  # else what landed before was late or not by decisions not looked at
+    begins_with_the_log = state.number < 0  # else decisions before the first tick told what was late until then
     landings = LakeLandings(lake.heartbeats(), since=None if begins_with_the_log else first.at)
-    if given or rules is not RULES:
-        policy = replace(newest.policy, **given)
-        was, would_be = _decided_again(ticks, policy, rules, state, landings)
-        if out is not None:
-            write_decisions(out, would_be)
-        changed = {**given, "anchor": False} if rules is not RULES else given
-        _print_what_if(was, would_be, changed, out, as_json=as_json)
-        return
     recorded: list[Decision] = []
+    what_if = bool(given) or rules is not RULES
     with progress_bar() as progress:
-        noted = _noted(progress.track(ticks, description="deriving"), recorded)
-        verdict = verify(noted, state)
-        if out is not None:
-            deque(noted, maxlen=0)  # what stands after a difference is written too
-            write_decisions(out, replayed(recorded, landings))
+        noted = _noted(progress.track(chain([first], ticks), description="deciding"), recorded)
+        if what_if:
+            again = decide_again(noted, replace(newest.policy, **given), state, rules)
+            outcome = replayed([decided.decision for decided in again], landings)
+            was = replayed(recorded, landings)
+        else:
+            verdict = verify(noted, state)
+            if out is not None:
+                deque(noted, maxlen=0)  # the decisions after a difference are written too
+                outcome = replayed(recorded, landings)
+    if out is not None:
+        write_decisions(out, outcome)
+    if what_if:
+        _print_what_if(was, outcome, given if rules is RULES else {**given, "anchor": False}, out, as_json=as_json)
+        return
     _print_verdict(verdict, settings.lake.uri, out, as_json=as_json)
     if verdict.first_difference is not None:
         raise typer.Exit(code=1)
 
 
-def _decided_again(
-    ticks: Iterable[Tick], policy: Policy, rules: Sequence[Rule], state: WatermarkState, landings: LakeLandings
-) -> tuple[Replayed, Replayed]:
-    """What was decided, and what would have been, each with what was late by it."""
-    recorded: list[Decision] = []
-    with progress_bar() as progress:
-        noted = _noted(progress.track(ticks, description="deciding"), recorded)
-        decisions = [decided.decision for decided in decide_again(noted, policy, state, rules)]
-        return replayed(recorded, landings), replayed(decisions, landings)
-
-
 def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
-    """The ticks as they are, noting what was decided at each."""
+    """The ticks unchanged; the decision recorded at each is added to `recorded`."""
     for tick in ticks:
         if tick.recorded is not None:
             recorded.append(tick.recorded.decision)
@@ -111,40 +88,34 @@ def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
 def _print_verdict(verdict: Verdict, uri: str, out: Path | None, *, as_json: bool) -> None:
     difference = verdict.first_difference
     if as_json:
+        differs = None
+        if difference is not None:
+            values = {name: each for name, each in differing(difference).items() if each[0] != each[1]}
+            differs = {name: {"recorded": each[0], "derived": each[1]} for name, each in values.items()}
         facts = {
             "lake": uri,
             "identical": difference is None,
             "decisions_identical": verdict.decisions,
             "compacted_identical": verdict.compacted,
             "unknowable": verdict.unknowable,
-            "first_difference": None
-            if difference is None
-            else {
-                name: {"recorded": recorded, "derived": derived}
-                for name, (recorded, derived) in differing(difference).items()
-                if recorded != derived
-            },
+            "first_difference": differs,
             "decisions": None if out is None else str(out),
         }
-        print(json.dumps(facts, default=exact))
+        print_json(facts, exact=True)
         return
-    console = wide_console()
+    terminal = console()
     if difference is None:
-        console.print(f"[bold green]identical[/]: {verdict.decisions:,} decisions", highlight=False)
+        terminal.print(f"[bold green]identical[/]: {verdict.decisions:,} decisions")
     else:
-        print_difference(console, difference)
-        console.print(f"identical before it: {verdict.decisions:,} decisions", highlight=False)
+        print_difference(terminal, difference)
+        terminal.print(f"identical before it: {verdict.decisions:,} decisions")
     if verdict.compacted:
-        console.print(
-            f"[dim]and {verdict.compacted:,} compacted entries hold what stands before them[/]", highlight=False
-        )
+        terminal.print(f"[dim]and {verdict.compacted:,} compacted entries equal the fold of the entries before them[/]")
     if verdict.unknowable:
-        console.print(
-            f"[yellow]mind[/]  {verdict.unknowable:,} more were written after an entry that is lost now, by one who "
-            "still knew it: those cannot be derived",
-            highlight=False,
+        terminal.print(
+            f"{WARNING}{verdict.unknowable:,} more cannot be derived: their writer still knew an entry that is lost now"
         )
-    _print_where(console, out)
+    _print_where(terminal, out)
 
 
 def _print_what_if(
@@ -157,15 +128,21 @@ def _print_what_if(
             "derived": facts_of(would_be),
             "decisions": None if out is None else str(out),
         }
-        print(json.dumps(facts, default=exact))
+        print_json(facts, exact=True)
         return
-    console = wide_console()
-    said = ", ".join(f"{name.replace('_', ' ')} {words(value)}" for name, value in given.items())
-    console.print(f"what would have been, with {said}; not a verification of what was", highlight=False)
-    print_side_by_side(console, {"recorded": sentences_of(was), f"with {said}": sentences_of(would_be)})
-    _print_where(console, out)
+    terminal = console()
+    said = ", ".join(f"{name.replace('_', ' ')} {text_of(value)}" for name, value in given.items())
+    terminal.print(f"what would have been decided, with {said}; this is not a verification of what was")
+    table = Table(box=None, header_style="bold", padding=(0, 2))
+    for title in ("", "recorded", f"with {said}"):
+        table.add_column(title)
+    then = sentences_of(would_be)
+    for name, sentence in sentences_of(was).items():
+        table.add_row(f"[bold]{name}[/]", sentence, then[name])
+    terminal.print(table)
+    _print_where(terminal, out)
 
 
-def _print_where(console: Console, out: Path | None) -> None:
+def _print_where(terminal: Console, out: Path | None) -> None:
     if out is not None:
-        console.print(f"[dim]the decisions are in {out}[/]", highlight=False)
+        terminal.print(f"[dim]the decisions are in {safe(out)}[/]")

@@ -1,6 +1,5 @@
 """`tidemark tune`: what every band would cost and give, on a trace or on the lake's recent data."""
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pipeline.cli.options import AsJson, duration, duration_option, share
-from pipeline.cli.output import console as wide_console
+from pipeline.cli.output import console as terminal
+from pipeline.cli.output import print_json, safe
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
@@ -85,17 +84,17 @@ def tune(
             message = f"the page cannot be written to {html} ({error}); name another file with --html"
             raise TidemarkError(message) from error
     if as_json:
-        print(json.dumps(facts_of(report)))
+        print_json(facts_of(report))
         return
-    console = wide_console()
+    console = terminal()
     for sentence in sentences(report):
-        console.print(f"• {escape(sentence)}", highlight=False)
+        console.print(f"• {safe(sentence)}")
     _print_bands(console, report)
     _print_targets(console, report)
     _print_streams(console, report.disorder.slowest, "slow")
     _print_streams(console, report.disorder.fastest, "fast")
     if html is not None:
-        console.print(f"\nThe report with its pictures: {escape(str(html))}", highlight=False)
+        console.print(f"\nThe report with its pictures: {safe(html)}")
 
 
 def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
@@ -175,10 +174,5 @@ def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Si
     for stream in streams[:NAMED]:
         beyond, high, most = stream.blame(side)
         offset = f"{stream.offset_seconds:+.0f}s"
-        table.add_row(escape(stream.stream), f"{stream.messages:,}", f"{beyond:,}", words(high), words(most), offset)
+        table.add_row(safe(stream.stream), f"{stream.messages:,}", f"{beyond:,}", words(high), words(most), offset)
     console.print(table)
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(tune)
