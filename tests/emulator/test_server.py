@@ -251,8 +251,8 @@ def test_the_command_makes_faults_from_its_options() -> None:
 @pytest.mark.parametrize(
     ("host", "fault", "said"),
     [
-        ("0.0.0.0", [], "loopback only"),  # noqa: S104 refused
-        ("pubsub.example", [], "loopback only"),
+        ("0.0.0.0", [], "not on loopback"),  # noqa: S104 refused
+        ("pubsub.example", [], "not on loopback"),
         (HOST, ["unavailable"], "NAME=VALUE"),
         (HOST, ["unheard_of=1"], "acknowledgement_lost"),
         (HOST, ["unavailable=2"], "between 0 and 1"),
