@@ -1,4 +1,4 @@
-"""The lake as one thing: which table and which log is where."""
+"""The layout of a lake: where its tables and its log are, and the factory of its parts."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ PARTITIONS = {
 
 
 class Lake:
-    """Opens the parts of a lake. Makes no request by itself; what it opens is for one user at a time."""
+    """The factory of a lake's parts. It makes no request and keeps nothing; a part has one user at a time."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         self._settings = settings
@@ -63,7 +63,7 @@ class Lake:
         )
 
     def stream_status(self) -> StreamStatus:
-        """What is remarkable about streams, by window."""
+        """Streams that stopped, started or missed beats, by window."""
         return StreamStatus(
             self.table(STREAM_STATUS),
             self.objects(),

@@ -43,7 +43,7 @@ class PulledBatch:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What became of an acknowledgement. What failed is durable all the same, and will be delivered again."""
+    """The result of an acknowledgement. Messages for which it failed are durable, and are delivered again."""
 
     count: int = 0
     failed: int = 0
@@ -54,7 +54,7 @@ class Acknowledged:
 
 
 class Subscription(Protocol):
-    """What a tick needs of a subscription."""
+    """A subscription, as a tick uses it."""
 
     @property
     def path(self) -> str:

@@ -33,13 +33,13 @@ from pipeline.ticks.tracking import Persisted, begin_where_new
 logger = logging.getLogger(__name__)
 
 DRY_ROUNDS = 2
-"""Rounds in a row that found hardly anything to pull. One may be an accident: an empty pull proves nothing."""
+"""Rounds in a row that found little to pull and so end a side. One is not enough: an empty pull proves nothing."""
 
 Reader = Callable[[Split, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Ended(StrEnum):
-    """Why a drain ended; of two sides the one that stands further down counts."""
+    """Why a drain ended. Of the two sides' reasons, the one that stands further down counts."""
 
     CAUGHT_UP = "caught up"
     RAN_DRY = "ran dry"
@@ -48,7 +48,7 @@ class Ended(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one Spark job did on one of the subscriptions, and how old its backlog was afterwards (None: not known).
+    """The result of one Spark job on one subscription, and the age of its backlog afterwards (None: not known).
     `at_once` is the most readers that ran at the same time, by their own clocks."""
 
     side: Side
@@ -72,7 +72,7 @@ class Round:
         return self.messages / self.seconds if self.seconds else 0.0
 
     def sentence(self) -> str:
-        """How far it is."""
+        """How far the drain has come."""
         what = (
             f"tracked {self.persisted.messages} messages"
             if self.side is Side.TRACKING
@@ -89,7 +89,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain did in all its rounds."""
+    """The result of a drain's rounds."""
 
     ended: Ended
     rounds: int
@@ -131,7 +131,7 @@ class Drain:
 
     @property
     def drained(self) -> Drained:
-        """What was done in all the rounds so far; why it ended, once it has."""
+        """The result of the rounds so far, and why the drain ended, once it has."""
         return Drained(self._ended, self._rounds, self._landed, self._persisted)
 
     def _empty(self, side: Side, until: float) -> Iterator[Round]:
@@ -200,7 +200,7 @@ def at_once(rows: Iterable[Any]) -> int:
     for row in rows:
         began_us, ended_us = spans.get(row["reader"], (row["began_us"], row["ended_us"]))
         spans[row["reader"]] = min(began_us, row["began_us"]), max(ended_us, row["ended_us"])
-    # Who ends where another begins is not beside it: ends come first.
+    # A reader that ends at the moment when another begins did not run beside it: ends sort first.
     turns = sorted(turn for began_us, ended_us in spans.values() for turn in ((began_us, 1), (ended_us, -1)))
     return max(accumulate(change for _, change in turns), default=0)
 

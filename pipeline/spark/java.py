@@ -16,7 +16,7 @@ from pathlib import Path
 from pipeline.errors import ToolMissing
 
 JAVA_AT_LEAST = 17
-"""What Spark needs; the emulator would do with less."""
+"""The oldest version that Spark runs on. The emulator needs less."""
 
 ANSWERS_WITHIN_SECONDS = 30
 

@@ -31,7 +31,7 @@ SILENT_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class DiffPlan:
-    """What a diff depends on beside its input."""
+    """The settings that a diff depends on."""
 
     fields: Mapping[str, FieldKind]
     lookback: timedelta
@@ -41,9 +41,11 @@ class DiffPlan:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a micro-batch did: rows by window, the windows that another run had computed meanwhile from input at
-    least as new (their diffs, their streams' status), and by window how many streams stopped and the first of their
-    names."""
+    """The result of a micro-batch: rows by window, and by window how many streams stopped and the first of their names.
+
+    `superseded` and `status_superseded` are windows whose diffs or status another run has replaced meanwhile, from
+    input at least as new.
+    """
 
     run: str
     heartbeats_version: int

@@ -94,7 +94,7 @@ class SourceOptions(MessageSettings):
 
     @property
     def contract(self) -> MessageContract:
-        """What a message must carry."""
+        """The contract that messages are judged by."""
         return MessageContract(
             event_time_attribute=self.event_time_attribute,
             stream_id_attribute=self.stream_id_attribute,

@@ -38,7 +38,7 @@ NO_RUN = ""
 
 
 class Connections:
-    """What driver and readers open by the options. Assumption: Pub/Sub and the lake are reachable from everywhere."""
+    """The connections of driver and readers. Assumption: all of them reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options

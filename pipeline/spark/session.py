@@ -18,7 +18,7 @@ SESSION = {
     "spark.sql.maxConcurrentOutputFileWriters": "600",
     "spark.sql.parquet.compression.codec": "zstd",
 }
-"""What the micro-batch relies on, whichever Spark it is."""
+"""Settings that the micro-batch relies on, on any Spark."""
 
 IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"}
 """Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
@@ -56,7 +56,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
-        # Nobody waits for one answer of many: what counts is how much is done.
+        # Throughput counts here, not the latency of a single answer.
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),

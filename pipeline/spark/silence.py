@@ -13,7 +13,7 @@ from pipeline.lake.tables.stream_status import Kind
 from pipeline.spark.diffs import moment
 
 DIFFS_READ = "stream_id string, event_time timestamp, gap_seconds double, missed_heartbeats bigint"
-"""What is read of a run's diffs."""
+"""The columns of a run's diffs that are read."""
 
 
 def stream_status(

@@ -16,7 +16,7 @@ SMALL_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that one tick pulls. What ends it first ends the pulling; a batch in hand is always finished."""
+    """The most that one tick pulls. The first limit that is reached ends it; a batch that was pulled is finished."""
 
     max_messages: int
     max_bytes: int

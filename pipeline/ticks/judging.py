@@ -1,5 +1,7 @@
-"""Judging a batch by the message contract: in columns what is usual, and row by row, by the contract's own reader, what
-is not. Both give the same answers; the reader's are the contract.
+"""Judging a batch by the message contract.
+
+Usual messages are judged in columns, all others row by row with the contract's own reader. Both ways give the same
+verdicts.
 """
 
 from collections import Counter
@@ -24,10 +26,10 @@ Attributes = dict[str, str]
 Payload = dict[str, Any] | Rejection
 
 DIGITS = 18
-"""Of milliseconds since the epoch, as the contract reads them; so many fit in an int64."""
+"""The most digits of an event time in milliseconds that is read in columns: so many fit in an int64."""
 
 UNUSUAL = np.iinfo(np.int64).min
-"""Stands for an event time that is no plain number: the reader judges it."""
+"""Stands for an event time that is not a plain number, which the reader judges."""
 
 PLAIN: Mapping[FieldKind, frozenset[type]] = {
     FieldKind.NUMBER: frozenset({float, NoneType}),
@@ -35,13 +37,12 @@ PLAIN: Mapping[FieldKind, frozenset[type]] = {
     FieldKind.BOOLEAN: frozenset({bool, NoneType}),
     FieldKind.JSON: frozenset({NoneType}),
 }
-"""Types of values that are taken as they were parsed. JSON knows no number that is not finite."""
+"""Types of parsed values that are taken as they are. JSON has no infinite numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A batch's verdicts: by row, whether it is a heartbeat, and then its stream and its event time in microseconds; of
-    every other row, why it is none."""
+    """A batch's verdicts: each row is a heartbeat with a stream and an event time in microseconds, or is rejected."""
 
     is_heartbeat: npt.NDArray[np.bool_]
     stream_ids: list[str | None]
@@ -66,8 +67,7 @@ def judge(
     published_us: Sequence[int],
     reader: HeartbeatReader,
 ) -> Judged:
-    """The verdicts on messages. `payloads` may be None unless the contract needs them; a message is then not judged by
-    its payload."""
+    """Judge messages. Without `payloads`, which may be None unless the contract needs them, no payload is judged."""
     contract = reader.contract
     published = np.array(published_us, dtype=np.int64)
     stream_ids = [held.get(contract.stream_id_attribute) for held in attributes]
@@ -101,7 +101,7 @@ def judge(
 
 
 def _milliseconds(written: Sequence[str | None]) -> npt.NDArray[np.int64]:
-    """Each as a number where it is one of plain digits, else UNUSUAL."""
+    """Each event time as a number if it is plain digits, else UNUSUAL."""
     return np.array(
         [
             int(text) if text and len(text) <= DIGITS and text.isascii() and text.isdigit() else UNUSUAL
@@ -194,7 +194,7 @@ def _is_late(event_us: npt.NDArray[np.int64], watermark: datetime | None) -> npt
 
 
 def field_column(payloads: Sequence[Mapping[str, Any]], name: str, kind: FieldKind) -> tuple[list[Any], int]:
-    """A compared field of each payload as its configured kind, and how many values were of another kind."""
+    """A compared field of each payload as its configured kind, and how many values are of another kind."""
     plain = PLAIN[kind]
     values = [payload.get(name) for payload in payloads]
     if plain.issuperset(map(type, values)):

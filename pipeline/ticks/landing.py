@@ -19,8 +19,11 @@ from pipeline.ticks.judging import JudgedBatch
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What a landing tick did. `late` counts landings below the watermark of their moment, copies included;
-    `of_another_kind` counts, by field, values that are of another kind than configured (they count as null)."""
+    """The result of a landing tick.
+
+    `late` counts landings below the watermark of their moment, copies included. `of_another_kind` counts by field the
+    values of another kind than configured, which are landed as null.
+    """
 
     heartbeats: int = 0
     rejected: Counter[RejectionReason] = field(default_factory=Counter)
@@ -32,7 +35,7 @@ class Landed:
 
     @classmethod
     def of(cls, judged: JudgedBatch, acknowledged: Acknowledged) -> "Landed":
-        """What a batch amounts to, once it is durable."""
+        """The result of one batch, once it is durable."""
         events = pc.min_max(judged.heartbeats["event_time"].cast(pa.int64())).as_py()
         return cls(
             heartbeats=len(judged.heartbeats),
@@ -46,7 +49,7 @@ class Landed:
 
     @property
     def messages(self) -> int:
-        """All that were made durable, rejected ones included."""
+        """Messages made durable, rejected ones included."""
         return self.heartbeats + self.rejected.total()
 
     def __add__(self, other: "Landed") -> "Landed":

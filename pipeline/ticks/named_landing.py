@@ -99,7 +99,7 @@ def land_named(
 
 
 def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
-    """What has landed under a name, or None. Raises CorruptObject, LakeUnreachable."""
+    """The landing under a name, or None. Raises CorruptObject, LakeUnreachable."""
     try:
         content = objects.read(manifest_name(name))
     except ObjectMissing:
@@ -131,7 +131,7 @@ class PieceSink:
 
 
 def _served_instead(lost: NamedLanding, objects: ObjectStore) -> NamedLanding:
-    """The winner's landing; ours will come again, and its objects are listed nowhere."""
+    """The landing of the reader that was first. Our messages come again; no manifest lists our objects."""
     winner = landed_under(lost.name, objects)
     for piece in lost.pieces:
         objects.delete(piece)

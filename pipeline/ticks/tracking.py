@@ -26,7 +26,7 @@ from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """What became part of the histogram: messages, and the entries of the log that hold them."""
+    """Messages that became part of the histogram, and the log entries that hold them."""
 
     messages: int = 0
     snapshots: int = 0
@@ -42,7 +42,7 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """What a tracking tick did. `problems` are sentences about what will be tried again by itself."""
+    """The result of a tracking tick. `problems` are sentences about steps that the next tick tries again."""
 
     decision: Decision
     state: WatermarkState
@@ -89,7 +89,7 @@ def track(
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> None:
-    """Write the log's first entry where it has none. Before that nothing may be acknowledged on tracking."""
+    """Write the log's first entry if it has none. Nothing may be acknowledged on tracking before that."""
     if log.catch_up_to_append().complete_from is None:
         log.begin(Beginning(_known_from(tracking_backlog, clock)))
 
@@ -112,10 +112,11 @@ def persist(
 
 
 def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:
-    """From which publish time on the histogram will hold everything, asked before anything is acknowledged: the
-    oldest message that tracking holds (where it is not known to the second: the latest that it can be), or, where that
-    cannot be read because it is too old, the age from which on it could be. Assumption: nobody acknowledged since the
-    moment that the reading is of."""
+    """The publish time from which on the histogram will be complete.
+
+    It is that of the oldest message that tracking holds, or the latest that it can be. If that message is too old to
+    be read, it is the age at which reading becomes possible. Assumption: nobody has acknowledged since the reading.
+    """
     try:
         return tracking_backlog.read().no_later_than
     except SnapshotRefused:
@@ -135,7 +136,7 @@ def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """A reading, or why there is none at this moment; what lasts (a permission, the network) is raised."""
+    """A reading, or the reason why there is none now. Lasting problems (a permission, the network) are raised."""
     try:
         return backlog.read(), None
     except ReadingUnavailable as error:

@@ -71,13 +71,13 @@ def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapp
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
-    """What a micro-batch reads: files of one version of the table."""
+    """Files of one version of the table, as a micro-batch reads them."""
 
     version: int
     paths: Sequence[str]
     rows: int
     oldest_event_times: Sequence[datetime | None] = ()
-    """Of each file; None where its statistics do not say."""
+    """The oldest event time of each file; None if its statistics do not tell."""
 
     def with_any_before(self, moment: datetime) -> list[str]:
         """The paths of those that may hold event times before a moment."""
@@ -87,7 +87,7 @@ class HeartbeatFiles:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the table holds."""
+    """The rows of the table, and the range of their event times."""
 
     rows: int = 0
     oldest_event_time: datetime | None = None

@@ -1,7 +1,7 @@
-"""What was landed under a name: Parquet objects beside a manifest that lists them, and the end of a batch of landings.
+"""Landings under a name: Parquet objects beside a manifest that lists them, and the end of a batch of landings.
 
-The manifest is written last and create-only: of everybody who lands under one name, one wins, and the others serve what
-it lists. Names of the objects have no folder of their own, so that a folder on disk does not fill with empty ones.
+The manifest is written last and create-only. Of all readers that land under one name, one creates it, and the others
+serve what it lists. Objects have no folder of their own, so that no empty folders pile up on disk.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pipeline.lake.tables.heartbeats import PARTITION
 FOLDER = "landings/"
 OVER = "over"
 FENCES_KEPT = 2
-"""Whoever lists while the newest fence is made and an older one is deleted sees one of them all the same."""
+"""Newest fences that stay: a listing that runs while one is written and an older one deleted sees one of them."""
 
 DIGITS = 9
 NUMBERED = re.compile(r"\d{9}")
@@ -55,9 +55,9 @@ def read_piece(objects: ObjectStore, piece: str) -> pa.Table:
 class LandedBatches:
     """The landings of one run of batches, each by several readers, and which of its batches are over.
 
-    What is over may be deleted, manifests included. A straggler of such a batch would find no manifest, and could
-    create it and acknowledge what nobody will ever ask for: so a fence is written before anything is deleted, and
-    whoever created a manifest looks for the fence before it acknowledges. There is a fence from then on.
+    Landings of a batch that is over may be deleted, manifests included. A straggler of that batch would find no
+    manifest, create it, and acknowledge messages that nobody will ever ask for. So a fence is written before anything
+    is deleted, and a reader that has created a manifest looks for the fence before it acknowledges.
     """
 
     def __init__(self, objects: ObjectStore, run: str) -> None:

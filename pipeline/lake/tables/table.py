@@ -1,4 +1,4 @@
-"""What the lake's Delta tables have in common: opening, appending, choosing files, and errors for people.
+"""The base of the lake's Delta tables: opening, appending, choosing files, and readable errors.
 
 A table that does not exist yet is an empty one; its first append creates it.
 """
@@ -49,7 +49,7 @@ class LakeTable:
         self.storage_options = storage_options
         self.partition_column = partition_column
         self.opened = 0
-        """How often it was opened: what is remembered of an earlier time may be of another table."""
+        """How often the table was opened. Anything remembered from before may be of another table."""
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
         self._commit: tuple[int, int] | None = None
@@ -78,7 +78,7 @@ class LakeTable:
             return table
 
     def _updated(self) -> DeltaTable | None:
-        """What is held, at its newest version; None if nothing is, or the table is no longer what it was."""
+        """The open table at its newest version; None if none is open, or if the table was replaced."""
         table, commit = self._table, self._commit
         if table is None or commit is None or self._commit_of(table) != commit:
             return None
