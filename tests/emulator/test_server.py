@@ -256,7 +256,7 @@ def test_the_command_makes_faults_from_its_options() -> None:
         (HOST, ["unavailable"], "NAME=VALUE"),
         (HOST, ["unheard_of=1"], "acknowledgement_lost"),
         (HOST, ["unavailable=2"], "between 0 and 1"),
-        (HOST, ["unavailable="], "a chance between 0 and 1"),
+        (HOST, ["unavailable="], "a probability between 0 and 1"),
         (HOST, ["shuffled=yes"], "true or false"),
         (HOST, ["visible_after=2"], "with its unit"),
     ],
