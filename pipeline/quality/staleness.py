@@ -146,7 +146,15 @@ class Staleness:
         unread = before.unread
         if through > after:
             end = self._affected.windowing.named(max(runs)).end
-            files = self._unread_files(added_files(self._heartbeats, after, through, "event_time"), read, end)
+            added = added_files(self._heartbeats, after, through, "event_time")
+            files = self._unread_files(added, read, end)
+            # A window that stands as before may have been computed from a version that this check has yet to reach.
+            touched = {key for file in files for key in self._affected.keys_between(*_range_of(file))} & read.keys()
+            versions, _, left = self._versions({key: runs[key] for key in touched})
+            if left:
+                return replace(self._missed, left=left)
+            read |= {key: max(read[key], version) for key, version in versions.items()}
+            files = self._unread_files(files, read, end)
             if len(files) > FILES_AT_ONCE:
                 through = files[FILES_AT_ONCE - 1].version
                 files = [file for file in files if file.version <= through]
