@@ -13,7 +13,8 @@ from pipeline.clock import Clock, SystemClock, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
 from pipeline.services.dagster_names import DRAIN, DRAINED
-from pipeline.settings import DrainSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import DrainSettings
 from pipeline.spark.drain import Drain, Ended, Round
 from pipeline.spark.drain_reader import Side
 from pipeline.watermark.histogram import bucket_of

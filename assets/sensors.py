@@ -12,7 +12,8 @@ from assets.requests import attempts_of, next_request, pause_of
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.settings import BudgetSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track

@@ -9,7 +9,7 @@ from benchmarks.machine import HISTORY_AGE, Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE
 from pipeline.errors import ServiceFailed
-from pipeline.settings import BudgetSettings
+from pipeline.settings_sections import BudgetSettings
 from pipeline.spark.micro_batch import compute_windows
 from pipeline.ticks.budget import Budget
 from pipeline.windows import Window

@@ -9,7 +9,7 @@ from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
 from pipeline.errors import ServiceFailed
 from pipeline.pubsub.subscription import IDS_PER_CALL, PULL_AT_MOST
-from pipeline.settings import BudgetSettings
+from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
 
 TRACK_GOAL, LAND_GOAL = 0.9, 0.7

@@ -16,49 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from pipeline import settings_sections as sections
 from pipeline.durations import format_duration
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import MessageContract
-from pipeline.settings_sections import (
-    LENGTHS,
-    ZERO,
-    BudgetSettings,
-    CheckSettings,
-    DagsterSettings,
-    DrainSettings,
-    HousekeepingSettings,
-    LakeSettings,
-    LandBudget,
-    MessageSettings,
-    PubSubSettings,
-    SparkSettings,
-    TrackBudget,
-    TuneSettings,
-    WatermarkSettings,
-    WindowSettings,
-)
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
-
-__all__ = [
-    "LENGTHS",
-    "BudgetSettings",
-    "CheckSettings",
-    "DagsterSettings",
-    "DrainSettings",
-    "HousekeepingSettings",
-    "LakeSettings",
-    "LandBudget",
-    "MessageSettings",
-    "PubSubSettings",
-    "Settings",
-    "SparkSettings",
-    "TrackBudget",
-    "TuneSettings",
-    "WatermarkSettings",
-    "WindowSettings",
-    "load_settings",
-]
 
 PREFIX = "TIDEMARK_"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE"})
@@ -73,19 +36,19 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
-    pubsub: PubSubSettings = PubSubSettings()
-    message: MessageSettings = MessageSettings()
-    windows: WindowSettings = WindowSettings()
-    checks: CheckSettings = CheckSettings()
-    watermark: WatermarkSettings = WatermarkSettings()
-    track: TrackBudget = TrackBudget()
-    land: LandBudget = LandBudget()
-    drain: DrainSettings = DrainSettings()
-    tune: TuneSettings = TuneSettings()
-    housekeeping: HousekeepingSettings = HousekeepingSettings()
-    lake: LakeSettings = LakeSettings()
-    spark: SparkSettings = SparkSettings()
-    dagster: DagsterSettings = DagsterSettings()
+    pubsub: sections.PubSubSettings = sections.PubSubSettings()
+    message: sections.MessageSettings = sections.MessageSettings()
+    windows: sections.WindowSettings = sections.WindowSettings()
+    checks: sections.CheckSettings = sections.CheckSettings()
+    watermark: sections.WatermarkSettings = sections.WatermarkSettings()
+    track: sections.TrackBudget = sections.TrackBudget()
+    land: sections.LandBudget = sections.LandBudget()
+    drain: sections.DrainSettings = sections.DrainSettings()
+    tune: sections.TuneSettings = sections.TuneSettings()
+    housekeeping: sections.HousekeepingSettings = sections.HousekeepingSettings()
+    lake: sections.LakeSettings = sections.LakeSettings()
+    spark: sections.SparkSettings = sections.SparkSettings()
+    dagster: sections.DagsterSettings = sections.DagsterSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -121,7 +84,7 @@ class Settings(BaseSettings):
         del chosen["tick"]
         for name, on_the_service in (("reading_slack", timedelta(seconds=1)), ("base_slack", self.watermark.band)):
             if chosen[name] is None:
-                chosen[name] = ZERO if self.emulated else on_the_service
+                chosen[name] = timedelta() if self.emulated else on_the_service
         return Policy(**chosen)
 
 

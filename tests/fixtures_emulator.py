@@ -15,7 +15,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pipeline.errors import ToolMissing
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.services.emulator_choice import choose_emulator
-from pipeline.settings import PubSubSettings
+from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import running_emulator, running_own_pubsub
 
 

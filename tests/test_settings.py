@@ -12,7 +12,8 @@ from pydantic import BaseModel
 
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
-from pipeline.settings import LENGTHS, Settings, WindowSettings, load_settings
+from pipeline.settings import Settings, load_settings
+from pipeline.settings_sections import LENGTHS, WindowSettings
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
 

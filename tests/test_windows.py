@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.settings import LENGTHS
+from pipeline.settings_sections import LENGTHS
 from pipeline.windows import DAY, Window, Windowing, due, runs_of_neighbours
 from tests.watermark.builders import bounded
 

@@ -12,7 +12,7 @@ from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.lake.tables.stream_status import StreamStatus
 from pipeline.lake.tables.streams import Streams
 from pipeline.lake.tables.table import LakeTable
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"

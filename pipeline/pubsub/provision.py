@@ -20,7 +20,7 @@ from pipeline.heartbeat import MessageContract
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import reported, retrying
 from pipeline.pubsub.rules import dangers, differences, refusals, wanted
-from pipeline.settings import PubSubSettings
+from pipeline.settings_sections import PubSubSettings
 
 CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.durations import format_duration
 from pipeline.heartbeat import MessageContract
-from pipeline.settings import PubSubSettings
+from pipeline.settings_sections import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)
 """Pub/Sub deletes a subscription without an expiration policy after this long without use."""

@@ -16,7 +16,7 @@ from pipeline.kept import Kept
 from pipeline.lake.layout import Lake
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.settings_sections import LakeSettings, PubSubSettings
 from pipeline.ticks.budget import SMALL_SHARE, Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Persisted, persist

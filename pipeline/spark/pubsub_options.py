@@ -13,8 +13,7 @@ from pipeline.clock import EPOCH
 from pipeline.durations import Duration
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import FieldKind, MessageContract
-from pipeline.settings import LakeSettings, MessageSettings
-from pipeline.settings_sections import OptionalText, Positive, ResourceId
+from pipeline.settings_sections import LakeSettings, MessageSettings, OptionalText, Positive, ResourceId
 from pipeline.ticks.budget import Budget
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"

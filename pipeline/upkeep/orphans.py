@@ -22,7 +22,7 @@ from pipeline.lake.tables.delta_log import READERS
 from pipeline.lake.tables.landings import FOLDER as LANDINGS
 from pipeline.lake.tables.table import LakeTable, table_errors
 from pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 
 GRACE = timedelta(days=1)
 """Longer than any run: Dagster ends one after `max_runtime_seconds` in dagster.yaml, two hours."""

@@ -20,7 +20,7 @@ from pipeline.lake.layout import Lake
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Compacted, DecisionRecord

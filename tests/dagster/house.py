@@ -15,11 +15,11 @@ from pipeline.clock import SystemClock, iso
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
 from pipeline.quality.status import LakeReport, read_report
-from pipeline.settings import (
+from pipeline.settings import Settings
+from pipeline.settings_sections import (
     LakeSettings,
     MessageSettings,
     PubSubSettings,
-    Settings,
     SparkSettings,
     WatermarkSettings,
     WindowSettings,

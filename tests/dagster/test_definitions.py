@@ -14,7 +14,8 @@ from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema
-from pipeline.settings import LENGTHS, MessageSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import LENGTHS, MessageSettings, PubSubSettings, WatermarkSettings, WindowSettings
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 

@@ -15,7 +15,8 @@ from assets.observed import HEARTBEAT_DIFFS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
-from pipeline.settings import LakeSettings, PubSubSettings, Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord

@@ -13,7 +13,8 @@ from assets.drain import OVERTIME, draining, why_drain
 from pipeline.clock import SystemClock, to_us
 from pipeline.pubsub.provision import provision
 from pipeline.services.dagster_names import DRAIN, DRAINED
-from pipeline.settings import DrainSettings, PubSubSettings, Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import DrainSettings, PubSubSettings, SparkSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy

@@ -14,8 +14,8 @@ from assets.housekeeping import HOUSEKEEPING
 from assets.observed import HEARTBEATS, WATERMARK
 from pipeline.clock import SystemClock
 from pipeline.lake.log.tracking_log import entry_name
-from pipeline.settings import LakeSettings, Settings
-from pipeline.settings_sections import HousekeepingSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import HousekeepingSettings, LakeSettings
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
 

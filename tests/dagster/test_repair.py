@@ -12,7 +12,7 @@ from assets.observed import HEARTBEAT_DIFFS
 from assets.repair import REPAIR
 from assets.silence import FEW_STOPPED, STREAM_STATUS
 from pipeline.clock import SystemClock
-from pipeline.settings import LakeSettings, SparkSettings
+from pipeline.settings_sections import LakeSettings, SparkSettings
 from pipeline.upkeep.integrity import Fault
 from pipeline.upkeep.repair import Survey, Surveyor
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of

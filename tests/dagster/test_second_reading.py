@@ -16,7 +16,8 @@ from pipeline.emulator.server import served as serve_pubsub
 from pipeline.errors import ReadingUnavailable
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from tests.dagster.house import Ticking, metadata_of, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import FakeMonitoring

@@ -16,7 +16,8 @@ from pipeline.clock import SystemClock, iso
 from pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from pipeline.lake.tables.windowed import DiffRun
 from pipeline.pubsub.provision import provision
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from pipeline.windows import Window
 from tests.dagster.house import Ticking, beats_between, keys, metadata_of, publish, settings_of
 from tests.dagster.relay import Relay

@@ -12,7 +12,8 @@ from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import ManualClock
 from pipeline.quality import staleness as quality_staleness
-from pipeline.settings import CheckSettings, LakeSettings, PubSubSettings, Settings, WatermarkSettings, WindowSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import CheckSettings, LakeSettings, PubSubSettings, WatermarkSettings, WindowSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord

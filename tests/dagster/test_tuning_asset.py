@@ -11,7 +11,8 @@ from assets.definitions import build_definitions
 from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake
-from pipeline.settings import LakeSettings, PubSubSettings, Settings, TuneSettings, WatermarkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import LakeSettings, PubSubSettings, TuneSettings, WatermarkSettings
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import Source
 

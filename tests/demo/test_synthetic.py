@@ -18,7 +18,8 @@ from pipeline.demo.synthetic import BATCH, Published, publish
 from pipeline.demo.synthetic_beats import SyntheticSource, messages
 from pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from pipeline.pubsub.provision import provision
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from tests.pubsub.builders import subscription_of
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)

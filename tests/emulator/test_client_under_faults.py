@@ -22,7 +22,7 @@ from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.settings_sections import LakeSettings, PubSubSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Tracked, track

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere in PySpark
 
 from pipeline.lake.store.address import spark_storage_config, table_uri
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 
 
 def main(uri: str, endpoint: str, jar: str, rows: int) -> None:

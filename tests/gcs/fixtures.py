@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.gcs.server import CloudStorageServer
 

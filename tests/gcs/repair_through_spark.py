@@ -13,7 +13,7 @@ import dagster as dg
 from pipeline.lake.layout import HEARTBEAT_DIFFS
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS
 from tests.dagster.test_repair import Repairing, materialized, output
 

@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from pipeline.lake.store.address import storage_options, table_uri
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import XmlProxy
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.ticks.named_landing import NamedLanding, landed_under
 from tests.ticks.fakes import Crash
 from tests.ticks.test_named_landing import NAME, PiecesWorld, ids, publish

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.gcs.repair_through_spark import ORPHAN
 from tests.gcs.tools import gcs_connector
 

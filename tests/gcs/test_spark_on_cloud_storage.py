@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.lake.store.address import open_objects
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.gcs.tools import gcs_connector
 
 pytestmark = pytest.mark.gcs

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pipeline.lake.store.address import open_objects
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
 

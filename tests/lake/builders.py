@@ -11,7 +11,7 @@ from pipeline.heartbeat import FieldKind
 from pipeline.lake.layout import Lake
 from pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
 from pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.watermark.builders import at
 
 HOUR = timedelta(hours=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.lake.store.address import open_objects, spark_storage_config, storage_options, table_uri
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 
 ENDPOINT = "http://127.0.0.1:4443"
 LOOPBACK_ONLY = {"fs.gs.storage.root.url", "fs.gs.project.id", "fs.gs.operation.move.enable"}

@@ -28,7 +28,7 @@ from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.disk import TEMPORARY, DiskObjects
 from pipeline.lake.store.gcs import CloudStorageObjects
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
 

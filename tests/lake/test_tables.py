@@ -23,7 +23,7 @@ from pipeline.lake.layout import Lake
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.tables import table as tables
 from pipeline.lake.tables.heartbeats import Extent
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of
 from tests.watermark.builders import START_US, at
 

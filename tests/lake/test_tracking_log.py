@@ -17,7 +17,7 @@ from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.windowed import DiffRun
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState

@@ -8,7 +8,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings import PubSubSettings
+from pipeline.settings_sections import PubSubSettings
 
 
 class Altered:

@@ -20,7 +20,8 @@ from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
 from pipeline.pubsub.choice import AutoBacklog
 from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, MonitoringBacklog
 from pipeline.pubsub.provision import provision
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.tracking import track
 from pipeline.watermark.policy import Policy

@@ -14,7 +14,8 @@ from pipeline.errors import PermissionMissing, ProvisionRefused, PubSubUnreachab
 from pipeline.heartbeat import MessageContract
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import ProvisionReport, provision
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send
 

@@ -9,7 +9,8 @@ from google.pubsub_v1 import types
 
 from pipeline.heartbeat import MessageContract
 from pipeline.pubsub.rules import dangers, differences, refusals, wanted
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 
 SETTINGS = PubSubSettings()
 CONTRACT: MessageContract = Settings().contract

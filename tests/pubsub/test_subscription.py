@@ -13,7 +13,8 @@ from pipeline.pubsub import subscription as module
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send, subscription_of
 

@@ -17,7 +17,7 @@ from pipeline.lake.layout import Lake
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.provision import provision
 from pipeline.quality.audit import Audit, audit
-from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.settings_sections import LakeSettings, PubSubSettings
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.policy import Policy

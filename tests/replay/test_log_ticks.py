@@ -15,7 +15,7 @@ from pipeline.lake.store.address import open_objects
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.replay.trace import NEVER, Batch, ticks_of
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import DecisionRecord, Released, WatermarkState
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in

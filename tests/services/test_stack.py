@@ -12,7 +12,8 @@ from pipeline.pubsub.connection import publisher_client
 from pipeline.services import emulator_choice
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import free_port
 
 

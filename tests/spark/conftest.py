@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.settings import Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import SparkSettings
 from pipeline.spark.java import set_java_home
 from pipeline.spark.session import session_config
 from tests.spark.standalone import connect_server

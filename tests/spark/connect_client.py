@@ -6,7 +6,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import SparkSettings
 from pipeline.spark.session import session_config
 from pipeline.spark.warm_up import warm_up
 from tests.spark.beats import Beat, diffs

@@ -6,7 +6,8 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import PubSubSettings, Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings, SparkSettings
 from pipeline.spark.session import session_config
 from tests.spark.drains import drained, settings_of, small_drain
 

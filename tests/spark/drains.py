@@ -17,7 +17,8 @@ from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
-from pipeline.settings import DrainSettings, LakeSettings, MessageSettings, PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import DrainSettings, LakeSettings, MessageSettings, PubSubSettings
 from pipeline.spark.drain import Drain, Drained, Reader, Round
 from pipeline.spark.drain_reader import Side, Split, read_split
 from tests.spark.dying_source import DyingObjects, maybe_die

@@ -9,7 +9,8 @@ from threading import Thread
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import PubSubSettings, Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings, SparkSettings
 from pipeline.spark.java import set_java_home
 from pipeline.spark.session import session_config
 from tests.spark.drains import drained, settings_of, small_drain

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.settings import Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import SparkSettings
 from pipeline.spark.pubsub_source import PubSubDataSource
 from pipeline.spark.session import session_config
 

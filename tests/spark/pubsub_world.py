@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.clock import SystemClock, to_us
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.provision import provision
-from pipeline.settings import PubSubSettings
+from pipeline.settings_sections import PubSubSettings
 from tests.ticks.fakes import CONTRACT
 
 QUIET_WITHIN_SECONDS = 120

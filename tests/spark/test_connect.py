@@ -15,7 +15,8 @@ from pipeline.clock import SystemClock
 from pipeline.errors import InvalidSettings, SparkUnreachable
 from pipeline.services.processes import Supervisor
 from pipeline.services.spark_server import TOKEN, is_ours_to_start, spark_server
-from pipeline.settings import Settings, SparkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import SparkSettings
 from pipeline.spark.session import check_answers
 from tests.official_emulator import free_port
 from tests.spark.beats import diffs

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
-from pipeline.settings import PubSubSettings, Settings
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
 from pipeline.spark.drain import Ended, Round, at_once
 from pipeline.spark.drain_reader import Side
 from pipeline.ticks.landing import Landed

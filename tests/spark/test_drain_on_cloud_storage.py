@@ -8,7 +8,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from pipeline.lake.store.address import open_objects
-from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.settings_sections import LakeSettings, PubSubSettings
 from pipeline.spark.drain import Ended
 from tests.spark.drains import drained, settings_of, small_drain
 from tests.spark.pubsub_world import PubSubWorld

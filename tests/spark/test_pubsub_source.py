@@ -18,7 +18,7 @@ from pipeline.clock import SystemClock, from_us
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.layout import Lake
 from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.settings_sections import LakeSettings, PubSubSettings
 from pipeline.spark.pubsub_source import PubSubDataSource
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.tracking import track

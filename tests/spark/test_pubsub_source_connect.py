@@ -10,7 +10,7 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.services.spark_server import TOKEN
-from pipeline.settings import PubSubSettings
+from pipeline.settings_sections import PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET
 

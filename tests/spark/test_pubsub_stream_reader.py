@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pipeline.clock import to_us
 from pipeline.errors import InvalidSettings, LandingOver
 from pipeline.heartbeat import FieldKind
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.spark.pubsub_options import SourceOptions, read_options
 from pipeline.spark.pubsub_source import Connections, PubSubStreamReader, source_schema
 from tests.ticks.fakes import World

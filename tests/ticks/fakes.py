@@ -25,7 +25,7 @@ from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Tracked, track

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import CorruptObject, LakeFull, LandingOver
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.named_landing import NamedLanding, land_named, landed_under
 from tests.ticks.fakes import Crash, World

@@ -11,7 +11,7 @@ from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.layout import Lake
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.provision import provision
-from pipeline.settings import LakeSettings, PubSubSettings
+from pipeline.settings_sections import LakeSettings, PubSubSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import track

@@ -14,7 +14,8 @@ from pipeline.errors import CorruptObject
 from pipeline.lake.log.tracking_log import entry_name
 from pipeline.lake.log.witness import FOLDER, LogWitness, Note
 from pipeline.lake.tables.windowed import DiffRun
-from pipeline.settings import LakeSettings, Settings, WindowSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import LakeSettings, WindowSettings
 from pipeline.upkeep.integrity import Broken, Fault
 from pipeline.upkeep.log_check import forget_entry
 from pipeline.upkeep.repair import Survey, Surveyor

@@ -7,7 +7,7 @@ import pyarrow.fs as pafs
 from pipeline.lake.store.disk import DiskObjects, make_folder
 from pipeline.lake.store.gcs import LOCAL_PROJECT, CloudStorageObjects
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.settings import LakeSettings
+from pipeline.settings_sections import LakeSettings
 
 
 def open_objects(lake: LakeSettings) -> ObjectStore:
