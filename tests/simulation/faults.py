@@ -114,6 +114,8 @@ class Planted:
     track: Callable[..., Any] = track
     land: Callable[..., Any] = land
     rules: Sequence[Rule] = RULES
+    judged_by: Sequence[Rule] | None = None
+    """The rules by which the oracle decides; None: the broken ones, so that only what follows from them shows."""
     micro_batch: Callable[..., MicroBatch] = MicroBatch
     patches: tuple[tuple[str, Any], ...] = ()
 
@@ -141,8 +143,15 @@ def _patched(name: str, found_within: int, where: Callable[[Plan], bool], target
     return Planted(name, found_within, where, patches=((target, replacement),))
 
 
-def _ruled(name: str, found_within: int, where: Callable[[Plan], bool], rule: Rule, broken: Rule) -> Planted:
-    return Planted(name, found_within, where, rules=instead_of(rule, broken))
+def _ruled(
+    name: str,
+    found_within: int,
+    where: Callable[[Plan], bool],
+    rule: Rule,
+    broken: Rule,
+    judged_by: Sequence[Rule] | None = None,
+) -> Planted:
+    return Planted(name, found_within, where, rules=instead_of(rule, broken), judged_by=judged_by)
 
 
 _ALL = (
@@ -196,7 +205,7 @@ _ALL = (
     ),
     _patched("a run reads the oldest decision", 10, anyway, f"{LOG}.TrackingLog.newest_decision", oldest_decision),
     _patched(
-        "archives are listed before the log", 600, packed, f"{LOG}.TrackingLog.numbers", numbers_by_archives_first
+        "archives are listed before the log", 3000, packed, f"{LOG}.TrackingLog.numbers", numbers_by_archives_first
     ),
     _patched("old entries are deleted and then archived", 80, packed, f"{PACKING}._move", move_deleting_first),
     _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
@@ -264,7 +273,7 @@ _ALL = (
     _patched(
         "a quantile of the whole band", 1500, quantiles, f"{HISTOGRAM}.quantile_between", quantile_of_the_whole_band
     ),
-    _ruled("complete_from is ignored", 50, kept, complete, complete_whatever_is_known),
+    _ruled("complete_from is ignored", 50, kept, complete, complete_whatever_is_known, judged_by=RULES),
     _ruled("no look for holes", 1200, hole, complete, complete_without_a_look_for_holes),
     _patched("unknown is nothing outstanding", 200, kept, "pipeline.ticks.tracking._reading", reading_of_nothing),
     _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}.advance", advance_or_go_back),

@@ -80,7 +80,7 @@ class Simulation:
         self.quarantine = Table("quarantine", self._on_append)
         self.diffs = Diffs()
         self.reader = HeartbeatReader(CONTRACT)
-        self.oracle = Oracle(self.plan, self.fail, planted.rules)
+        self.oracle = Oracle(self.plan, self.fail, planted.judged_by or planted.rules)
         self.is_calm = False
         self.is_over = False
         self.paused: frozenset[str] = frozenset()
