@@ -222,13 +222,25 @@ original_restored, original_is_overtaken = TrackingLog._restored, TrackingLog._i
 original_decode = log_codec.decode
 
 
-def reading_of_nothing(backlog: Any) -> tuple[Reading | None, str | None]:
-    """What cannot be known is taken for an empty backlog."""
-    try:
-        return backlog.read(), None
-    except ReadingUnavailable:
-        now = backlog._outside.clock.now()
-        return Reading(observed_at=now, oldest_unacked=now, names_a_message=False), None
+class TakenForEmpty:
+    """A backlog that cannot be read is taken for an empty one."""
+
+    def __init__(self, backlog: Any) -> None:
+        self._backlog = backlog
+
+    def read(self) -> Reading:
+        try:
+            return self._backlog.read()  # type: ignore[no-any-return]
+        except ReadingUnavailable:
+            now = self._backlog._outside.clock.now()
+            return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
+
+
+def track_taking_unknown_for_empty(
+    subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
+) -> Any:
+    tracking, base = TakenForEmpty(tracking_backlog), TakenForEmpty(base_backlog)
+    return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
 
 
 # The micro-batch

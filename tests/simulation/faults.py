@@ -13,6 +13,8 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
+from pipeline.lake.log.packing import LogPacking
+from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
@@ -72,11 +74,11 @@ from tests.simulation.broken_parts import (
     never_overtaken,
     numbers_by_archives_first,
     oldest_decision,
-    reading_of_nothing,
     restored_without_cells,
     track_acknowledging_first,
     track_reading_before_acknowledging,
     track_reading_before_pulling,
+    track_taking_unknown_for_empty,
 )
 from tests.simulation.micro_batch import MicroBatch
 from tests.simulation.plan import Plan
@@ -113,6 +115,8 @@ class Planted:
     policy: Callable[[Policy], Policy] = lambda policy: policy
     track: Callable[..., Any] = track
     land: Callable[..., Any] = land
+    log: type[TrackingLog] = TrackingLog
+    packing: type[LogPacking] = LogPacking
     rules: Sequence[Rule] = RULES
     judged_by: Sequence[Rule] | None = None
     """The rules by which the oracle decides; None: the broken ones, so that only what follows from them shows."""
@@ -135,8 +139,6 @@ ESTIMATOR = "pipeline.watermark.estimator"
 ZERO = timedelta(0)
 STATE = "pipeline.watermark.state"
 HISTOGRAM = "pipeline.watermark.histogram.Histogram"
-LOG = "pipeline.lake.log.tracking_log"
-PACKING = "pipeline.lake.log.packing.LogPacking"
 
 
 def _patched(name: str, found_within: int, where: Callable[[Plan], bool], target: str, replacement: Any) -> Planted:
@@ -154,6 +156,14 @@ def _ruled(
     return Planted(name, found_within, where, rules=instead_of(rule, broken), judged_by=judged_by)
 
 
+def _logged(name: str, found_within: int, where: Callable[[Plan], bool], **broken: Any) -> Planted:
+    return Planted(name, found_within, where, log=type("BrokenLog", (TrackingLog,), broken))
+
+
+def _packed(name: str, found_within: int, where: Callable[[Plan], bool], **broken: Any) -> Planted:
+    return Planted(name, found_within, where, packing=type("BrokenPacking", (LogPacking,), broken))
+
+
 _ALL = (
     Planted("tracking is acknowledged before it is persisted", 10, track=track_acknowledging_first),
     Planted("base is acknowledged before it has landed", 10, land=land_acknowledging_first),
@@ -161,16 +171,15 @@ _ALL = (
     Planted("a tick reports nothing late", 100, land=land_reporting_nothing_late),
     Planted("T is read before what was persisted is acknowledged", 40, track=track_reading_before_acknowledging),
     Planted("T and B are read before anything is pulled", 40, track=track_reading_before_pulling),
-    _patched("the log is not listed again", 20, two_trackers, f"{LOG}.TrackingLog.decide", decide_on_what_is_known),
+    _logged("the log is not listed again", 20, two_trackers, decide=decide_on_what_is_known),
     Planted("late is judged by what was known before", 40, land=land_without_looking_again),
-    _patched("who loses a number loses its entry", 50, two_trackers, f"{LOG}.TrackingLog._append", append_once),
-    _patched("a restart forgets the histogram", 10, anyway, f"{LOG}.TrackingLog._restored", restored_without_cells),
-    _patched(
+    _logged("who loses a number loses its entry", 50, two_trackers, _append=append_once),
+    _logged("a restart forgets the histogram", 10, anyway, _restored=restored_without_cells),
+    _logged(
         "a checkpoint forgets the frontier",
         1000,
         both(by_frontier, often_compacted),
-        f"{LOG}.TrackingLog.compact_if_due",
-        compact_without_the_frontier,
+        compact_if_due=compact_without_the_frontier,
     ),
     _patched(
         "a checkpoint is read without the frontier",
@@ -179,37 +188,15 @@ _ALL = (
         "tests.simulation.lake.log_codec.decode",
         decode_without_the_frontier,
     ),
-    _patched(
-        "a checkpoint of what was known before",
-        600,
-        two_trackers,
-        f"{LOG}.TrackingLog.compact_if_due",
-        compact_what_was_known,
-    ),
-    _patched(
-        "an empty log is a new one",
-        600,
-        packed,
-        f"{LOG}.TrackingLog._is_overtaken",
-        begun_anew_where_all_was_archived,
-    ),
-    _patched(
-        "what was archived is deleted from the newest on", 2500, packed, f"{PACKING}._move", move_from_the_newest_on
-    ),
-    _patched(
-        "an archived number is taken",
-        10000,
-        both(two_trackers, packed),
-        f"{LOG}.TrackingLog._append",
-        append_where_it_was_archived,
-    ),
-    _patched("a run reads the oldest decision", 10, anyway, f"{LOG}.TrackingLog.newest_decision", oldest_decision),
-    _patched(
-        "archives are listed before the log", 3000, packed, f"{LOG}.TrackingLog.numbers", numbers_by_archives_first
-    ),
-    _patched("old entries are deleted and then archived", 80, packed, f"{PACKING}._move", move_deleting_first),
-    _patched("old entries are deleted and not archived", 30, packed, f"{PACKING}._move", move_without_an_archive),
-    _patched("who was overtaken does not notice", 40, packed, f"{LOG}.TrackingLog._is_overtaken", never_overtaken),
+    _logged("a checkpoint of what was known before", 600, two_trackers, compact_if_due=compact_what_was_known),
+    _logged("an empty log is a new one", 600, packed, _is_overtaken=begun_anew_where_all_was_archived),
+    _packed("what was archived is deleted from the newest on", 2500, packed, _move=move_from_the_newest_on),
+    _logged("an archived number is taken", 10000, both(two_trackers, packed), _append=append_where_it_was_archived),
+    _logged("a run reads the oldest decision", 10, anyway, newest_decision=oldest_decision),
+    _logged("archives are listed before the log", 3000, packed, numbers=numbers_by_archives_first),
+    _packed("old entries are deleted and then archived", 80, packed, _move=move_deleting_first),
+    _packed("old entries are deleted and not archived", 30, packed, _move=move_without_an_archive),
+    _logged("who was overtaken does not notice", 40, packed, _is_overtaken=never_overtaken),
     Planted("no anchor", 800, by_band, rules=RULES_WITHOUT_ANCHOR),
     _ruled("decided without an anchor", 3000, both(by_band, soon), bound, band_without_need_of_an_anchor),
     _ruled("decided without a frontier", 1000, both(by_frontier, soon), bound, frontier_without_need_of_one),
@@ -275,7 +262,7 @@ _ALL = (
     ),
     _ruled("complete_from is ignored", 50, kept, complete, complete_whatever_is_known, judged_by=RULES),
     _ruled("no look for holes", 1200, hole, complete, complete_without_a_look_for_holes),
-    _patched("unknown is nothing outstanding", 200, kept, "pipeline.ticks.tracking._reading", reading_of_nothing),
+    Planted("unknown is nothing outstanding", 200, kept, track=track_taking_unknown_for_empty),
     _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}.advance", advance_or_go_back),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
     Planted("no slack for base", 200, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.clock import MICROSECOND
 from pipeline.emulator.refusals import ModelError
 from pipeline.errors import TidemarkError
-from pipeline.lake.log.packing import LogPacking
-from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.watermark.state import Released
 from tests.simulation.lake import WorkersObjects, WorkersTable
 from tests.simulation.oracle import Broken
@@ -39,7 +37,7 @@ class Worker:
     def build(self) -> None:
         """A new process: it knows what the lake holds, and nothing else."""
         self.objects = WorkersObjects(self.world.objects, self)
-        self.log = TrackingLog(self.objects, checkpoint_every=self.world.plan.checkpoint_every)
+        self.log = self.world.planted.log(self.objects, checkpoint_every=self.world.plan.checkpoint_every)
 
     def body(self) -> None:
         """Tick until all is over."""
@@ -254,7 +252,7 @@ class Packer(Worker):
     kind = "packer"
 
     def tick(self) -> None:
-        packed = LogPacking(self.objects).pack(self.clock.now() - self.world.plan.packs_after)
+        packed = self.world.planted.packing(self.objects).pack(self.clock.now() - self.world.plan.packs_after)
         self.world.note(self.name, f"packed {packed.entries} entries in {packed.archives} archives")
         numbers = self.log.numbers()
         if numbers != list(range(len(numbers))):
