@@ -1,6 +1,9 @@
 """The layout of a lake: where its tables and its log are, and the factory of its parts."""
 
 from collections.abc import Mapping
+from typing import TypeVar
+
+import pyarrow as pa
 
 from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
@@ -9,11 +12,13 @@ from pipeline.lake.store.address import arrow_files, open_objects, storage_optio
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
 from pipeline.lake.tables.kept_windows import KeptWindows
-from pipeline.lake.tables.stream_status import StreamStatus
+from pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from pipeline.lake.tables.streams import Streams
 from pipeline.lake.tables.table import LakeTable
 from pipeline.settings_sections import LakeSettings
 from pipeline.windows import Windowing
+
+T = TypeVar("T", bound=windowed.WindowedTable)
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 STREAM_STATUS, STREAMS = "stream_status", "streams"
@@ -54,22 +59,11 @@ class Lake:
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
-        return diffs.HeartbeatDiffs(
-            self.table(HEARTBEAT_DIFFS),
-            self.objects(),
-            arrow_files(self._settings, HEARTBEAT_DIFFS),
-            self._fields,
-            self._clock,
-        )
+        return self._windowed(diffs.HeartbeatDiffs, HEARTBEAT_DIFFS, diffs.diff_schema(self._fields))
 
     def stream_status(self) -> StreamStatus:
         """Streams that stopped, started or missed beats, by window."""
-        return StreamStatus(
-            self.table(STREAM_STATUS),
-            self.objects(),
-            arrow_files(self._settings, STREAM_STATUS),
-            self._clock,
-        )
+        return self._windowed(StreamStatus, STREAM_STATUS, STATUS)
 
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
@@ -82,3 +76,6 @@ class Lake:
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""
         return LakeTable(table_uri(self._settings, name), storage_options(self._settings), PARTITIONS[name])
+
+    def _windowed(self, kind: type[T], name: str, schema: pa.Schema) -> T:
+        return kind(self.table(name), self.objects(), arrow_files(self._settings, name), schema, self._clock)

@@ -14,13 +14,7 @@ from pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION
 from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 LANDINGS = pa.schema(
-    [
-        pa.field("stream_id", pa.string()),
-        pa.field("event_time", MOMENT),
-        pa.field("id", pa.string()),
-        pa.field("version", pa.int64()),
-        pa.field("missed", pa.bool_()),
-    ]
+    {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
 """One row a heartbeat: the version that it first landed with, and whether its own window was computed without it."""
 

@@ -1,10 +1,10 @@
 """The state of a lake as `tidemark status` prints it, read from the lake alone."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pipeline.clock import from_us
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.table import data_files
@@ -36,10 +36,10 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
     """Read the report. Pass the same `log` to read it repeatedly: it then only catches up. Raises LakeError."""
     state = (log or lake.tracking_log()).catch_up()
     heartbeats, diffs = lake.heartbeats(), lake.diffs()
-    table = diffs.table.current()
-    rows: dict[str, int] = {}
-    for file in () if table is None else data_files(table, diffs.table.partition_column):
-        rows[file.partition] = rows.get(file.partition, 0) + file.rows
+    rows, computed_at = Counter[str](), dict[str, datetime]()
+    for file in data_files(diffs.table.current(), diffs.table.partition_column):
+        rows[file.partition] += file.rows
+        computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
     landed = heartbeats.extent()
     since = lake.kept_windows(windowing).begin(landed.oldest_event_time)
     closed = [] if since is None else windowing.closed_at(state.watermark, since)
@@ -49,7 +49,7 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
         landed_through=landed.newest_event_time,
         quarantined=lake.quarantine().reasons(),
         computed=dict(sorted(rows.items())),
-        computed_at={} if table is None else _committed_at(diffs.table.committed_ms()),
+        computed_at=computed_at,
         waiting=due(closed, set(rows), heartbeats.hours()),
     )
 
@@ -79,7 +79,3 @@ def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: date
 def late_since(watermark: datetime | None, now: datetime) -> datetime:
     """The event time from which on late heartbeats are counted."""
     return (now if watermark is None else watermark) - LATE_WITHIN
-
-
-def _committed_at(milliseconds: Mapping[str, int]) -> dict[str, datetime]:
-    return {key: from_us(value * 1000) for key, value in milliseconds.items()}

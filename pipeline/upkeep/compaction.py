@@ -5,6 +5,7 @@ replaces stay as long as earlier versions are kept, so that no reader is disturb
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -120,7 +121,7 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
     """
     current = table.current()
     column = table.partition_column
-    old = [] if current is None else [file for file in data_files(current, column) if file.partition < before]
+    old = [file for file in data_files(current, column) if file.partition < before]
     if old and current is not None and not dry_run:
         with table_errors(table.uri):
             current.delete(f"{column} < '{before}'")
@@ -131,9 +132,9 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
 
 def _with_many_small_files(current: DeltaTable, column: str) -> list[Rewritten]:
     """The partitions to rewrite, in order."""
-    by_partition: dict[str, list[DataFile]] = {}
+    by_partition = defaultdict[str, list[DataFile]](list)
     for file in data_files(current, column):
-        by_partition.setdefault(file.partition, []).append(file)
+        by_partition[file.partition].append(file)
     return [
         Rewritten(partition, len(files), sum(file.size for file in files))
         for partition, files in sorted(by_partition.items())

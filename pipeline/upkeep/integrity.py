@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.clock import iso
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
-from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, STREAM_STATUS, Lake
+from pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.table import MOMENT, DataFile, LakeTable, data_files, table_errors
 from pipeline.quality.staleness import Staleness
@@ -143,8 +143,7 @@ def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]
         raise CorruptObject(
             f"{error}. Where there is none: every window can be computed again, so move {table.uri} away, and repair"
         ) from error
-    files = [] if current is None else data_files(current, PARTITIONS[HEARTBEAT_DIFFS])
-    return [file for file in files if file.partition in windows]
+    return [file for file in data_files(current, table.partition_column) if file.partition in windows]
 
 
 def _damaged(

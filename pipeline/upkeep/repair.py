@@ -124,7 +124,7 @@ class Surveyor:
 
     def files_of(self, windows: Sequence[Window]) -> Mapping[str, frozenset[str]]:
         """The files that each window has now."""
-        return self._lake.diffs().fence([window.key for window in windows]).files
+        return self._lake.diffs().fence([window.key for window in windows])
 
     def _watermark(self) -> datetime | None:
         """The watermark by the log; None if there is none, or the log cannot be read."""

@@ -45,7 +45,7 @@ class Repairing(Materializing):
 
     def file_of(self, key: str, table: str = "heartbeat_diffs") -> Path:
         lake = self.lake.diffs() if table == "heartbeat_diffs" else self.lake.stream_status()
-        (path,) = lake.fence([key]).files[key]
+        (path,) = lake.fence([key])[key]
         return self.folder / table / path
 
 

@@ -22,7 +22,7 @@ ORPHAN = f"{HEARTBEAT_DIFFS}/runs/dead/window={WINDOWS[1]}/part-0.parquet"
 
 def object_of(house: Repairing, key: str) -> str:
     """The one object of a window."""
-    (path,) = house.lake.diffs().fence([key]).files[key]
+    (path,) = house.lake.diffs().fence([key])[key]
     return f"{HEARTBEAT_DIFFS}/{path}"
 
 

@@ -59,7 +59,7 @@ class House:
 
     def files(self, window: int) -> list[Path]:
         """The data files of a window, as the table lists them."""
-        paths = self.lake.diffs().fence([WINDOWS[window].key]).files[WINDOWS[window].key]
+        paths = self.lake.diffs().fence([WINDOWS[window].key])[WINDOWS[window].key]
         return sorted(self.folder / "heartbeat_diffs" / path for path in paths)
 
     def landed_files(self) -> list[Path]:

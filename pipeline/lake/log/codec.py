@@ -8,7 +8,7 @@ reveals any damage: Parquet's own checksums leave out the metadata.
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import astuple, fields
 from datetime import datetime, timedelta
 from typing import Any, get_type_hints
 
@@ -45,6 +45,13 @@ CELLS = pa.schema(
 )
 """A bucket is written as its start. A cell without an event bucket counts rejected messages."""
 
+NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
+    Beginning: pa.schema({"complete_from": MOMENT}),
+    Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
+    Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
+}
+"""The entries that are a row of their fields, in order. Their kind is the lower-case name of the class."""
+
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
@@ -79,15 +86,9 @@ def encode(entry: Entry, writer: str) -> bytes:
             return _write(_cells(state.histogram), "compacted", facts, writer)
         case DecisionRecord():
             return _write(_decision_row(entry), "decision", {"decided": _dumped(entry)}, writer)
-        case Beginning():
-            table = pa.table({"complete_from": pa.array([entry.complete_from], MOMENT)})
-            return _write(table, "beginning", {}, writer)
-        case Lost():
-            floor = pa.array([entry.watermark_at_least], MOMENT)
-            return _write(pa.table({"what": [entry.what], "watermark_at_least": floor}), "lost", {}, writer)
-        case Released():
-            moments = {name: pa.array([getattr(entry, name)], MOMENT) for name in ("before", "at")}
-            return _write(pa.table({**moments, "by": [entry.by]}), "released", {}, writer)
+        case Beginning() | Lost() | Released():
+            note = pa.table([[value] for value in astuple(entry)], NOTES[type(entry)])
+            return _write(note, type(entry).__name__.lower(), {}, writer)
 
 
 def decode(content: bytes, name: str) -> Entry:
@@ -118,13 +119,10 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
             return Compacted(WatermarkState(histogram=_histogram(table, facts), record=record, **found))
         case "decision":
             return _restored(facts["decided"])
-        case "beginning":
-            return Beginning(table["complete_from"][0].as_py())
-        case "lost":
-            return Lost(table["what"][0].as_py(), table["watermark_at_least"][0].as_py())
-        case "released":
-            return Released(*(table[name][0].as_py() for name in ("before", "at", "by")))
         case _:
+            for note, schema in NOTES.items():
+                if kind == note.__name__.lower():
+                    return note(*(table[name][0].as_py() for name in schema.names))
             raise ValueError(f"an unknown kind of entry, {kind!r}")
 
 

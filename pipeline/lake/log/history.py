@@ -1,5 +1,6 @@
 """Past decisions: the one in force at a moment, and the state that it was made from."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from pipeline.errors import CorruptObject
@@ -16,12 +17,12 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
     """
     numbers = log.numbers()
     if moment is None:
-        return _newest_within(log, numbers)
+        return _first_of(log, reversed(numbers))
     found: tuple[int, DecisionRecord] | None = None
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) // 2
-        nearest = _newest_within(log, numbers[low : middle + 1])
+        nearest = _first_of(log, reversed(numbers[low : middle + 1]))
         if nearest is None:
             low = middle + 1
         elif nearest[1].decision.at <= moment:
@@ -33,11 +34,8 @@ def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple
 
 def first_decision(log: TrackingLog) -> DecisionRecord | None:
     """The oldest decision in the log."""
-    for number in log.numbers():
-        entry = log.entry(number)
-        if isinstance(entry, DecisionRecord):
-            return entry
-    return None
+    found = _first_of(log, log.numbers())
+    return None if found is None else found[1]
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
@@ -58,8 +56,9 @@ def standing_before(log: TrackingLog, number: int) -> WatermarkState:
     return folded_up_to(number - 1, read)
 
 
-def _newest_within(log: TrackingLog, numbers: list[int]) -> tuple[int, DecisionRecord] | None:
-    for number in reversed(numbers):
+def _first_of(log: TrackingLog, numbers: Iterable[int]) -> tuple[int, DecisionRecord] | None:
+    """The first of these entries that is a decision, with its number."""
+    for number in numbers:
         entry = log.entry(number)
         if isinstance(entry, DecisionRecord):
             return number, entry

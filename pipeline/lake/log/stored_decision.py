@@ -1,13 +1,17 @@
 """The stored form of a decision: one flat record, whatever its evidence."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from typing import Any
 
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.histogram import Cell
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.state import DecisionRecord
+
+AS_THEY_ARE = [field.name for field in fields(Decision) if field.name != "evidence"]
+"""The fields that a decision and its stored form share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +38,17 @@ class StoredDecision:
     @classmethod
     def of(cls, decision: Decision) -> "StoredDecision":
         """The stored form of a decision."""
-        evidence, bound = decision.evidence, decision.bound
-        return cls(
-            at=decision.at,
-            watermark=decision.watermark,
-            reason=decision.reason,
-            candidate=decision.candidate,
-            base=decision.base,
-            tracking=decision.tracking,
-            band_start=None if bound is None else bound.start,
-            band_end=None if bound is None else bound.end,
-            anchor=bound.anchor if isinstance(bound, BandEvidence) else None,
-            pin=decision.pin,
-            messages_in_band=0 if bound is None else bound.messages,
-            newest_publish_time=decision.newest_publish_time,
-            recent_lag=evidence.recent_lag if isinstance(evidence, SilenceEvidence) else None,
-            complete_from=decision.complete_from,
-            frontier=bound.frontier if isinstance(bound, FrontierEvidence) else None,
-            released_before=decision.released_before,
-        )
+        values: dict[str, Any] = {name: getattr(decision, name) for name in (*AS_THEY_ARE, "candidate", "pin")}
+        if (bound := decision.bound) is not None:
+            values |= {"band_start": bound.start, "band_end": bound.end, "messages_in_band": bound.messages}
+        for name in ("anchor", "frontier", "recent_lag"):
+            values[name] = getattr(decision.evidence, name, None)
+        return cls(**values)
 
     def decision(self) -> Decision:
         """The decision that was stored. Raises ValueError for fields that no decision has together."""
-        return Decision(
-            at=self.at,
-            watermark=self.watermark,
-            reason=self.reason,
-            base=self.base,
-            tracking=self.tracking,
-            newest_publish_time=self.newest_publish_time,
-            complete_from=self.complete_from,
-            released_before=self.released_before,
-            evidence=self._evidence(),
-        )
+        values: dict[str, Any] = {name: getattr(self, name) for name in AS_THEY_ARE}
+        return Decision(**values, evidence=self._evidence())
 
     def _evidence(self) -> SilenceEvidence | BandEvidence | FrontierEvidence | None:
         if self.candidate is None:

@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
-from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import ARROW_TYPES
-from pipeline.lake.tables.table import MOMENT, LakeTable
+from pipeline.lake.tables.table import MOMENT
 from pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
@@ -20,11 +17,7 @@ def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     for name, kind in fields.items():
         value, previous, comparison = compared_columns(name, kind)
         outcome = pa.float64() if kind is FieldKind.NUMBER else pa.bool_()
-        compared += [
-            pa.field(value, ARROW_TYPES[kind]),
-            pa.field(previous, ARROW_TYPES[kind]),
-            pa.field(comparison, outcome),
-        ]
+        compared += [(value, ARROW_TYPES[kind]), (previous, ARROW_TYPES[kind]), (comparison, outcome)]
     return pa.schema(
         [
             pa.field("stream_id", pa.string()),
@@ -42,14 +35,4 @@ def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
 
 
 class HeartbeatDiffs(WindowedTable):
-    """The table of diffs. `files` is a file system whose root is the table's folder."""
-
-    def __init__(
-        self,
-        table: LakeTable,
-        objects: ObjectStore,
-        files: pafs.FileSystem,
-        fields: Mapping[str, FieldKind],
-        clock: Clock,
-    ) -> None:
-        super().__init__(table, objects, files, diff_schema(fields), clock)
+    """The table of diffs, with the columns of `diff_schema`."""

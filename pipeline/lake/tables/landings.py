@@ -70,7 +70,7 @@ class LandedBatches:
 
     def is_over(self, batch: int) -> bool:
         """Whether this batch, or a later one, was ended."""
-        return any(number >= batch for number, _ in self._fences())
+        return any(number >= batch for number, _ in self._numbered(f"{OVER}-"))
 
     def end(self, batch: int, keep: int) -> int:
         """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them.
@@ -78,26 +78,17 @@ class LandedBatches:
         Safe to repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted.
         """
         with contextlib.suppress(ObjectExists):  # ended before, and perhaps not to the end
-            self._objects.create(f"{self._prefix}{OVER}-{batch:0{DIGITS}d}", b"{}")
-        done = [name for number, name in self._landed() if number <= batch - keep]
+            self._objects.create(f"{FOLDER}{self._run}/{OVER}-{batch:0{DIGITS}d}", b"{}")
+        done = [name for number, name in self._numbered() if number <= batch - keep]
         for name in done:
             self._objects.delete(name)
-        for _, name in sorted(self._fences())[:-FENCES_KEPT]:
+        for _, name in sorted(self._numbered(f"{OVER}-"))[:-FENCES_KEPT]:
             self._objects.delete(name)
         return len(done)
 
-    @property
-    def _prefix(self) -> str:
-        return f"{FOLDER}{self._run}/"
-
-    def _landed(self) -> Iterator[tuple[int, str]]:
-        return self._numbered(self._prefix)
-
-    def _fences(self) -> Iterator[tuple[int, str]]:
-        return self._numbered(f"{self._prefix}{OVER}-")
-
-    def _numbered(self, prefix: str) -> Iterator[tuple[int, str]]:
-        """The objects whose names go on with a batch's number after the prefix, each with that number."""
+    def _numbered(self, before: str = "") -> Iterator[tuple[int, str]]:
+        """The run's objects with a batch's number after `before` (nothing: what was landed), each with that number."""
+        prefix = f"{FOLDER}{self._run}/{before}"
         for name in self._objects.names(prefix):
             if number := NUMBERED.match(name, len(prefix)):
                 yield int(number[0]), name

@@ -9,12 +9,9 @@ from enum import StrEnum
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pafs
 
-from pipeline.clock import Clock
 from pipeline.errors import ObjectMissing
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
+from pipeline.lake.tables.table import MOMENT, table_errors
 from pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
@@ -50,10 +47,7 @@ missed heartbeats that end in the window, and `missed_heartbeats` sums these up,
 
 
 class StreamStatus(WindowedTable):
-    """The table. `files` is a file system whose root is the table's folder."""
-
-    def __init__(self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, clock: Clock) -> None:
-        super().__init__(table, objects, files, STATUS, clock)
+    """The table, with the columns of STATUS."""
 
     def rows(self, windows: Collection[str], kind: Kind | None = None) -> pa.Table:
         """The rows of these windows, by window, kind and stream. Raises LakeError."""

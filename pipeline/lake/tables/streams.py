@@ -21,13 +21,7 @@ from pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_erro
 
 logger = logging.getLogger(__name__)
 
-STREAMS = pa.schema(
-    [
-        pa.field("stream_id", pa.string()),
-        pa.field("first_event_time", MOMENT),
-        pa.field("last_event_time", MOMENT),
-    ]
-)
+STREAMS = pa.schema({"stream_id": pa.string(), "first_event_time": MOMENT, "last_event_time": MOMENT})
 """One row a stream, by name. The table is not partitioned."""
 
 FILES_AT_ONCE = 64

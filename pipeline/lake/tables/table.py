@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from pipeline.clock import from_us
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 from pipeline.lake.tables.commit_sync import CommitSync
 
@@ -33,12 +34,13 @@ MOMENT = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of a table: its path relative to the table, its rows, and its partition's value."""
+    """A file of a table: its path relative to the table, its rows, its partition's value, and when it was added."""
 
     path: str
     rows: int
     size: int
     partition: str
+    added_at: datetime
 
 
 class LakeTable:
@@ -117,16 +119,6 @@ class LakeTable:
             wanted = (pc.field(column) >= pa.scalar(start, MOMENT)) & (pc.field(column) < pa.scalar(end, MOMENT))
             return table.to_pyarrow_dataset().to_table(list(columns), filter=wanted, use_threads=False)
 
-    def committed_ms(self) -> dict[str, int]:
-        """When each partition's newest file was added, in milliseconds since the epoch."""
-        table = self.current()
-        if table is None:
-            return {}
-        actions = pa.table(table.get_add_actions(flatten=True))
-        newest = actions.group_by(f"partition.{self.partition_column}").aggregate([("modification_time", "max")])
-        keys, times = newest[f"partition.{self.partition_column}"], newest["modification_time_max"]
-        return dict(zip(keys.to_pylist(), times.cast(pa.int64()).to_pylist(), strict=True))
-
     def append(self, rows: pa.Table) -> None:
         """Add rows in one transaction. When it returns, they are durable and every reader sees them.
 
@@ -192,18 +184,16 @@ def array_of(values: Sequence[Any] | pa.Array, of_type: pa.DataType) -> pa.Array
     return pa.MapArray.from_arrays(ends, keys, items)
 
 
-def data_files(table: DeltaTable, partition_column: str) -> list[DataFile]:
-    """The files of a table's version."""
+def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
+    """The files of a table's version; none of a table that was never written."""
+    if table is None:
+        return []
     actions = pa.table(table.get_add_actions(flatten=True))
+    names = ("path", "num_records", "size_bytes", f"partition.{partition_column}", "modification_time")
+    columns = (actions[name].to_pylist() for name in names)
     return [
-        DataFile(path=path, rows=rows or 0, size=size, partition=partition)
-        for path, rows, size, partition in zip(
-            actions["path"].to_pylist(),
-            actions["num_records"].to_pylist(),
-            actions["size_bytes"].to_pylist(),
-            actions[f"partition.{partition_column}"].to_pylist(),
-            strict=True,
-        )
+        DataFile(path, rows or 0, size, partition, from_us(added_ms * 1000))
+        for path, rows, size, partition, added_ms in zip(*columns, strict=True)
     ]
 
 

@@ -30,15 +30,11 @@ MANIFESTS = "diff_runs/"
 COMMIT_ATTEMPTS = 60
 """Commits that a run attempts before it gives up. Each failed attempt means that another run's commit succeeded."""
 
+Fence = Mapping[str, frozenset[str]]
+"""The files that each window of a run had before the run listed its input."""
+
 LONGEST_PAUSE_SECONDS = 0.5
 """The longest of the random pauses between two attempts, which keep rivals from colliding again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """The files that each window of a run had before the run listed its input."""
-
-    files: Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +61,7 @@ class WindowedTable:
     """A table that runs replace window by window. `files` is a file system whose root is the table's folder."""
 
     def __init__(
-        self,
-        table: LakeTable,
-        objects: ObjectStore,
-        files: pafs.FileSystem,
-        schema: pa.Schema,
-        clock: Clock,
+        self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, schema: pa.Schema, clock: Clock
     ) -> None:
         self.table = table
         self._objects = objects
@@ -92,12 +83,12 @@ class WindowedTable:
         """The run that wrote each of these windows (None: all), in the newest version or in another one; windows that
         are not computed are left out."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
-        files = [] if table is None else data_files(table, PARTITION)
+        files = data_files(table, PARTITION)
         return {file.partition: _run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """The files that the windows have now. Take the fence before the input is listed."""
-        return Fence(_files_by_window(self.table.current(), set(windows)))
+        return _files_by_window(self.table.current(), set(windows))
 
     def folder_of(self, run: str) -> str:
         """The folder for a run's files, which are partitioned by window: `<folder>/window=<key>/<file>.parquet`."""
@@ -149,7 +140,7 @@ class WindowedTable:
                 table = self._existing_or_created()
                 now = _files_by_window(table, set(adds))
                 done = [key for key in adds if now[key] & ours[key]]
-                pending = [key for key in adds if key not in done and now[key] == fence.files[key]]
+                pending = [key for key in adds if key not in done and now[key] == fence[key]]
                 if not pending:
                     kept = {key: _rows(adds[key]) for key in done}
                     return Replaced(kept, tuple(key for key in adds if key not in done), attempt - 1)
@@ -249,10 +240,9 @@ class WindowedTable:
 
 def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {key: set() for key in windows}
-    if table is not None:
-        for file in data_files(table, PARTITION):
-            if file.partition in found:
-                found[file.partition].add(file.path)
+    for file in data_files(table, PARTITION):
+        if file.partition in found:
+            found[file.partition].add(file.path)
     return {key: frozenset(paths) for key, paths in found.items()}
 
 
