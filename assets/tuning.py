@@ -88,8 +88,7 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
         "disorder_p99_seconds": disorder.disorder.quantile(0.99),
         "disorder_max_seconds": disorder.disorder.quantile(1.0),
         "disorder_beyond_band_share": disorder.beyond_band / disorder.messages,
-        "slow_streams": disorder.slow_streams,
-        "fast_streams": disorder.fast_streams,
+        **{f"{side}_streams": found.streams for side, found in disorder.sides.items()},
     }
     for variant in report.rules:
         here = report.tuning.at(variant, report.band)
@@ -101,10 +100,8 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
         if each.variant in report.rules and each.outcome is not None:
             name = f"{each.variant.rule}/band_seconds_for_late_{each.target:g}"
             metadata[name] = each.outcome.band.total_seconds()
-    for name, streams in (("slowest", disorder.slowest), ("fastest", disorder.fastest)):
-        if streams:
-            metadata[name] = _table(streams)
-    return metadata
+    tables = {f"{side}est": _table(found.worst) for side, found in disorder.sides.items() if found.worst}
+    return metadata | tables
 
 
 def _plain(text: str) -> str:

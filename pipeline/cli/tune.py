@@ -91,8 +91,8 @@ def tune(
         console.print(f"• {safe(sentence)}")
     _print_bands(console, report)
     _print_targets(console, report)
-    _print_streams(console, report.disorder.slowest, "slow")
-    _print_streams(console, report.disorder.fastest, "fast")
+    for side, found in report.disorder.sides.items():
+        _print_streams(console, found.worst, side)
     if html is not None:
         console.print(f"\nThe report with its pictures: {safe(html)}")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.clock import to_us
 from pipeline.quantiles import quantile
-from pipeline.replay.trace import NO_EVENT_TIME, Trace, late_in, watermarks_us
+from pipeline.replay.trace import Trace, landed_in, late_in, watermarks_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Ints
 
@@ -89,5 +89,5 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
     late, landed = np.zeros(len(at_us), dtype=np.int64), 0
     for batch in trace.batches():
         late += late_in(batch, at_us, watermark_us)
-        landed += int(np.count_nonzero((batch.landed_us <= at_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
+        landed += landed_in(batch, at_us)
     return Replayed(decisions, np.cumsum(late), landed)

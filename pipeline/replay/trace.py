@@ -61,6 +61,16 @@ class Batch:
     def __len__(self) -> int:
         return len(self.publish_us)
 
+    def valid(self) -> "Batch":
+        """The messages that are not rejected."""
+        kept = self.event_us != NO_EVENT_TIME
+        if kept.all():
+            return self
+        times = (self.publish_us, self.event_us, self.tracked_us, self.landed_us)
+        publish_us, event_us, tracked_us, landed_us = (column[kept] for column in times)
+        streams = self.streams and Streams(self.streams.codes[kept], self.streams.names)
+        return Batch(publish_us, event_us, tracked_us, landed_us, streams)
+
 
 class Trace(Protocol):
     """Messages that can be read repeatedly."""
@@ -174,6 +184,11 @@ def late_in(batch: Batch, tick_us: Ints, watermark_us: Ints) -> Ints:
     before_landing = np.concatenate([[NO_WATERMARK], watermark_us])[landing]
     late = (batch.event_us < before_landing) & (landing < len(tick_us))
     return np.bincount(landing[late], minlength=len(tick_us)).astype(np.int64)
+
+
+def landed_in(batch: Batch, tick_us: Ints) -> int:
+    """How many messages with an event time had landed by the last tick: those that could have been late."""
+    return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _entries(beginning: Beginning | None, histogram: Histogram | None) -> tuple[Entry, ...]:

@@ -20,14 +20,10 @@ NEARLY_ALL = 0.8
 
 def blame_sentence(disorder: Disorder, side: Side) -> str | None:
     """Which streams are slow, or have clocks that run fast. None where the source names no streams."""
-    worst, messages, most_seconds, streams = (
-        (disorder.slowest, disorder.slow_beyond_band, disorder.slow_max_seconds, disorder.slow_streams)
-        if side == "slow"
-        else (disorder.fastest, disorder.fast_beyond_band, disorder.fast_max_seconds, disorder.fast_streams)
-    )
     if not disorder.streams:
         return None
-    where = f"{'behind' if side == 'slow' else 'ahead of'} the typical one"
+    found, where = disorder.sides[side], f"{'behind' if side == 'slow' else 'ahead of'} the typical one"
+    worst, messages, streams = found.worst, found.beyond_band, found.streams
     if not messages:
         band = format_duration(disorder.band)
         return f"No stream is {side}: no message is to blame for more than the band of {band} by being {where}."
@@ -36,7 +32,7 @@ def blame_sentence(disorder: Disorder, side: Side) -> str | None:
         return f"No stream is {side} by more than the band; {share} of the messages are, and have no stream."
     head = (
         f"{streams:,} of {disorder.streams:,} streams {'is' if streams == 1 else 'are'} {side} by more than the band: "
-        f"{share} of the messages, up to {words(most_seconds)} {where}"
+        f"{share} of the messages, up to {words(found.max_seconds)} {where}"
     )
     names = [each.stream for each in worst]
     if streams <= len(worst) and streams <= max(1, disorder.streams * MOST_STREAMS):

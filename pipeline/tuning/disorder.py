@@ -15,6 +15,7 @@ The disorder between two messages is at most the one's slowness plus the other's
 measure all this; memory follows the time that they span, not their number.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,8 +23,8 @@ import numpy as np
 
 from pipeline.clock import duration_us
 from pipeline.quantiles import quantile
-from pipeline.replay.trace import NO_EVENT_TIME, Batch, Streams, Trace
-from pipeline.tuning.stream_disorder import STEP_US, Measured, StreamDisorder, StreamTable
+from pipeline.replay.trace import Batch, Trace
+from pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable
 from pipeline.tuning.tally import Tally, Totals, columns_of
 from pipeline.watermark.histogram import Ints
 
@@ -48,12 +49,8 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """The whole topic, and its worst streams (none where the trace has no streams).
-
-    `beyond_band` counts the messages with a disorder above the band; `slow_beyond_band` and `fast_beyond_band` those
-    that are themselves to blame for more than the band; `slow_streams` and `fast_streams` the streams that have such a
-    message. `slow_max_seconds` and `fast_max_seconds` are the most that any message is to blame for.
-    """
+    """The whole topic, and what is to blame on either side. `beyond_band` counts the messages with a disorder above the
+    band."""
 
     messages: int
     rejected: int
@@ -63,27 +60,20 @@ class Disorder:
     lag: Distribution
     disorder: Distribution
     beyond_band: int
-    slow_beyond_band: int
-    fast_beyond_band: int
-    slow_max_seconds: float
-    fast_max_seconds: float
     streams: int
-    slow_streams: int
-    fast_streams: int
-    slowest: tuple[StreamDisorder, ...]
-    fastest: tuple[StreamDisorder, ...]
+    sides: Mapping[Side, Blame]
 
 
 def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | None:
     """Measure a trace against a band, and name its `worst` streams on either side. None without a valid message."""
-    order = _Order.of(trace)
-    if order is None:
+    order = _Order(trace)
+    if not order.messages:
         return None
     whole, streams = Tally(), StreamTable(duration_us(band))
-    for batch in map(_only_valid, trace.batches(streams=True)):
-        measured = order.measure(batch)
-        whole.add(np.zeros_like(measured.disorder), measured.disorder)
-        streams.add(batch, measured)
+    for batch in map(Batch.valid, trace.batches(streams=True)):
+        disorder, blame, behind = order.measure(batch)
+        whole.add(np.zeros_like(disorder), disorder)
+        streams.add(batch, disorder, blame, behind)
     return Disorder(
         messages=order.messages,
         rejected=order.rejected,
@@ -92,67 +82,38 @@ def disorder_of(trace: Trace, band: timedelta, worst: int = 10) -> Disorder | No
         band=band,
         lag=_distribution(*order.lag.whole()),
         disorder=_distribution(*whole.whole()),
-        beyond_band=streams.total("beyond_band"),
-        slow_beyond_band=streams.total("slow_beyond_band"),
-        fast_beyond_band=streams.total("fast_beyond_band"),
-        slow_max_seconds=streams.largest("slow_max"),
-        fast_max_seconds=streams.largest("fast_max"),
-        streams=streams.streams(),
-        slow_streams=streams.streams("slow_beyond_band"),
-        fast_streams=streams.streams("fast_beyond_band"),
-        slowest=streams.worst("slow", worst),
-        fastest=streams.worst("fast", worst),
+        beyond_band=streams.beyond_band(),
+        streams=len(streams),
+        sides={side: streams.blame(side, worst) for side in SIDES},
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class _Order:
-    """What the first pass keeps. `step` holds the publish times, in steps, at which anything was published, in order;
-    `reached` the greatest event time published by then, `yet_to_come` the least published since. `typical` holds the
-    typical lag of each five seconds in `together`."""
+    """The first pass, and what it keeps. `step` holds the publish times, in steps, at which anything was published, in
+    order; `reached` the greatest event time published by then, `yet_to_come` the least published since. `typical` holds
+    the typical lag of each five seconds in `together`."""
 
-    messages: int
-    rejected: int
-    first_publish_us: int
-    last_publish_us: int
-    step: Ints
-    reached: Ints
-    yet_to_come: Ints
-    lag: Tally
-    together: Ints
-    typical: Ints
-
-    @classmethod
-    def of(cls, trace: Trace) -> "_Order | None":
-        messages = read = 0
-        first, last = int(np.iinfo(np.int64).max), int(np.iinfo(np.int64).min)
-        extremes, lag = Totals(["step"], {"least": "min", "greatest": "max"}), Tally()
+    def __init__(self, trace: Trace) -> None:
+        self.messages = self.rejected = 0
+        self.first_publish_us, self.last_publish_us = int(np.iinfo(np.int64).max), int(np.iinfo(np.int64).min)
+        self.lag = Tally()
+        extremes = Totals(["step"], {"least": "min", "greatest": "max"})
         for whole in trace.batches():
-            batch = _only_valid(whole)
-            read, messages = read + len(whole), messages + len(batch)
-            first = int(batch.publish_us.min(initial=first))
-            last = int(batch.publish_us.max(initial=last))
+            batch = whole.valid()
+            self.messages += len(batch)
+            self.rejected += len(whole) - len(batch)
+            self.first_publish_us = int(batch.publish_us.min(initial=self.first_publish_us))
+            self.last_publish_us = int(batch.publish_us.max(initial=self.last_publish_us))
             extremes.add(step=batch.publish_us // STEP_US, least=batch.event_us, greatest=batch.event_us)
-            lag.add(batch.event_us // TOGETHER_US, (batch.publish_us - batch.event_us) // STEP_US)
-        if not messages:
-            return None
-        step, least, greatest = columns_of(extremes.rows(), "step", "least", "greatest")
-        together, typical = _typical(lag)
-        return cls(
-            messages=messages,
-            rejected=read - messages,
-            first_publish_us=first,
-            last_publish_us=last,
-            step=step,
-            reached=np.maximum.accumulate(greatest),
-            yet_to_come=np.minimum.accumulate(least[::-1])[::-1],
-            lag=lag,
-            together=together,
-            typical=typical,
-        )
+            self.lag.add(batch.event_us // TOGETHER_US, (batch.publish_us - batch.event_us) // STEP_US)
+        self.step, least, greatest = columns_of(extremes.rows(), "step", "least", "greatest")
+        self.reached = np.maximum.accumulate(greatest)
+        self.yet_to_come = np.minimum.accumulate(least[::-1])[::-1]
+        self.together, self.typical = _typical(self.lag)
 
-    def measure(self, batch: Batch) -> Measured:
-        """Measure valid messages of the same trace."""
+    def measure(self, batch: Batch) -> tuple[Ints, Ints, Ints]:
+        """For each of some valid messages of the same trace, in steps: its disorder; its blame, positive if it is slow,
+        negative if it is fast; and how far it is behind the typical message, negative if it is ahead."""
         step = batch.publish_us // STEP_US
         overtaken = np.searchsorted(self.reached, batch.event_us, side="right")
         overtaking = np.searchsorted(self.yet_to_come, batch.event_us, side="left") - 1
@@ -163,32 +124,18 @@ class _Order:
         typical = self.typical[np.searchsorted(self.together, batch.event_us // TOGETHER_US)]
         behind = (batch.publish_us - batch.event_us) // STEP_US - typical
         blame = np.where(behind > 0, np.minimum(disorder, behind), -np.minimum(ahead, -behind))
-        return Measured(disorder, blame, behind)
+        return disorder, blame, behind
 
 
 def _typical(lag: Tally) -> tuple[Ints, Ints]:
     """Each five seconds that occur, and the median of `publish time - event time` by which they are judged."""
     values, counts = lag.whole()
-    overall = quantile(values, 0.5, counts)
+    overall = quantile(values, 0.5, counts) if len(values) else 0
     typical = {
         group: quantile(values, 0.5, counts) if counts.sum() >= ENOUGH else overall
         for group, values, counts in lag.groups()
     }
     return np.array([*typical], dtype=np.int64), np.array([*typical.values()], dtype=np.int64)
-
-
-def _only_valid(batch: Batch) -> Batch:
-    valid = batch.event_us != NO_EVENT_TIME
-    if valid.all():
-        return batch
-    streams = batch.streams
-    return Batch(
-        batch.publish_us[valid],
-        batch.event_us[valid],
-        batch.tracked_us[valid],
-        batch.landed_us[valid],
-        None if streams is None else Streams(streams.codes[valid], streams.names),
-    )
 
 
 def _distribution(values: Ints, counts: Ints) -> Distribution:

@@ -39,10 +39,7 @@ def page_of(report: TuningReport) -> str:
         published_until=iso(from_us(disorder.last_publish_us)),
         recommendation=recommendation_sentence(report),
         charts=charts_of(report),
-        blamed=[
-            (blame_sentence(disorder, "slow"), disorder.slowest, "slow"),
-            (blame_sentence(disorder, "fast"), disorder.fastest, "fast"),
-        ],
+        blamed=[(blame_sentence(disorder, side), found.worst, side) for side, found in disorder.sides.items()],
         sentences=sentences(report),
     )
     return page.replace(" %", "\N{NO-BREAK SPACE}%")  # a line does not end between a number and its sign

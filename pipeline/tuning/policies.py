@@ -10,7 +10,7 @@ from dataclasses import MISSING, fields, replace
 import numpy as np
 
 from pipeline.replay.replay import Tick
-from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, first_tick_at
+from pipeline.replay.trace import NO_WATERMARK, Batch, first_tick_at
 from pipeline.watermark.histogram import Histogram, Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Compacted, DecisionRecord, Snapshot, WatermarkState
@@ -71,12 +71,6 @@ def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
     for number, low, high in zip(numbers, starts, np.append(starts, len(landing))[1:], strict=True):
         late += np.searchsorted(event_us[low:high], watermarks_us[:, number - 1], side="left")
     return late
-
-
-def landed_in(batch: Batch, tick_us: Ints) -> int:
-    """How many messages with an event time had landed by the last tick: those that could have been late."""
-    landed = batch.landed_us <= tick_us[-1]
-    return int(np.count_nonzero(landed & (batch.event_us != NO_EVENT_TIME)))
 
 
 def _seen(before: Histogram, delta: Histogram, both: Histogram, pruned_before: int | None) -> Histogram:

@@ -7,10 +7,11 @@ from typing import Any
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
+from pipeline.settings import Settings
 from pipeline.tuning.blame import blame_sentence
 from pipeline.tuning.disorder import Disorder, Distribution
 from pipeline.tuning.phrases import at_most, percent, stands, words
-from pipeline.tuning.sweep import BANDS, TARGETS, Outcome, PolicyOf, Recommendation, Tuning, Variant, Workload, tune
+from pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from pipeline.watermark.policy import Policy
 
 SHOWN_QUANTILE = 0.05
@@ -19,7 +20,7 @@ SHOWN_QUANTILE = 0.05
 AS_FRESH_SECONDS = 0.2
 """Median lags that differ by no more than this count as equal."""
 
-BLAME = tuple(f"{side}_{figure}" for figure in ("beyond_band", "max_seconds", "streams") for side in ("slow", "fast"))
+BLAME = ("beyond_band", "max_seconds", "streams")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0))
 
 
@@ -54,16 +55,22 @@ class TuningReport:
 def make_report(
     workload: Workload,
     disorder: Disorder,
+    settings: Settings,
     *,
     source: str,
     made_at: datetime,
-    present: Policy,
-    policy_of: PolicyOf,
     target: float,
     bands: Iterable[timedelta] = BANDS,
     targets: Iterable[float] = TARGETS,
 ) -> TuningReport:
-    """Compare both rules, and each with a quantile as well, on the same ticks."""
+    """Compare both rules, and each with a quantile as well, on the same ticks. A slack that follows the settings' band
+    follows each band that is tried."""
+
+    def policy_of(variant: Variant, band: timedelta) -> Policy:
+        watermark = settings.watermark.model_copy(update={**asdict(variant), "band": band})
+        return settings.model_copy(update={"watermark": watermark}).policy
+
+    present = settings.policy
     variants = variants_of(present)
     tuning = tune(workload, variants, policy_of, bands={*bands, present.band}, targets={*targets, target})
     own = variants[1 if present.rule == "frontier" else 0]
@@ -96,8 +103,7 @@ def sentences(report: TuningReport) -> list[str]:
         f"Half of the messages are out of order by at most {words(half)}, 99 % by at most {words(most)}, the worst by "
         f"{words(worst)}; {percent(disorder.beyond_band / disorder.messages)} by more than the band."
     )
-    blamed = blame_sentence(disorder, "slow"), blame_sentence(disorder, "fast")
-    return [*said, *(sentence for sentence in blamed if sentence)]
+    return [*said, *filter(None, (blame_sentence(disorder, side) for side in disorder.sides))]
 
 
 def recommendation_sentence(report: TuningReport, target: float | None = None) -> str:
@@ -176,9 +182,8 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
         "publish_less_event_seconds": {"min": disorder.lag.seconds[0], **quantiles_of(disorder.lag)},
         "disorder_seconds": quantiles_of(disorder.disorder),
         "disorder_beyond_band": disorder.beyond_band,
-        **{name: getattr(disorder, name) for name in BLAME},
-        "slowest": [asdict(each) for each in disorder.slowest],
-        "fastest": [asdict(each) for each in disorder.fastest],
+        **{f"{side}_{name}": getattr(found, name) for name in BLAME for side, found in disorder.sides.items()},
+        **{f"{side}est": [asdict(each) for each in found.worst] for side, found in disorder.sides.items()},
     }
 
 

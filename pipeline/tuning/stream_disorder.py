@@ -20,6 +20,7 @@ STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 NO_STREAM = -1
 
 Side = Literal["slow", "fast"]
+SIDES: tuple[Side, ...] = ("slow", "fast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +46,22 @@ class StreamDisorder:
     def blame(self, side: Side) -> tuple[int, float, float]:
         """How many messages are to blame for more than the band on this side; and for how many seconds 99 % of the
         messages are, and the worst is."""
-        if side == "slow":
-            return self.slow_beyond_band, self.slow_p99_seconds, self.slow_max_seconds
-        return self.fast_beyond_band, self.fast_p99_seconds, self.fast_max_seconds
+        beyond, p99, most = (
+            getattr(self, f"{side}_{figure}") for figure in ("beyond_band", "p99_seconds", "max_seconds")
+        )
+        return beyond, p99, most
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """For each message of a batch, in steps: its disorder; its blame, positive if it is slow, negative if it is fast;
-    and how far it is behind the typical message, negative if it is ahead."""
+class Blame:
+    """One side of a topic. `beyond_band` counts the messages that are themselves to blame for more than the band,
+    `streams` the streams that have such a message. `max_seconds` is the most that any message is to blame for, and
+    `worst` has the worst streams (none where the trace has no streams)."""
 
-    disorder: Ints
-    blame: Ints
-    behind: Ints
+    beyond_band: int
+    max_seconds: float
+    streams: int
+    worst: tuple[StreamDisorder, ...]
 
 
 class StreamTable:
@@ -75,47 +79,45 @@ class StreamTable:
         )
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
 
-    def add(self, batch: Batch, measured: Measured) -> None:
-        """Add a batch; messages without a stream count under `NO_STREAM`."""
+    def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
+        """Add a batch with what was measured of each message, in steps. Messages without a stream count under
+        `NO_STREAM`."""
         codes = self._codes_of(batch)
-        slow, fast = np.maximum(measured.blame, 0), np.maximum(-measured.blame, 0)
+        slow, fast = np.maximum(blame, 0), np.maximum(-blame, 0)
         self._totals.add(
             stream=codes,
             messages=np.ones_like(codes),
-            beyond_band=self._beyond_band(measured.disorder),
+            beyond_band=self._beyond_band(disorder),
             slow_beyond_band=self._beyond_band(slow),
             fast_beyond_band=self._beyond_band(fast),
-            disorder_max=measured.disorder,
+            disorder_max=disorder,
             slow_max=slow,
             fast_max=fast,
         )
-        for tally, steps in (
-            (self._disorder, measured.disorder),
-            (self._blame, measured.blame),
-            (self._behind, measured.behind),
-        ):
+        for tally, steps in ((self._disorder, disorder), (self._blame, blame), (self._behind, behind)):
             tally.add(codes, (steps + STEPS_IN_A_SECOND // 2) // STEPS_IN_A_SECOND)
 
-    def total(self, column: str) -> int:
-        """The sum over all messages, those without a stream included."""
-        return int(pc.sum(self._totals.rows()[column]).as_py())
+    def __len__(self) -> int:
+        """The number of streams."""
+        return int(self._streams().num_rows)
 
-    def largest(self, column: str) -> float:
-        """The maximum over all messages, in seconds."""
-        return _seconds(pc.max(self._totals.rows()[column]).as_py())
+    def beyond_band(self) -> int:
+        """How many messages have a disorder above the band, those without a stream included."""
+        return int(pc.sum(self._totals.rows()["beyond_band"]).as_py())
 
-    def streams(self, column: str = "messages") -> int:
-        """How many streams have a message that counts in this column."""
-        return int(pc.sum(pc.greater(self._streams()[column], 0)).as_py() or 0)
-
-    def worst(self, side: Side, count: int) -> tuple[StreamDisorder, ...]:
-        """The slowest or the fastest streams: those with the most messages to blame for more than the band first, then
+    def blame(self, side: Side, count: int) -> Blame:
+        """One side, with its worst streams: those with the most messages to blame for more than the band first, then
         those with the worst message. A stream that is to blame for nothing is not among them."""
-        blamed = self._streams().filter(pc.field(f"{side}_max") > 0)
-        order = [(f"{side}_beyond_band", "descending"), (f"{side}_max", "descending"), ("stream", "ascending")]
-        names = list(self._codes)
-        rows = blamed.sort_by(order).slice(0, count).to_pylist()
-        return tuple(self._described(names[row["stream"]], row) for row in rows)
+        whole, streams, names = self._totals.rows(), self._streams(), list(self._codes)
+        beyond, most = f"{side}_beyond_band", f"{side}_max"
+        order = [(beyond, "descending"), (most, "descending"), ("stream", "ascending")]
+        worst = streams.filter(pc.field(most) > 0).sort_by(order).slice(0, count).to_pylist()
+        return Blame(
+            beyond_band=pc.sum(whole[beyond]).as_py(),
+            max_seconds=_seconds(pc.max(whole[most]).as_py()),
+            streams=streams.filter(pc.field(beyond) > 0).num_rows,
+            worst=tuple(self._described(names[row["stream"]], row) for row in worst),
+        )
 
     def _streams(self) -> pa.Table:
         return self._totals.rows().filter(pc.field("stream") != NO_STREAM)

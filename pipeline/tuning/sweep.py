@@ -14,8 +14,8 @@ import numpy.typing as npt
 from pipeline.clock import duration_us, to_us
 from pipeline.quantiles import quantile
 from pipeline.replay.replay import Tick
-from pipeline.replay.trace import NO_WATERMARK, Trace, watermarks_us
-from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
+from pipeline.replay.trace import NO_WATERMARK, Trace, landed_in, watermarks_us
+from pipeline.tuning.policies import decide_for_each, late_of_each
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import WatermarkState

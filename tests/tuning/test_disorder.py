@@ -53,39 +53,42 @@ def test_a_constant_lag_is_no_disorder() -> None:
     disorder = measured(trace_of(lagging))
     assert disorder.disorder.seconds == (0.0,)
     assert disorder.lag.seconds == (3600.0,)
-    assert disorder.slowest == ()
-    assert disorder.fastest == ()
+    assert disorder.sides["slow"].worst == ()
+    assert disorder.sides["fast"].worst == ()
 
 
 def test_slow_streams_are_named_and_punctual_ones_are_not() -> None:
     disorder = measured(Source(slow=2, slow_by=30).trace())
-    assert {stream.stream for stream in disorder.slowest if stream.slow_beyond_band} == {"stream-0000", "stream-0001"}
-    worst = disorder.slowest[0]
+    assert {stream.stream for stream in disorder.sides["slow"].worst if stream.slow_beyond_band} == {
+        "stream-0000",
+        "stream-0001",
+    }
+    worst = disorder.sides["slow"].worst[0]
     assert worst.slow_beyond_band == worst.beyond_band == worst.messages
     assert worst.offset_seconds == pytest.approx(30, abs=1)
     assert 30 <= worst.slow_max_seconds <= 35
     assert worst.fast_max_seconds == 0
-    assert disorder.fast_beyond_band == 0
+    assert disorder.sides["fast"].beyond_band == 0
 
 
 def test_a_clock_that_runs_fast_is_blamed_and_not_those_whom_it_puts_out_of_order() -> None:
     disorder = measured(Source(fast=1, fast_by=30).trace())
     assert disorder.beyond_band > 0.9 * disorder.messages
-    assert disorder.slow_beyond_band == 0
-    assert [stream.stream for stream in disorder.fastest if stream.fast_beyond_band] == ["stream-0049"]
-    culprit = disorder.fastest[0]
-    assert 0.95 * culprit.messages < culprit.fast_beyond_band == disorder.fast_beyond_band
+    assert disorder.sides["slow"].beyond_band == 0
+    assert [stream.stream for stream in disorder.sides["fast"].worst if stream.fast_beyond_band] == ["stream-0049"]
+    culprit = disorder.sides["fast"].worst[0]
+    assert 0.95 * culprit.messages < culprit.fast_beyond_band == disorder.sides["fast"].beyond_band
     assert culprit.offset_seconds == pytest.approx(-30, abs=1)
     assert culprit.disorder_max_seconds < 10
-    victim = next(stream for stream in disorder.slowest if stream.stream != "stream-0049")
+    victim = next(stream for stream in disorder.sides["slow"].worst if stream.stream != "stream-0049")
     assert victim.beyond_band > 0.9 * victim.messages
     assert victim.slow_max_seconds < 10
 
 
 def test_slow_and_fast_streams_are_told_apart() -> None:
     disorder = measured(Source(slow=1, slow_by=40, fast=1, fast_by=25).trace())
-    assert [stream.stream for stream in disorder.slowest if stream.slow_beyond_band] == ["stream-0000"]
-    assert [stream.stream for stream in disorder.fastest if stream.fast_beyond_band] == ["stream-0049"]
+    assert [stream.stream for stream in disorder.sides["slow"].worst if stream.slow_beyond_band] == ["stream-0000"]
+    assert [stream.stream for stream in disorder.sides["fast"].worst if stream.fast_beyond_band] == ["stream-0049"]
 
 
 def test_a_history_that_is_published_in_order_is_in_order_however_old() -> None:
@@ -93,23 +96,27 @@ def test_a_history_that_is_published_in_order_is_in_order_however_old() -> None:
     disorder = measured(trace_of(replayed, [n % 7 for n in range(9_000)]))
     assert disorder.beyond_band == 0
     # Within a tenth of a second, here a hundred messages, order is not looked at.
-    assert disorder.slowest == ()
+    assert disorder.sides["slow"].worst == ()
 
 
 def test_no_message_is_to_blame_for_more_than_its_share_of_any_disorder() -> None:
     disorder = measured(Source(late=0.01, late_by=60, fast=1, fast_by=20, rate=40).trace(), worst=50)
-    slowest = max(stream.slow_max_seconds for stream in disorder.slowest)
-    fastest = max(stream.fast_max_seconds for stream in disorder.fastest)
+    slowest = max(stream.slow_max_seconds for stream in disorder.sides["slow"].worst)
+    fastest = max(stream.fast_max_seconds for stream in disorder.sides["fast"].worst)
     assert disorder.disorder.seconds[-1] <= slowest + fastest + 0.5
 
 
 def test_the_worst_are_as_many_as_were_asked_for_and_the_counts_add_up() -> None:
     source = Source(late=0.05)
     few, all_of_them = measured(source.trace(), worst=3), measured(source.trace(), worst=50)
-    assert len(few.slowest) == 3
-    assert few.slowest == all_of_them.slowest[:3]
-    assert sum(stream.slow_beyond_band for stream in all_of_them.slowest) == few.slow_beyond_band
-    assert sum(stream.messages for stream in all_of_them.slowest) == few.messages == source.seconds * source.rate
+    assert len(few.sides["slow"].worst) == 3
+    assert few.sides["slow"].worst == all_of_them.sides["slow"].worst[:3]
+    assert sum(stream.slow_beyond_band for stream in all_of_them.sides["slow"].worst) == few.sides["slow"].beyond_band
+    assert (
+        sum(stream.messages for stream in all_of_them.sides["slow"].worst)
+        == few.messages
+        == source.seconds * source.rate
+    )
 
 
 def test_rejected_messages_and_unknown_streams_are_left_out() -> None:
@@ -122,9 +129,9 @@ def test_rejected_messages_and_unknown_streams_are_left_out() -> None:
     disorder = measured(trace, worst=50)
     assert disorder.rejected == int(rejected.sum())
     assert disorder.messages == len(event) - disorder.rejected
-    assert disorder.slow_beyond_band == 0
+    assert disorder.sides["slow"].beyond_band == 0
     assert disorder.streams == 48
-    assert {"stream-0000", "stream-0001"}.isdisjoint(stream.stream for stream in disorder.slowest)
+    assert {"stream-0000", "stream-0001"}.isdisjoint(stream.stream for stream in disorder.sides["slow"].worst)
 
 
 def test_a_trace_without_a_valid_message_has_no_disorder() -> None:
@@ -143,6 +150,6 @@ def test_a_history_published_in_one_go_blames_the_copies_in_it_and_nobody_else()
         [np.arange(count) % 40 + 1, np.zeros(len(copies), dtype=np.int64), np.arange(count // 2) % 40 + 1]
     )
     disorder = measured(MemoryTrace(publish, event, publish, publish, stream, 41))
-    assert disorder.slow_beyond_band == len(copies)
-    assert [stream.stream for stream in disorder.slowest if stream.slow_beyond_band] == ["stream-0000"]
-    assert disorder.fast_beyond_band == 0
+    assert disorder.sides["slow"].beyond_band == len(copies)
+    assert [stream.stream for stream in disorder.sides["slow"].worst if stream.slow_beyond_band] == ["stream-0000"]
+    assert disorder.sides["fast"].beyond_band == 0

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.trace import extent_of, ticks_of
+from pipeline.settings import Settings, WatermarkSettings
 from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import percent, stands, words
@@ -29,12 +30,6 @@ ROOT = Path(__file__).parents[2]
 PRESENT = Policy()
 TICK = timedelta(seconds=10)
 BANDS = [timedelta(seconds=n) for n in (0, 5, 20, 60)]
-
-
-def policy_of(variant: Variant, band: timedelta) -> Policy:
-    return replace(
-        PRESENT, rule=variant.rule, band=band, quantile=variant.quantile, frontier_quantile=variant.frontier_quantile
-    )
 
 
 def report_on(
@@ -56,10 +51,9 @@ def report_on(
     return make_report(
         workload,
         disorder,
+        Settings(watermark=WatermarkSettings(**asdict(present))),
         source="a trace",
         made_at=START,
-        present=present,
-        policy_of=policy_of,
         target=target,
         bands=bands,
         targets=[],
@@ -131,7 +125,7 @@ def test_where_every_stream_is_slow_at_times_none_is_named() -> None:
 def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_else_has_one() -> None:
     trace = Source(slow=2, slow_by=45, late=0.004, late_by=30, rate=40).trace()
     report = report_on(trace)
-    assert report.disorder.slow_streams > 20
+    assert report.disorder.sides["slow"].streams > 20
     assert " of these are of stream-000" in sentences(report)[-2]
     assert sentences(report)[-2].endswith(("stream-0000 and stream-0001.", "stream-0001 and stream-0000."))
     alike = report_on(Source(slow=9, slow_by=45, late=0.004, late_by=30, rate=40).trace())
@@ -141,7 +135,7 @@ def test_the_few_that_have_nearly_all_of_the_slow_messages_are_named_whoever_els
 def test_slow_messages_of_no_stream_blame_none() -> None:
     trace = Source(slow=2, slow_by=45, rate=40).trace()
     report = report_on(replace(trace, stream=np.where(trace.stream < 2, -1, trace.stream)))
-    assert (report.disorder.slow_streams, report.disorder.streams) == (0, 48)
+    assert (report.disorder.sides["slow"].streams, report.disorder.streams) == (0, 48)
     assert sentences(report)[-2].startswith("No stream is slow by more than the band; ")
     assert sentences(report)[-2].endswith(" of the messages are, and have no stream.")
     assert_page(report)
@@ -153,9 +147,13 @@ def test_how_slow_they_are_is_the_most_of_any_message_and_not_of_the_stream_with
     event = trace.event_us.copy()
     event[once] -= 50 * SECOND_US
     report = report_on(replace(trace, event_us=event))
-    assert report.disorder.slowest[0].slow_max_seconds < 30
-    assert report.disorder.slow_max_seconds == max(each.slow_max_seconds for each in report.disorder.slowest) > 40
-    assert f"up to {words(report.disorder.slow_max_seconds)} behind the typical one" in sentences(report)[-2]
+    assert report.disorder.sides["slow"].worst[0].slow_max_seconds < 30
+    assert (
+        report.disorder.sides["slow"].max_seconds
+        == max(each.slow_max_seconds for each in report.disorder.sides["slow"].worst)
+        > 40
+    )
+    assert f"up to {words(report.disorder.sides['slow'].max_seconds)} behind the typical one" in sentences(report)[-2]
 
 
 def test_what_the_tighter_rule_costs_is_said_as_two_shares_of_all_messages() -> None:
@@ -240,7 +238,7 @@ def test_hostile_names_and_sources_are_shown_as_text() -> None:
     source = Source(slow=3, slow_by=45).trace()
     trace = Renamed(*(getattr(source, field.name) for field in fields(MemoryTrace)))
     report = report_on(trace)
-    assert {stream.stream for stream in report.disorder.slowest} >= set(HOSTILE)
+    assert {stream.stream for stream in report.disorder.sides["slow"].worst} >= set(HOSTILE)
     shown = Shown()
     shown.feed(page_of(replace(report, source='</title><script src="//x">')))
     assert all(name in shown.text for name in (*HOSTILE, '</title><script src="//x">'))

@@ -9,8 +9,8 @@ import pytest
 
 from pipeline.clock import from_us, to_us
 from pipeline.replay.replay import Tick, decide_again
-from pipeline.replay.trace import NO_EVENT_TIME, extent_of, late_in, ticks_of, watermarks_us
-from pipeline.tuning.policies import decide_for_each, landed_in, late_of_each
+from pipeline.replay.trace import NO_EVENT_TIME, extent_of, landed_in, late_in, ticks_of, watermarks_us
+from pipeline.tuning.policies import decide_for_each, late_of_each
 from pipeline.tuning.sweep import Outcome, Tuning, Variant, Workload, outcomes_of, tune
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
