@@ -1,5 +1,6 @@
 """`tidemark explain`: a decision's explanation, for people and as JSON."""
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -63,17 +64,14 @@ def _decision(log: TrackingLog, at: datetime | None, settings: Settings) -> tupl
 
 def explanation_facts(explanation: Explanation) -> dict[str, Any]:
     """The explanation as plain facts: its sentences, and the numbers by themselves."""
-    decision = explanation.decision
+    decision, others = explanation.decision, explanation.alternatives
     return {
         "at": decision.at,
         "watermark": decision.watermark,
         "reason": decision.reason,
         "candidate": decision.candidate,
         "released_before": decision.released_before,
-        "conditions": [
-            {"rule": condition.rule, "outcome": condition.outcome, "text": condition.text}
-            for condition in explanation.conditions
-        ],
+        "conditions": [asdict(condition) for condition in explanation.conditions],
         "pin": None
         if decision.pin is None
         else {
@@ -85,21 +83,15 @@ def explanation_facts(explanation: Explanation) -> dict[str, Any]:
         "messages_since_base": explanation.since_base,
         "messages_since_pin": explanation.since_pin,
         "moves": explanation.moves,
-        "alternatives": None
-        if explanation.alternatives is None
-        else [
-            {
-                "setting": other.setting,
-                "value": other.value,
-                "watermark": other.watermark,
-                "reason": other.reason,
-                "further_seconds": None if other.further is None else other.further.total_seconds(),
-                "cost": other.cost,
-            }
-            for other in explanation.alternatives
-        ],
+        "alternatives": None if others is None else [_alternative(other) for other in others],
         "explanation": explanation.sentences(),
     }
+
+
+def _alternative(other: Alternative) -> dict[str, Any]:
+    facts = asdict(other)
+    further = facts.pop("further")
+    return {**facts, "further_seconds": further}
 
 
 def show_explanation(explanation: Explanation, number: int, problem: str | None, terminal: Console) -> None:

@@ -144,21 +144,21 @@ def _of_trace(
     counts = {name: getattr(extent, name) for name in ("rejected", "never_tracked", "never_landed")}
     if as_json:
         facts = {
-            "trace": str(trace.path),
+            "trace": trace.path,
             "messages": extent.messages,
             **counts,
             "acknowledged_early": extent.acknowledged_early,
             "taken_for_utc": trace.is_taken_for_utc,
             **facts_of(outcome),
             "policy": {**asdict(policy), "anchor": rules is RULES, "tick": tick},
-            "decisions": None if out is None else str(out),
+            "decisions": out,
         }
         print_json(facts, exact=True)
         return
     terminal = console()
     aside = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
     rows = {"messages": f"{extent.messages:,}" + (f" ({aside})" if aside else ""), **sentences_of(outcome)}
-    terminal.print(facts_table(rows if out is None else {**rows, "decisions": str(out)}))
+    terminal.print(facts_table(rows if out is None else {**rows, "decisions": out}))
     if extent.acknowledged_early:
         terminal.print(
             f"{WARNING}{extent.acknowledged_early:,} messages were acknowledged before their publish time, because "

@@ -90,8 +90,8 @@ def _print_verdict(verdict: Verdict, uri: str, out: Path | None, *, as_json: boo
     if as_json:
         differs = None
         if difference is not None:
-            values = {name: each for name, each in differing(difference).items() if each[0] != each[1]}
-            differs = {name: {"recorded": each[0], "derived": each[1]} for name, each in values.items()}
+            values = differing(difference).items()
+            differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values if was != now}
         facts = {
             "lake": uri,
             "identical": difference is None,
@@ -99,7 +99,7 @@ def _print_verdict(verdict: Verdict, uri: str, out: Path | None, *, as_json: boo
             "compacted_identical": verdict.compacted,
             "unknowable": verdict.unknowable,
             "first_difference": differs,
-            "decisions": None if out is None else str(out),
+            "decisions": out,
         }
         print_json(facts, exact=True)
         return
@@ -122,12 +122,7 @@ def _print_what_if(
     was: Replayed, would_be: Replayed, given: Mapping[str, Any], out: Path | None, *, as_json: bool
 ) -> None:
     if as_json:
-        facts = {
-            "what_if": dict(given),
-            "recorded": facts_of(was),
-            "derived": facts_of(would_be),
-            "decisions": None if out is None else str(out),
-        }
+        facts = {"what_if": dict(given), "recorded": facts_of(was), "derived": facts_of(would_be), "decisions": out}
         print_json(facts, exact=True)
         return
     terminal = console()

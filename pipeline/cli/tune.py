@@ -7,16 +7,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from pipeline.cli.options import AsJson, duration, duration_option, share
+from pipeline.cli.options import AsJson, duration, duration_option, lake_of, share
+from pipeline.cli.output import columns, print_json, safe
 from pipeline.cli.output import console as terminal
-from pipeline.cli.output import print_json, safe
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
-from pipeline.lake.layout import Lake
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import load_settings
 from pipeline.tuning.inputs import report_on_lake, report_on_trace
 from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import at_most, percent, words
@@ -75,8 +73,14 @@ def tune(
     if trace is not None and since is not None:
         raise typer.BadParameter("--since is for the lake; a trace is looked at whole")
     _refuse_page_at(html, trace)
-    settings = load_settings(needs_file=trace is None)
-    report = _report(settings, trace, since, target, BANDS if bands is None else durations(bands))
+    settings, clock = load_settings(needs_file=trace is None), SystemClock()
+    target = settings.tune.target_late_share if target is None else target
+    tried = BANDS if bands is None else durations(bands)
+    if trace is not None:
+        report = report_on_trace(trace, settings, clock.now(), target=target, bands=tried)
+    else:
+        reach = settings.tune.since if since is None else since
+        report = report_on_lake(lake_of(settings, clock), settings, clock.now(), reach, target=target, bands=tried)
     if html is not None:
         try:
             html.write_text(page_of(report), encoding="utf-8")
@@ -108,32 +112,12 @@ def _refuse_page_at(html: Path | None, trace: Path | None) -> None:
         raise typer.BadParameter(f"--html {html} is the trace itself; name another file")
 
 
-def _report(
-    settings: Settings,
-    trace: Path | None,
-    since: timedelta | None,
-    target: float | None,
-    bands: tuple[timedelta, ...],
-) -> TuningReport:
-    now = SystemClock().now()
-    target = settings.tune.target_late_share if target is None else target
-    if trace is not None:
-        return report_on_trace(trace, settings, now, target=target, bands=bands)
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
-    return report_on_lake(
-        lake, settings, now, settings.tune.since if since is None else since, target=target, bands=bands
-    )
-
-
 def _print_bands(console: Console, report: TuningReport) -> None:
     """The bands that were asked for and those that are enough, with the outcome of each under each rule."""
     enough = {each.outcome.band for each in report.tuning.recommendations if each.outcome}
     asked = set.intersection(*({each.band for each in report.tuning.of(variant)} for variant in report.tuning.variants))
-    table = Table(box=None, header_style="bold", padding=(0, 1), title="\nlate, and how far the watermark is behind")
-    table.add_column("band", justify="right")
-    for variant in report.rules:
-        for name in (f"rule {variant.rule}", "median", "99 %"):
-            table.add_column(name, justify="right")
+    names = ["band", *(name for each in report.rules for name in (f"rule {each.rule}", "median", "99 %"))]
+    table = columns(right=names, title="\nlate, and how far the watermark is behind")
     for band in sorted(asked | enough):
         found = [[each for each in report.tuning.of(variant) if each.band == band] for variant in report.rules]
         if any(found):
@@ -148,12 +132,10 @@ def _cells(outcome: Outcome) -> list[str]:
 
 
 def _print_targets(console: Console, report: TuningReport) -> None:
-    table = Table(box=None, header_style="bold", padding=(0, 2), title="\nthe smallest band that is enough")
-    table.add_column("for")
-    for variant in report.tuning.variants:
-        table.add_column(variant.name)
+    variants = report.tuning.variants
+    table = columns("for", *(variant.name for variant in variants), gap=2, title="\nthe smallest band that is enough")
     for target in report.tuning.targets:
-        found = (report.tuning.recommended(variant, target) for variant in report.tuning.variants)
+        found = (report.tuning.recommended(variant, target) for variant in variants)
         table.add_row(at_most(target), *(_enough(each) for each in found))
     console.print(table)
 
@@ -168,9 +150,8 @@ def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Si
     """The worst streams on one side, if any is to blame for more than the band."""
     if not any(stream.blame(side)[0] for stream in streams):
         return
-    table = Table(box=None, header_style="bold", padding=(0, 2), title=f"\nthe worst of the {side} streams")
-    for name in ("stream", "messages", "beyond the band", f"{side} by, 99 %", "most", "offset"):
-        table.add_column(name, justify="left" if name == "stream" else "right")
+    figures = ("messages", "beyond the band", f"{side} by, 99 %", "most", "offset")
+    table = columns("stream", right=figures, gap=2, title=f"\nthe worst of the {side} streams")
     for stream in streams[:NAMED]:
         beyond, high, most = stream.blame(side)
         offset = f"{stream.offset_seconds:+.0f}s"

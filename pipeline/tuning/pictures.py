@@ -1,6 +1,6 @@
 """The report's charts: what each shows, under a title that says what follows from it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from pipeline.durations import format_duration
@@ -9,7 +9,7 @@ from pipeline.tuning.disorder import Distribution
 from pipeline.tuning.phrases import at_most, percent, stands, words
 from pipeline.tuning.report import TuningReport
 from pipeline.tuning.stream_disorder import STEP_US
-from pipeline.tuning.sweep import Outcome, Variant
+from pipeline.tuning.sweep import Outcome
 
 STEP = STEP_US / 1e6
 
@@ -25,13 +25,8 @@ MOST_POINTS = 600
 
 def charts_of(report: TuningReport) -> list[Chart]:
     """All charts, in the order of the page."""
-    return [
-        late_by_band(report),
-        lag_by_band(report),
-        late_by_lag(report),
-        lag_of_messages(report),
-        disorder_of_messages(report),
-    ]
+    drawn = (late_by_band, lag_by_band, late_by_lag, lag_of_messages, disorder_of_messages)
+    return [chart(report) for chart in drawn]
 
 
 def late_by_band(report: TuningReport) -> Chart:
@@ -48,10 +43,7 @@ def late_by_band(report: TuningReport) -> Chart:
         "scale.",
         x=_band_axis(report),
         y=_late_axis(report),
-        lines=[
-            _line(report, variant, [(each.band.total_seconds(), each) for each in report.tuning.of(variant)])
-            for variant in report.tuning.variants
-        ],
+        lines=_late_lines(report, lambda each: each.band.total_seconds()),
         marks=[_present(report), _aim(report)],
     )
 
@@ -82,14 +74,7 @@ def lag_by_band(report: TuningReport) -> Chart:
 
 def late_by_lag(report: TuningReport) -> Chart:
     """What a second of freshness costs: the late share against the lag, one curve for each variant."""
-    lines = [
-        _line(
-            report,
-            variant,
-            [(each.lag_p50, each) for each in report.tuning.of(variant) if each.lag_p50 is not None],
-        )
-        for variant in report.tuning.variants
-    ]
+    lines = _late_lines(report, lambda each: each.lag_p50)
     enough = (report.recommended(variant).outcome for variant in report.rules)
     band, frontier = (outcome.lag_p50 if outcome else None for outcome in enough)
     title = "What a second of freshness costs under each rule"
@@ -175,11 +160,15 @@ def _stairs(points: Sequence[tuple[float, float]]) -> list[tuple[float, float, s
     return [(*corner, "") for corner in corners]
 
 
-def _line(report: TuningReport, variant: Variant, points: Sequence[tuple[float, Outcome]]) -> Line:
-    """The late share of a variant; only the rules themselves have dots."""
-    is_rule = variant in report.rules
-    dots = [(x, each.late_share, _text(each)) for x, each in points]
-    return Line(variant.name, variant.rule if is_rule else f"{variant.rule}-q", dots, has_dots=is_rule)
+def _late_lines(report: TuningReport, across: Callable[[Outcome], float | None]) -> list[Line]:
+    """The late share of each variant, where `across` is known; only the rules themselves have dots."""
+    lines = []
+    for variant in report.tuning.variants:
+        points = [(across(each), each.late_share, _text(each)) for each in report.tuning.of(variant)]
+        is_rule = variant in report.rules
+        style = variant.rule if is_rule else f"{variant.rule}-q"
+        lines.append(Line(variant.name, style, [(x, y, text) for x, y, text in points if x is not None], is_rule))
+    return lines
 
 
 def _text(outcome: Outcome) -> str:
