@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeline.replay.trace import extent_of, ticks_of
-from pipeline.settings import Settings, WatermarkSettings
+from pipeline.settings import Settings
+from pipeline.settings_sections import WatermarkSettings
 from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import percent, stands, words
