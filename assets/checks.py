@@ -118,7 +118,7 @@ def lost_result(found: Audit, settings: Settings) -> dg.AssetCheckResult:
             "tracked": found.tracked,
             "landed": found.landed,
             "by_minute": dg.MetadataValue.json(
-                {iso(minute.start): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
+                {iso(minute.minute): [minute.at_least, minute.at_most] for minute in found.minutes[:NAMED]}
             ),
         },
     )

@@ -1,8 +1,8 @@
 """What `tidemark replay` prints of its outcome: facts for scripts, sentences for people, and differences."""
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from dataclasses import asdict, fields, is_dataclass
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -10,11 +10,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from pipeline.cli.output import exact_iso, safe, text_of
-from pipeline.durations import format_duration
 from pipeline.replay.outcome import Replayed
 from pipeline.replay.replay import Difference
 from pipeline.replay.trace import Batch
 from pipeline.replay.trace_file import ParquetTrace
+from pipeline.tuning.phrases import words
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.state import DecisionRecord
 
@@ -33,9 +33,7 @@ def facts_of(replayed: Replayed) -> dict[str, Any]:
         "reasons": replayed.reasons,
         "lag_p50_seconds": replayed.lag(0.5),
         "lag_p99_seconds": replayed.lag(0.99),
-        "longest_hold": None
-        if hold is None
-        else {"reason": hold.reason, "begin": hold.begin, "end": hold.end, "lasted_seconds": hold.lasted},
+        "longest_hold": None if hold is None else {**asdict(hold), "lasted_seconds": hold.lasted},
     }
 
 
@@ -47,16 +45,14 @@ def sentences_of(replayed: Replayed) -> dict[str, str]:
         "ticks": f"{facts['ticks']:,} from {text_of(facts['first_tick'])} to {text_of(facts['last_tick'])}",
         "watermark": text_of(facts["watermark"]),
         "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({replayed.late_share:.4%})",
-        "lag": "—" if median is None else f"median {_rounded(median)}, 99 % within {_rounded(most)}",
+        "lag": "—"
+        if median is None
+        else f"median {words(median.total_seconds())}, 99 % within {words(most.total_seconds())}",
         "reasons": ", ".join(f"{count:,} {reason}" for reason, count in replayed.reasons.items()),
-        "longest hold": "none"
-        if hold is None
-        else f"{_rounded(hold.lasted)} from {text_of(hold.begin)}, {hold.reason}",
+        "longest hold": f"{words(hold.lasted.total_seconds())} from {text_of(hold.begin)}, {hold.reason}"
+        if hold
+        else "none",
     }
-
-
-def _rounded(duration: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(duration.total_seconds(), 1)))
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:

@@ -79,14 +79,5 @@ def loss_details(losses: Losses) -> dict[str, Any]:
         "missed_by_window": dict(missed.by_window),
         "missed_by_stream": dict(missed.by_stream),
         "stale_windows": [{**asdict(stale), "window": stale.window.key} for stale in missed.stale],
-        "lost_by_minute": [
-            {
-                "minute": minute.start,
-                "tracked": minute.tracked,
-                "landed": minute.landed,
-                "at_least": minute.at_least,
-                "at_most": minute.at_most,
-            }
-            for minute in losses.lost.minutes
-        ],
+        "lost_by_minute": [asdict(minute) for minute in losses.lost.minutes],
     }

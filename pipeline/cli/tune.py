@@ -20,7 +20,7 @@ from pipeline.tuning.page import page_of
 from pipeline.tuning.phrases import at_most, percent, words
 from pipeline.tuning.report import TuningReport, facts_of, sentences
 from pipeline.tuning.stream_disorder import Side, StreamDisorder
-from pipeline.tuning.sweep import BANDS, Outcome, Recommendation
+from pipeline.tuning.sweep import BANDS, Outcome
 
 NAMED = 5
 """At most this many slow and fast streams are printed; the page and the JSON have more."""
@@ -136,14 +136,8 @@ def _print_targets(console: Console, report: TuningReport) -> None:
     table = columns("for", *(variant.name for variant in variants), gap=2, title="\nthe smallest band that is enough")
     for target in report.tuning.targets:
         found = (report.tuning.recommended(variant, target) for variant in variants)
-        table.add_row(at_most(target), *(_enough(each) for each in found))
+        table.add_row(at_most(target), *map(str, found))
     console.print(table)
-
-
-def _enough(recommendation: Recommendation) -> str:
-    if recommendation.outcome is None:
-        return f"not even {format_duration(recommendation.largest)}"
-    return format_duration(recommendation.outcome.band)
 
 
 def _print_streams(console: Console, streams: Sequence[StreamDisorder], side: Side) -> None:

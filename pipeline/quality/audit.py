@@ -29,9 +29,9 @@ AT_ONCE = 10 * SECONDS_A_MINUTE
 @dataclass(frozen=True, slots=True)
 class AuditedMinute:
     """A minute of publish time: how many messages tracking counted, how many landed, and between which bounds is the
-    number of those that are lost."""
+    number of those that are lost. `minute` is its beginning."""
 
-    start: datetime
+    minute: datetime
     tracked: int
     landed: int
     at_least: int

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -63,19 +64,13 @@ class Replayed:
 
     def longest_hold(self) -> Hold | None:
         """The longest stretch of holds; its reason is the most frequent one in it."""
-        longest: Hold | None = None
-        begin: Decision | None = None
-        reasons: Counter[str] = Counter()
-        for decision in self.decisions:
-            if decision.reason.is_hold:
-                begin = decision if begin is None else begin
-                reasons[str(decision.reason)] += 1
-            if begin is not None:
-                held = Hold(begin.at, decision.at, reasons.most_common(1)[0][0])
-                longest = held if longest is None or held.lasted > longest.lasted else longest
-            if not decision.reason.is_hold:
-                begin, reasons = None, Counter()
-        return longest
+        stretches = [list(each) for _, each in groupby(self.decisions, lambda decision: decision.reason.is_hold)]
+        holds = []
+        for stretch, after in pairwise([*stretches, stretches[-1][-1:]]):
+            if stretch[0].reason.is_hold:
+                reasons = Counter(str(decision.reason) for decision in stretch)
+                holds.append(Hold(stretch[0].at, after[0].at, reasons.most_common(1)[0][0]))
+        return max(holds, key=lambda hold: hold.lasted, default=None)
 
 
 def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:

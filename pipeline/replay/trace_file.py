@@ -45,9 +45,8 @@ class ParquetTrace:
             )
         for name in TIMES:
             self._refuse_type(name, schema.field(name).type)
-        kinds = {name: schema.field(name).type for name in TIMES}
-        timestamps = {name: kind for name, kind in kinds.items() if pa.types.is_timestamp(kind)}
-        zoneless = [name for name, kind in timestamps.items() if kind.tz is None]
+        timestamps = [name for name in TIMES if pa.types.is_timestamp(schema.field(name).type)]
+        zoneless = [name for name in timestamps if schema.field(name).type.tz is None]
         if zoneless and len(zoneless) < len(timestamps):
             raise TraceUnusable(
                 f"{path} has times with a time zone and times without one ({', '.join(zoneless)}); write all of them "

@@ -17,14 +17,8 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {
-    "at_most": at_most,
-    "behind": behind,
-    "duration": format_duration,
-    "percent": percent,
-    "stands": stands,
-    "words": words,
-}
+TEMPLATES.filters |= {write.__name__: write for write in (at_most, behind, percent, stands, words)}
+TEMPLATES.filters["duration"] = format_duration
 TEMPLATES.globals |= {name: getattr(charts, name) for name in ("LEFT", "RIGHT", "TOP", "BOTTOM")}
 
 

@@ -31,12 +31,7 @@ def charts_of(report: TuningReport) -> list[Chart]:
 
 def late_by_band(report: TuningReport) -> Chart:
     """The late share against the band, for every variant."""
-    found = [report.recommended(variant) for variant in report.rules]
-    bands = ", ".join(
-        f"{format_duration(each.outcome.band) if each.outcome else f'not even {format_duration(each.largest)}'} "
-        f"under the rule {each.variant.rule}"
-        for each in found
-    )
+    bands = ", ".join(f"{report.recommended(variant)} under the rule {variant.rule}" for variant in report.rules)
     return Chart(
         title=f"{bands.capitalize()} for {at_most(report.target)}",
         note="Each point is one band: exactly what a replay with it says. Zero has a place of its own, below the "

@@ -112,14 +112,12 @@ def recommendation_sentence(report: TuningReport, target: float | None = None) -
     parts = []
     for variant in report.rules:
         found = report.recommended(variant, target)
-        if found.outcome is None:
-            parts.append(f"not even {format_duration(found.largest)} under the rule {variant.name}")
-        else:
-            lag = found.outcome.lag_p50
-            free = _as_fresh(report.tuning, found.outcome)
+        place = ""
+        if found.outcome is not None:
+            lag, free = found.outcome.lag_p50, _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", no staler up to {format_duration(free)}"
-            place = "nowhere yet" if lag is None else f"{stands(lag)}{besides}"
-            parts.append(f"{format_duration(found.outcome.band)} under the rule {variant.name} (the watermark {place})")
+            place = f" (the watermark {'nowhere yet' if lag is None else f'{stands(lag)}{besides}'})"
+        parts.append(f"{found} under the rule {variant.name}{place}")
     return f"For {at_most(target)}: {', '.join(parts)}."
 
 

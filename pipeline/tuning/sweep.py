@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.clock import duration_us, to_us
+from pipeline.durations import format_duration
 from pipeline.quantiles import quantile
 from pipeline.replay.replay import Tick
 from pipeline.replay.trace import NO_WATERMARK, Trace, landed_in, watermarks_us
@@ -79,6 +80,10 @@ class Recommendation:
     target: float
     outcome: Outcome | None
     largest: timedelta
+
+    def __str__(self) -> str:
+        """The band for people: `14s`, or `not even 5m`."""
+        return format_duration(self.outcome.band) if self.outcome else f"not even {format_duration(self.largest)}"
 
 
 @dataclass(frozen=True, slots=True)

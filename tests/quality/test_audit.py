@@ -69,7 +69,7 @@ def test_a_second_of_which_nothing_landed_is_a_loss_for_certain(tmp_path: Path) 
     found = audited(world)
     assert (found.tracked, found.landed, found.at_least, found.at_most) == (3, 1, 2, 2)
     (minute,) = found.minutes
-    assert (minute.start, minute.tracked, minute.at_least) == (at(0), 3, 2)
+    assert (minute.minute, minute.tracked, minute.at_least) == (at(0), 3, 2)
 
 
 def test_beside_one_that_landed_in_its_publish_second_another_event_second_tells(tmp_path: Path) -> None:
