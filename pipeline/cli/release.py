@@ -4,7 +4,7 @@ import getpass
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -158,17 +158,7 @@ def _facts(preview: Preview) -> dict[str, Any]:
         "landed": found.landed,
         "outstanding_at_most": found.at_most,
         "oldest_event_time": found.oldest_event_time,
-        "outstanding": [
-            {
-                "published_from": line.start,
-                "published_before": line.end,
-                "tracked": line.tracked,
-                "landed": line.landed,
-                "outstanding_at_most": line.outstanding,
-                "oldest_event_time": line.oldest_event_time,
-            }
-            for line in found.in_lines(LINES)
-        ],
+        "outstanding": [asdict(line) for line in found.in_lines(LINES)],
         "notes": preview.notes,
         "without": stands(preview.without),
         "with": stands(preview.released),
@@ -192,8 +182,9 @@ def _show(preview: Preview) -> None:
     )
     table = columns("published", right=("tracked", "landed", "outstanding, at most", "least event time"), gap=2)
     for line in found.in_lines(LINES):
-        published = f"{iso(line.start)} + {format_duration(line.end - line.start)}"
-        table.add_row(published, *map(text_of, (line.tracked, line.landed, line.outstanding, line.oldest_event_time)))
+        published = f"{iso(line.published_from)} + {format_duration(line.published_before - line.published_from)}"
+        figures = (line.tracked, line.landed, line.outstanding_at_most, line.oldest_event_time)
+        table.add_row(published, *map(text_of, figures))
     totals = (found.tracked, found.landed, found.at_most, found.oldest_event_time)
     table.add_row("[bold]all[/]", *map(text_of, totals))
     say(table)

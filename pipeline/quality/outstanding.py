@@ -25,14 +25,15 @@ AT_ONCE = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was published in `[start, end)`: how many messages tracking counted (redeliveries count again), how many
-    distinct ones landed, how many are outstanding at most, and the least event time that tracking saw (None: none)."""
+    """What was published in `[published_from, published_before)`: how many messages tracking counted (redeliveries
+    count again), how many distinct ones landed, how many are outstanding at most, and the least event time that
+    tracking saw (None: none)."""
 
-    start: datetime
-    end: datetime
+    published_from: datetime
+    published_before: datetime
     tracked: int
     landed: int
-    outstanding: int
+    outstanding_at_most: int
     oldest_event_time: datetime | None
 
 
@@ -53,7 +54,7 @@ class Outstanding:
     @property
     def at_most(self) -> int:
         """The largest number of messages that can be outstanding."""
-        return sum(second.outstanding for second in self.seconds)
+        return sum(second.outstanding_at_most for second in self.seconds)
 
     @property
     def oldest_event_time(self) -> datetime | None:
@@ -83,11 +84,11 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
     oldest = np.minimum.reduceat(histogram.min_event_us[start:end], starts) if len(starts) else starts
     seconds = [
         Stretch(
-            start=bucket_start(bucket),
-            end=bucket_start(bucket + 1),
+            published_from=bucket_start(bucket),
+            published_before=bucket_start(bucket + 1),
             tracked=tracked,
             landed=landed.get(bucket, 0),
-            outstanding=tracked - landed.get(bucket, 0),
+            outstanding_at_most=tracked - landed.get(bucket, 0),
             oldest_event_time=None if event_us == NO_MINIMUM else from_us(event_us),
         )
         for bucket, tracked, event_us in zip(buckets.tolist(), counted.tolist(), oldest.tolist(), strict=True)
@@ -97,7 +98,7 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
         before=bucket_start(last + 1),
         tracked=int(counted.sum()),
         landed=sum(count for bucket, count in landed.items() if first <= bucket <= last),
-        seconds=[second for second in seconds if second.outstanding > 0],
+        seconds=[second for second in seconds if second.outstanding_at_most > 0],
     )
 
 
@@ -138,15 +139,15 @@ def distinct_messages(rows: pa.Table) -> pa.Table:
 def _merged(seconds: Sequence[Stretch], width: timedelta) -> list[Stretch]:
     """The seconds as stretches of one width, aligned to the epoch; empty stretches are left out."""
     stretches = []
-    for number, group in groupby(seconds, key=lambda second: (second.start - EPOCH) // width):
+    for number, group in groupby(seconds, key=lambda second: (second.published_from - EPOCH) // width):
         together = list(group)
         stretches.append(
             Stretch(
-                start=EPOCH + number * width,
-                end=EPOCH + (number + 1) * width,
+                published_from=EPOCH + number * width,
+                published_before=EPOCH + (number + 1) * width,
                 tracked=sum(second.tracked for second in together),
                 landed=sum(second.landed for second in together),
-                outstanding=sum(second.outstanding for second in together),
+                outstanding_at_most=sum(second.outstanding_at_most for second in together),
                 oldest_event_time=_oldest(together),
             )
         )

@@ -1,6 +1,6 @@
 """Writes the decisions of a replay as a Parquet file, one row per tick."""
 
-from datetime import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,47 +9,32 @@ import pyarrow.parquet as pq
 from pipeline.errors import TidemarkError
 from pipeline.lake.tables.table import MOMENT
 from pipeline.replay.outcome import Replayed
-from pipeline.watermark.readings import EffectiveReading
+from pipeline.watermark.decision import Decision
 
-DECISIONS = pa.schema(
-    [
-        pa.field("tick_time", MOMENT, nullable=False),
-        pa.field("watermark", MOMENT),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("base_oldest_unacked", MOMENT),
-        pa.field("tracking_oldest_unacked", MOMENT),
-        pa.field("band_start", MOMENT),
-        pa.field("band_end", MOMENT),
-        pa.field("messages_in_band", pa.int64(), nullable=False),
-        pa.field("late_total", pa.int64(), nullable=False),
-    ]
+COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
+    (pa.field("tick_time", MOMENT, nullable=False), lambda made: made.at),
+    (pa.field("watermark", MOMENT), lambda made: made.watermark),
+    (pa.field("reason", pa.string(), nullable=False), lambda made: str(made.reason)),
+    (pa.field("base_oldest_unacked", MOMENT), lambda made: made.base and made.base.oldest_unacked),
+    (pa.field("tracking_oldest_unacked", MOMENT), lambda made: made.tracking and made.tracking.oldest_unacked),
+    (pa.field("band_start", MOMENT), lambda made: made.bound and made.bound.start),
+    (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
+    (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
 )
-"""`watermark` is null before the first one, a reading where it is unknown, and the band where no band was used (in a
-hold, or by the idle rule). `late_total` counts all messages that landed by the tick."""
+"""The columns of a decision, and the value of each. `watermark` is null before the first one, a reading where it is
+unknown, and the band where no band was used (in a hold, or by the idle rule)."""
+
+LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
+"""The last column: all late messages that landed by the tick."""
 
 
 def write_decisions(path: Path, replayed: Replayed) -> None:
     """Write the file, replacing an existing one. Raises TidemarkError if it cannot be written."""
-    decisions = replayed.decisions
-    bounds = [decision.bound for decision in decisions]
-    columns = {
-        "tick_time": [decision.at for decision in decisions],
-        "watermark": [decision.watermark for decision in decisions],
-        "reason": [str(decision.reason) for decision in decisions],
-        "base_oldest_unacked": [_oldest(decision.base) for decision in decisions],
-        "tracking_oldest_unacked": [_oldest(decision.tracking) for decision in decisions],
-        "band_start": [None if bound is None else bound.start for bound in bounds],
-        "band_end": [None if bound is None else bound.end for bound in bounds],
-        "messages_in_band": [0 if bound is None else bound.messages for bound in bounds],
-        "late_total": replayed.late_total,
-    }
+    values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
+    schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL])
     try:
-        pq.write_table(pa.table(columns, schema=DECISIONS), path)
+        pq.write_table(pa.table([*values, replayed.late_total], schema=schema), path)
     except OSError as error:
         raise TidemarkError(
             f"the decisions cannot be written to {path} ({error}); name another file with --out"
         ) from error
-
-
-def _oldest(reading: EffectiveReading | None) -> datetime | None:
-    return None if reading is None else reading.oldest_unacked

@@ -56,7 +56,11 @@ def test_on_a_lake_without_tables_all_that_was_tracked_is_outstanding(tmp_path: 
     found = left(lake_in(tmp_path), TRACKED, 10, 20)
     assert (found.tracked, found.landed, found.at_most) == (4, 0, 4)
     assert found.oldest_event_time == at(3)
-    assert [(second.start, second.tracked) for second in found.seconds] == [(at(10), 2), (at(11), 1), (at(12), 1)]
+    assert [(second.published_from, second.tracked) for second in found.seconds] == [
+        (at(10), 2),
+        (at(11), 1),
+        (at(12), 1),
+    ]
 
 
 def test_what_has_landed_in_either_table_is_not_outstanding(tmp_path: Path) -> None:
@@ -65,7 +69,7 @@ def test_what_has_landed_in_either_table_is_not_outstanding(tmp_path: Path) -> N
     reject(lake, [("m3", 11.5)])
     found = left(lake, TRACKED, 10, 20)
     assert (found.tracked, found.landed, found.at_most) == (4, 2, 2)
-    assert [(second.start, second.landed, second.outstanding) for second in found.seconds] == [
+    assert [(second.published_from, second.landed, second.outstanding_at_most) for second in found.seconds] == [
         (at(10), 1, 1),
         (at(12), 0, 1),
     ]
@@ -98,7 +102,7 @@ def test_only_the_seconds_asked_for_are_counted(tmp_path: Path) -> None:
 def test_a_landing_that_tracking_has_not_seen_hides_nothing_of_another_second(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     land(lake, [("x", 12.2, 1.0), ("y", 12.4, 1.0)])  # tracking has one message there, and has not read further
-    assert [second.start for second in left(lake, TRACKED, 10, 20).seconds] == [at(10), at(11)]
+    assert [second.published_from for second in left(lake, TRACKED, 10, 20).seconds] == [at(10), at(11)]
 
 
 def test_the_least_event_time_is_of_the_seconds_in_which_something_is_outstanding(tmp_path: Path) -> None:
@@ -127,10 +131,10 @@ def test_few_seconds_are_shown_one_by_one_and_many_are_grouped_no_more_than_need
     found = left(lake, histogram, 0, 100)
     assert len(found.in_lines(100)) == 100
     lines = found.in_lines(20)
-    assert [line.end - line.start for line in lines] == [timedelta(seconds=5)] * 20
-    assert (lines[1].start, lines[1].tracked, lines[1].oldest_event_time) == (at(5), 5, at(4))
+    assert [line.published_before - line.published_from for line in lines] == [timedelta(seconds=5)] * 20
+    assert (lines[1].published_from, lines[1].tracked, lines[1].oldest_event_time) == (at(5), 5, at(4))
     far = left(lake, published([(1, 0), (2, 1), (3_000_000, 5)]), 0, 3_000_001)
-    assert [line.outstanding for line in far.in_lines(2)] == [2, 1]
+    assert [line.outstanding_at_most for line in far.in_lines(2)] == [2, 1]
 
 
 @bounded
@@ -151,13 +155,13 @@ def test_no_more_is_outstanding_than_is_said_and_nothing_is_said_without_a_secon
     found = outstanding(histogram, landed, at(0), at(200))
     truth = [(publish // 4, event) for publish, event, _, has_landed in messages if not has_landed]
     assert len(truth) <= found.at_most <= len(truth) + sum(twice for _, _, twice, _ in messages)
-    shown = {second.start: second for second in found.seconds}
+    shown = {second.published_from: second for second in found.seconds}
     for publish, event in truth:
         assert shown[at(publish)].oldest_event_time is not None
         assert shown[at(publish)].oldest_event_time <= at(event)  # type: ignore[operator]
     grouped = found.in_lines(lines)
     assert len(grouped) <= lines
-    assert sum(line.outstanding for line in grouped) == found.at_most
+    assert sum(line.outstanding_at_most for line in grouped) == found.at_most
 
 
 def test_no_more_than_an_hour_of_what_has_landed_is_in_memory(tmp_path: Path) -> None:
