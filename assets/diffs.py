@@ -12,7 +12,8 @@ from pipeline.clock import SystemClock, iso
 from pipeline.errors import TidemarkError, WindowExpired, WindowNotClosed
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.settings import Settings
-from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows, refuse_open
+from pipeline.spark.diffs import DiffPlan
+from pipeline.spark.micro_batch import Computed, compute_windows, refuse_open
 from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource

@@ -19,7 +19,8 @@ from pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messa
 from pipeline.errors import ServiceFailed
 from pipeline.quantiles import quantile
 from pipeline.settings import Settings
-from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
+from pipeline.spark.diffs import DiffPlan
+from pipeline.spark.micro_batch import Computed, compute_windows
 
 GOAL = 2.0
 SPAN = timedelta(hours=1)

@@ -3,63 +3,54 @@
 Every function is `DataFrame -> DataFrame` and takes no session. The session's time zone must be UTC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.clock import duration_us, to_us
 from pipeline.heartbeat import FieldKind, compared_columns
+from pipeline.lake.tables.heartbeats import heartbeat_schema
 from pipeline.windows import Windowing
-
-SPARK_TYPES: Mapping[FieldKind, T.DataType] = {
-    FieldKind.NUMBER: T.DoubleType(),
-    FieldKind.TEXT: T.StringType(),
-    FieldKind.BOOLEAN: T.BooleanType(),
-    FieldKind.JSON: T.StringType(),
-}
 
 SECONDS = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class DiffPlan:
+    """The settings that a diff depends on."""
+
+    fields: Mapping[str, FieldKind]
+    lookback: timedelta
+    period: timedelta
+    window_length: timedelta
+
+
+def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
+    """Arrow's columns as Spark's. Each may be null: Spark may not rely on what it reads from files."""
+    return from_arrow_schema(pa.schema([column.with_nullable(True) for column in columns]))
+
+
 def input_schema(fields: Mapping[str, FieldKind]) -> T.StructType:
     """The columns of `heartbeats` that diffs are made from; a field that a file lacks reads as null."""
-    return T.StructType(
-        [
-            T.StructField("stream_id", T.StringType()),
-            T.StructField("event_time", T.TimestampType()),
-            T.StructField("publisher_id", T.StringType()),
-            T.StructField("message_id", T.StringType()),
-            T.StructField("publish_time", T.TimestampType()),
-            T.StructField("late", T.BooleanType()),
-            *(T.StructField(name, SPARK_TYPES[kind]) for name, kind in fields.items()),
-        ]
-    )
+    names = ("stream_id", "event_time", "publisher_id", "message_id", "publish_time", "late", *fields)
+    return spark_schema(map(heartbeat_schema(fields).field, names))
 
 
-def heartbeat_diffs(
-    heartbeats: DataFrame,
-    fields: Mapping[str, FieldKind],
-    *,
-    start: datetime,
-    end: datetime,
-    lookback: timedelta,
-    period: timedelta,
-    window_length: timedelta,
-) -> DataFrame:
+def heartbeat_diffs(heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
     """The diffs of every heartbeat with an event time in `[start, end)`, sorted by stream within each partition.
 
     `heartbeats` has the columns of `input_schema` and holds at least `[start - lookback, end)`. A row depends on
     that interval alone, so any way of cutting a range into runs gives the same rows. `previous_...` is the stream's
     heartbeat before, at most `lookback` earlier; null if there is none. Assumption: the range is of whole windows.
     """
-    read = heartbeats.where(F.col("event_time").between(moment(start - lookback), moment(end)))
-    single = without_copies(_identified(read))
-    return with_differences(
-        single, fields, start=start, end=end, lookback=lookback, period=period, length=window_length
-    )
+    read = heartbeats.where(F.col("event_time").between(moment(start - plan.lookback), moment(end)))
+    return with_differences(without_copies(_identified(read)), plan, start, end)
 
 
 def _identified(heartbeats: DataFrame) -> DataFrame:
@@ -68,9 +59,7 @@ def _identified(heartbeats: DataFrame) -> DataFrame:
     much faster than names that begin alike."""
     publishers, messages = F.concat(F.lit("p"), "publisher_id"), F.concat(F.lit("m"), "message_id")
     return heartbeats.select(
-        "*",
-        F.when(F.col("publisher_id").isNotNull(), publishers).otherwise(messages).alias("id"),
-        F.xxhash64("stream_id").alias("stream_hash"),
+        "*", F.coalesce(publishers, messages).alias("id"), F.xxhash64("stream_id").alias("stream_hash")
     )
 
 
@@ -98,21 +87,13 @@ def without_copies(identified: DataFrame) -> DataFrame:
     return single.withColumn("late", F.col("in_time") == before).drop("is_copy", "in_time")
 
 
-def with_differences(
-    single: DataFrame,
-    fields: Mapping[str, FieldKind],
-    *,
-    start: datetime,
-    end: datetime,
-    lookback: timedelta,
-    period: timedelta,
-    length: timedelta,
-) -> DataFrame:
+def with_differences(single: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
     """Each heartbeat of `[start, end)` beside the one before it, by `(event_time, id)`."""
+    fields, length = plan.fields, plan.window_length
     before = {f"before_{name}": F.lag(name).over(_same_stream()) for name in ("event_time", *fields)}
     event_us = F.unix_micros("event_time")
     gap_us = event_us - F.unix_micros("before_event_time")
-    has_previous = gap_us <= F.lit(duration_us(lookback))
+    has_previous = gap_us <= F.lit(duration_us(plan.lookback))
 
     def previous(column: str) -> Column:
         return F.when(has_previous, F.col(f"before_{column}"))
@@ -126,7 +107,7 @@ def with_differences(
             outcome = F.when(has_previous, ~F.col(name).eqNullSafe(previous(name)))
         compared += [F.col(name).alias(value), previous(name).alias(earlier), outcome.alias(comparison)]
 
-    periods = F.floor(gap_us / F.lit(duration_us(period)) + F.lit(0.5)).cast("bigint")
+    periods = F.floor(gap_us / F.lit(duration_us(plan.period)) + F.lit(0.5)).cast("bigint")
     # By its number among the range's, since writing a date for each row takes as long as comparing it.
     keys = F.array(*[F.lit(window.key) for window in Windowing(length, start).between(start, end)])
     number = F.floor((event_us - F.lit(to_us(start))) / F.lit(duration_us(length))).cast("int")

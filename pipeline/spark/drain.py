@@ -4,7 +4,6 @@ A round's length is bounded, so that a run says how far it is, ends in time, and
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,15 +16,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.clock import Clock, from_us
+from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.errors import ReadingUnavailable
-from pipeline.heartbeat import RejectionReason
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import Backlog
-from pipeline.pubsub.subscription import Acknowledged
 from pipeline.settings import Settings
-from pipeline.spark.drain_reader import REPORTED, Side, Split, read_split
+from pipeline.spark.drain_reader import LANDED, PERSISTED, REPORTED, Side, Split, read_split
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import Landed
 from pipeline.ticks.tracking import Persisted, begin_where_new
@@ -167,13 +164,11 @@ class Drain:
             .mapInArrow(partial(self.read, split), from_arrow_schema(REPORTED))
             .collect()
         )
-        landed = sum((_landed(row) for row in rows), Landed())
-        persisted = sum((_persisted(row) for row in rows), Persisted())
-        self._rounds, self._landed, self._persisted = (
-            self._rounds + 1,
-            self._landed + landed,
-            self._persisted + persisted,
-        )
+        landed = sum((LANDED.validate_json(row["landed"]) for row in rows), Landed())
+        persisted = sum((PERSISTED.validate_json(row["persisted"]) for row in rows), Persisted())
+        self._rounds += 1
+        self._landed += landed
+        self._persisted += persisted
         return Round(
             side=side,
             number=self._rounds - 1,
@@ -203,26 +198,6 @@ def at_once(rows: Iterable[Any]) -> int:
     # A reader that ends at the moment when another begins did not run beside it: ends sort first.
     turns = sorted(turn for began_us, ended_us in spans.values() for turn in ((began_us, 1), (ended_us, -1)))
     return max(accumulate(change for _, change in turns), default=0)
-
-
-def _landed(row: Any) -> Landed:
-    return Landed(
-        heartbeats=row["heartbeats"],
-        rejected=Counter({RejectionReason(reason): count for reason, count in row["rejected"].items()}),
-        late=row["late"],
-        of_another_kind=Counter(row["of_another_kind"]),
-        oldest_event_time=None if row["oldest_event_us"] is None else from_us(row["oldest_event_us"]),
-        newest_event_time=None if row["newest_event_us"] is None else from_us(row["newest_event_us"]),
-        acknowledged=_acknowledged(row) if row["tracked"] == 0 else Acknowledged(),
-    )
-
-
-def _persisted(row: Any) -> Persisted:
-    return Persisted(row["tracked"], row["snapshots"], _acknowledged(row) if row["tracked"] else Acknowledged())
-
-
-def _acknowledged(row: Any) -> Acknowledged:
-    return Acknowledged(row["acknowledged"], row["acknowledgements_failed"])
 
 
 def _whole_seconds(duration: timedelta) -> timedelta:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from pipeline.clock import SystemClock, to_us
 from pipeline.heartbeat import HeartbeatReader, MessageContract
@@ -21,27 +22,20 @@ from pipeline.ticks.budget import SMALL_SHARE, Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Persisted, persist
 
-NAMES = pa.map_(pa.string(), pa.int64())
 REPORTED = pa.schema(
     [
         pa.field("reader", pa.int64()),
         pa.field("began_us", pa.int64()),
         pa.field("ended_us", pa.int64()),
         pa.field("is_last", pa.bool_()),
-        pa.field("heartbeats", pa.int64()),
-        pa.field("rejected", NAMES),
-        pa.field("late", pa.int64()),
-        pa.field("of_another_kind", NAMES),
-        pa.field("oldest_event_us", pa.int64()),
-        pa.field("newest_event_us", pa.int64()),
-        pa.field("tracked", pa.int64()),
-        pa.field("snapshots", pa.int64()),
-        pa.field("acknowledged", pa.int64()),
-        pa.field("acknowledgements_failed", pa.int64()),
+        pa.field("landed", pa.binary()),
+        pa.field("persisted", pa.binary()),
     ]
 )
 """One row a batch. Its reader began at `began_us`, and the batch was done at `ended_us`, by the executor's clock.
-`is_last` says that little was left to pull after it."""
+`is_last` says that little was left to pull after it. `landed` and `persisted` are JSON, by LANDED and PERSISTED."""
+
+LANDED, PERSISTED = TypeAdapter(Landed), TypeAdapter(Persisted)
 
 
 class Side(StrEnum):
@@ -112,8 +106,14 @@ class _Connections:
                 landed = self._land(split, budget)
             is_small = landed.messages + persisted.messages < budget.batch_messages * SMALL_SHARE
             is_last = is_small and self._clock.monotonic() < until
-            times = {"began_us": to_us(began), "ended_us": to_us(self._clock.now())}
-            yield {"reader": reader, **times, **_reported(is_last, landed, persisted)}
+            yield {
+                "reader": reader,
+                "began_us": to_us(began),
+                "ended_us": to_us(self._clock.now()),
+                "is_last": is_last,
+                "landed": LANDED.dump_json(landed),
+                "persisted": PERSISTED.dump_json(persisted),
+            }
 
     def _track(self, split: Split, budget: Budget) -> Persisted:
         self._log.catch_up()  # before anything is pulled: with a damaged log nothing could be persisted
@@ -139,21 +139,3 @@ class _Connections:
             pull_wait=split.pubsub.pull_wait,
             call_timeout=split.pubsub.call_timeout,
         )
-
-
-def _reported(is_last: bool, landed: Landed, persisted: Persisted) -> dict[str, Any]:
-    acknowledged = landed.acknowledged + persisted.acknowledged
-    oldest, newest = landed.oldest_event_time, landed.newest_event_time
-    return {
-        "is_last": is_last,
-        "heartbeats": landed.heartbeats,
-        "rejected": [(reason.value, count) for reason, count in landed.rejected.items()],
-        "late": landed.late,
-        "of_another_kind": list(landed.of_another_kind.items()),
-        "oldest_event_us": None if oldest is None else to_us(oldest),
-        "newest_event_us": None if newest is None else to_us(newest),
-        "tracked": persisted.messages,
-        "snapshots": persisted.snapshots,
-        "acknowledged": acknowledged.count,
-        "acknowledgements_failed": acknowledged.failed,
-    }

@@ -4,19 +4,18 @@ import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.clock import Clock, iso
 from pipeline.errors import WindowNotClosed
-from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.stream_status import Kind, StreamStatus
 from pipeline.lake.tables.windowed import PARTITION, DiffRun, Replaced, WindowedTable
-from pipeline.spark.diffs import heartbeat_diffs, input_schema
+from pipeline.spark.diffs import DiffPlan, heartbeat_diffs, input_schema
 from pipeline.spark.silence import DIFFS_READ, stream_status
 from pipeline.windows import Window, runs_of_neighbours
 
@@ -27,16 +26,6 @@ OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_t
 
 SILENT_NAMED = 20
 """Silent streams that are named for each window; all are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiffPlan:
-    """The settings that a diff depends on."""
-
-    fields: Mapping[str, FieldKind]
-    lookback: timedelta
-    period: timedelta
-    window_length: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +135,14 @@ def _compute(
         logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.paths), files.rows)
         read = spark.read.schema(input_schema(plan.fields))
         folder = diffs.folder_of(attempt.name)
-        _write(_diffs(read.parquet(*files.paths), plan, start, end), folder)
+        _write(heartbeat_diffs(read.parquet(*files.paths), plan, start, end), folder)
         written = spark.read.schema(DIFFS_READ).parquet(folder)
         # Spark wants a file to read even where none reaches back: nothing of it is before the range then.
         before = read.parquet(*files.with_any_before(start) or files.paths)
-        _write(_status(written, before, plan, start, end), status.folder_of(attempt.name))
+        silent = stream_status(written, before, plan, start, end)
+        # One file a window: next to nothing is written, and no stream is looked for in it.
+        ordered = silent.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
+        _write(ordered, status.folder_of(attempt.name))
     # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
     replaced_status: Replaced = status.replace(attempt, status_fence)
     replaced: Replaced = diffs.replace(attempt, fence)
@@ -162,24 +154,6 @@ def _compute(
         status_superseded=replaced_status.superseded,
         input_rows=files.rows,
     )
-
-
-def _diffs(frame: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
-    return heartbeat_diffs(
-        frame,
-        plan.fields,
-        start=start,
-        end=end,
-        lookback=plan.lookback,
-        period=plan.period,
-        window_length=plan.window_length,
-    )
-
-
-def _status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
-    """One file a window: next to nothing is written, and no stream is looked for in it."""
-    rows = stream_status(diffs, heartbeats, start=start, end=end, lookback=plan.lookback, length=plan.window_length)
-    return rows.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
 
 
 def _write(frame: DataFrame, folder: str) -> None:

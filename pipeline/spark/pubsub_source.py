@@ -7,7 +7,7 @@ that: a task that is tried again, or a query that starts from its checkpoint, is
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -24,11 +24,13 @@ from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.layout import Lake
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
 from pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
 from pipeline.lake.tables.quarantine import Quarantine
+from pipeline.lake.tables.table import MOMENT
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from pipeline.spark.diffs import SPARK_TYPES
+from pipeline.spark.diffs import spark_schema
 from pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
 from pipeline.ticks.named_landing import land_named, landed_under
 
@@ -94,23 +96,11 @@ class Offset:
     batch: int
     readers: int
     lake: str
-    watermark_us: int | None
+    watermark_us: int | None = None
 
     def written(self) -> dict[str, Any]:
-        """As Spark keeps it, and shows it in a query's progress."""
-        written = {"run": self.run, "batch": self.batch, "readers": self.readers, "lake": self.lake}
-        return written if self.watermark_us is None else {**written, "watermark_us": self.watermark_us}
-
-    @classmethod
-    def of(cls, written: dict[str, Any]) -> "Offset":
-        """The inverse of `written`."""
-        return cls(
-            run=written["run"],
-            batch=written["batch"],
-            readers=written["readers"],
-            lake=written["lake"],
-            watermark_us=written.get("watermark_us"),
-        )
+        """As Spark keeps it, and shows it in a query's progress: the inverse of `Offset(**written)`."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def partitions(self) -> list[LandingPartition]:
         """One for each reader."""
@@ -140,13 +130,23 @@ class PubSubDataSource(DataSource):
         return PubSubStreamReader(self.connections, read_options(self.options), schema)
 
 
-class PubSubReader(DataSourceReader):
-    """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
+class Landing:
+    """What both readers are made of, and how their partitions are read."""
 
     def __init__(self, connections: type[Connections], options: SourceOptions, schema: T.StructType) -> None:
         self._connections = connections
         self._options = options
         self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
+        if not isinstance(partition, LandingPartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        return read_landed(self._connections(self._options), partition, self._schema)
+
+
+class PubSubReader(Landing, DataSourceReader):
+    """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
 
     def partitions(self) -> list[LandingPartition]:
         """One for each reader, as whoever read first under this name had them. Raises InvalidSettings without one."""
@@ -161,25 +161,20 @@ class PubSubReader(DataSourceReader):
         try:
             objects.create(planned, orjson.dumps(plan.written()))
         except ObjectExists:
-            plan = Offset.of(orjson.loads(objects.read(planned)))
+            plan = Offset(**orjson.loads(objects.read(planned)))
         return plan.partitions()
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_landed(self._connections(self._options), partition, self._schema)
 
-
-class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
 
     def __init__(self, connections: type[Connections], options: SourceOptions, schema: T.StructType) -> None:
-        self._connections = connections
-        self._options = options
-        self._schema = schema
+        super().__init__(connections, options, schema)
         self._available_at: datetime | None = None
         self._has_planned = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        return Offset(NO_RUN, 0, 0, self._options.lake.uri, None).written()
+        return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 (Spark's)
         """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled.
@@ -187,7 +182,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         With the trigger "available now" it is `start` once a whole batch brought nothing that was published before the
         query began.
         """
-        before, connections = Offset.of(start), self._connections(self._options)
+        before, connections = Offset(**start), self._connections(self._options)
         if self._has_planned and self._is_caught_up(before, connections):
             return start
         self._has_planned = True
@@ -207,7 +202,7 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises InvalidSettings where the checkpoint's batch was landed in another lake than the options name.
         """
-        offset = Offset.of(end)
+        offset = Offset(**end)
         if offset.lake != self._options.lake.uri:
             raise InvalidSettings(
                 f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
@@ -215,12 +210,9 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return offset.partitions() if start != end else []
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_landed(self._connections(self._options), partition, self._schema)
-
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
-        offset = Offset.of(end)
+        offset = Offset(**end)
         if offset.run != NO_RUN:
             objects = self._connections(self._options).objects()
             LandedBatches(objects, offset.run).end(offset.batch, keep=self._options.keep_batches)
@@ -234,10 +226,10 @@ class PubSubStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return all(moment is None or moment >= self._available_at for moment in oldest)
 
 
-def read_landed(connections: Connections, partition: InputPartition, schema: T.StructType) -> Iterator[pa.RecordBatch]:
-    """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
-    if not isinstance(partition, LandingPartition):
-        raise TypeError(f"not a partition of this source: {partition!r}")
+def read_landed(
+    connections: Connections, partition: LandingPartition, schema: T.StructType
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition, landed before or now."""
     options, objects = connections.options, connections.objects()
     batches = LandedBatches(objects, partition.run)
     name = batches.name(partition.batch, partition.reader)
@@ -257,29 +249,15 @@ def read_landed(connections: Connections, partition: InputPartition, schema: T.S
     columns = to_arrow_schema(schema, timezone="UTC")
     for piece in landing.pieces:
         rows = read_piece(objects, piece)
-        marks = pa.array([watermark] * len(rows), pa.timestamp("us", tz="UTC"))
+        marks = pa.array([watermark] * len(rows), MOMENT)
         asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
         yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
 def source_schema(options: SourceOptions) -> T.StructType:
-    """The columns of the source."""
-    return T.StructType(
-        [
-            T.StructField("stream_id", T.StringType()),
-            T.StructField("event_time", T.TimestampType()),
-            T.StructField("publisher_id", T.StringType()),
-            T.StructField("message_id", T.StringType()),
-            T.StructField("publish_time", T.TimestampType()),
-            T.StructField("ordering_key", T.StringType()),
-            T.StructField("attributes", T.MapType(T.StringType(), T.StringType())),
-            T.StructField("payload", T.BinaryType()),
-            T.StructField("landed_at", T.TimestampType()),
-            T.StructField("late", T.BooleanType()),
-            *(T.StructField(name, SPARK_TYPES[kind]) for name, kind in options.contract.fields.items()),
-            T.StructField(WATERMARK, T.TimestampType()),
-        ]
-    )
+    """The columns of the source: those of `heartbeats`, and the watermark."""
+    columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
+    return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
 
 
 def _us(moment: datetime | None) -> int | None:

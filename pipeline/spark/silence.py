@@ -10,29 +10,23 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from pipeline.clock import duration_us, to_us
 from pipeline.lake.tables.stream_status import Kind
-from pipeline.spark.diffs import moment
+from pipeline.spark.diffs import DiffPlan, moment
 
 DIFFS_READ = "stream_id string, event_time timestamp, gap_seconds double, missed_heartbeats bigint"
 """The columns of a run's diffs that are read."""
 
 
-def stream_status(
-    diffs: DataFrame,
-    heartbeats: DataFrame,
-    *,
-    start: datetime,
-    end: datetime,
-    lookback: timedelta,
-    length: timedelta,
-) -> DataFrame:
+def stream_status(diffs: DataFrame, heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
     """One row for each window of `[start, end)`, stream, and what is remarkable about it: the columns of STATUS.
 
     `diffs` has the columns of DIFFS_READ and is what `heartbeat_diffs` makes of the range; `heartbeats` holds at least
     `[start - lookback, start)`, copies do no harm. A row depends on `[its window's start - lookback, its end)` alone.
     """
-    length_us, lookback_us = duration_us(length), duration_us(lookback)
+    length_us, lookback_us = duration_us(plan.window_length), duration_us(plan.lookback)
     by_window = Window.partitionBy("stream_id").orderBy("start_us")
-    groups = _beats_by_window(diffs, length_us).unionByName(_last_before(heartbeats, start, lookback, length_us))
+    groups = _beats_by_window(diffs, length_us).unionByName(
+        _last_before(heartbeats, start, plan.lookback, length_us), allowMissingColumns=True
+    )
     beside = groups.select(
         "*",
         F.lag("last_us").over(by_window).alias("before_us"),
@@ -41,23 +35,14 @@ def stream_status(
     # None of them can be null inside the range: only the group before it has no first heartbeat.
     in_range = F.col("first_us").isNotNull()
     has_previous = F.coalesce(F.col("before_us") >= F.col("start_us") - F.lit(lookback_us), F.lit(False))
-    own = _row(
-        F.col("start_us"),
-        F.lit(str(Kind.STARTED)),
-        last_us=F.when(has_previous, F.col("before_us")),
-        first_us=F.col("first_us"),
-        heartbeats=F.col("heartbeats"),
-    )
-    missed = _row(
-        F.col("start_us"),
-        F.lit(str(Kind.MISSED)),
-        last_us=F.when(has_previous, F.col("before_us")),
-        first_us=F.col("first_us"),
-        heartbeats=F.col("heartbeats"),
-        gaps=F.col("gaps"),
-        missed=F.col("missed_heartbeats"),
-        longest_gap=F.col("longest_gap_seconds"),
-    )
+    there = {
+        "last_us": F.when(has_previous, F.col("before_us")),
+        "first_us": F.col("first_us"),
+        "heartbeats": F.col("heartbeats"),
+    }
+    gaps = {name: F.col(name) for name in ("gaps", "missed_heartbeats", "longest_gap_seconds")}
+    started = _row(F.col("start_us"), Kind.STARTED, **there)
+    missed = _row(F.col("start_us"), Kind.MISSED, **there, **gaps)
     # The windows after this one, up to the stream's next heartbeat, whose lookback reaches this one's last.
     first = F.greatest(F.col("start_us") + F.lit(length_us), F.lit(to_us(start)))
     last = F.least(
@@ -69,22 +54,24 @@ def stream_status(
         first <= last,
         F.transform(
             F.sequence(first, last, F.lit(length_us)),
-            lambda window_us: _row(window_us, F.lit(str(Kind.STOPPED)), last_us=F.col("last_us")),
+            lambda window_us: _row(window_us, Kind.STOPPED, last_us=F.col("last_us")),
         ),
     )
     found = F.concat(
-        F.array_compact(F.array(F.when(in_range & ~has_previous, own), F.when(in_range & (F.col("gaps") > 0), missed))),
+        F.array_compact(
+            F.array(F.when(in_range & ~has_previous, started), F.when(in_range & (F.col("gaps") > 0), missed))
+        ),
         F.coalesce(stopped, F.array().cast(_ROWS)),
     )
     return beside.select("stream_id", F.explode(found).alias("row")).select(
         "stream_id",
-        F.col("row.kind").alias("kind"),
+        "row.kind",
         F.timestamp_micros("row.last_us").alias("last_event_time"),
         F.timestamp_micros("row.first_us").alias("first_event_time"),
-        F.col("row.heartbeats").alias("heartbeats"),
-        F.col("row.gaps").alias("gaps"),
-        F.col("row.missed").alias("missed_heartbeats"),
-        F.col("row.longest_gap").alias("longest_gap_seconds"),
+        "row.heartbeats",
+        "row.gaps",
+        "row.missed_heartbeats",
+        "row.longest_gap_seconds",
         F.date_format(F.timestamp_micros("row.window_us"), "yyyy-MM-dd'T'HH-mm'Z'").alias("window"),
     )
 
@@ -96,15 +83,15 @@ _FIELDS = {
     "first_us": "bigint",
     "heartbeats": "bigint",
     "gaps": "bigint",
-    "missed": "bigint",
-    "longest_gap": "double",
+    "missed_heartbeats": "bigint",
+    "longest_gap_seconds": "double",
 }
 _ROWS = f"array<struct<{','.join(f'{name}:{kind}' for name, kind in _FIELDS.items())}>>"
 
 
-def _row(window_us: Column, kind: Column, **values: Column) -> Column:
-    given = {"window_us": window_us, "kind": kind, **values}
-    return F.struct(*(given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in _FIELDS.items()))
+def _row(window_us: Column, kind: Kind, **values: Column) -> Column:
+    given = {"window_us": window_us, "kind": F.lit(str(kind)), **values}
+    return F.struct(*(given.get(name, F.lit(None)).cast(of_type).alias(name) for name, of_type in _FIELDS.items()))
 
 
 def _beats_by_window(diffs: DataFrame, length_us: int) -> DataFrame:
@@ -132,19 +119,6 @@ def _beats_by_window(diffs: DataFrame, length_us: int) -> DataFrame:
 
 def _last_before(heartbeats: DataFrame, start: datetime, lookback: timedelta, length_us: int) -> DataFrame:
     """One row for each stream with a heartbeat in the lookback before the range, in the window of its last."""
-    nothing = F.lit(None)
-    return (
-        heartbeats.where((F.col("event_time") >= moment(start - lookback)) & (F.col("event_time") < moment(start)))
-        .groupBy("stream_id")
-        .agg(F.max(F.unix_micros("event_time")).alias("last_us"))
-        .select(
-            "stream_id",
-            (F.col("last_us") - F.pmod("last_us", F.lit(length_us))).alias("start_us"),
-            nothing.cast("bigint").alias("first_us"),
-            "last_us",
-            F.lit(0).cast("bigint").alias("heartbeats"),
-            F.lit(0).cast("bigint").alias("gaps"),
-            nothing.cast("bigint").alias("missed_heartbeats"),
-            nothing.cast("double").alias("longest_gap_seconds"),
-        )
-    )
+    before = (F.col("event_time") >= moment(start - lookback)) & (F.col("event_time") < moment(start))
+    last = heartbeats.where(before).groupBy("stream_id").agg(F.max(F.unix_micros("event_time")).alias("last_us"))
+    return last.withColumn("start_us", F.col("last_us") - F.pmod("last_us", F.lit(length_us)))

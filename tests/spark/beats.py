@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.spark.diffs import heartbeat_diffs, input_schema
+from pipeline.spark.diffs import DiffPlan, heartbeat_diffs, input_schema
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIELDS = {
@@ -21,6 +21,7 @@ FIELDS = {
 LOOKBACK = timedelta(minutes=10)
 PERIOD = timedelta(seconds=30)
 LENGTH = timedelta(minutes=5)
+PLAN = DiffPlan(FIELDS, LOOKBACK, PERIOD, LENGTH)
 
 
 def at(seconds: float) -> datetime:
@@ -57,12 +58,9 @@ def diffs(spark: SparkSession, beats: Iterable[Beat], start: float = 0, end: flo
     """What Spark makes of them, by stream and event time."""
     made = heartbeat_diffs(
         frame(spark, beats),
-        FIELDS,
-        start=at(start),
-        end=at(end),
-        lookback=LOOKBACK,
-        period=PERIOD,
-        window_length=LENGTH,
+        PLAN,
+        at(start),
+        at(end),
     )
     return sorted(made.collect(), key=lambda row: (row.stream_id, row.event_time, row.message_id))
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.spark.diffs import heartbeat_diffs
-from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PERIOD, Beat, at, diffs, expected, frame
+from tests.spark.beats import PLAN, Beat, at, diffs, expected, frame
 
 STREAMS = 60
 
@@ -102,12 +102,9 @@ def test_a_row_belongs_to_the_window_of_its_event_time(spark: SparkSession) -> N
 def test_one_exchange_and_one_sort_serve_deduplication_and_diffs(spark: SparkSession) -> None:
     made = heartbeat_diffs(
         frame(spark, [Beat("a", 0, "1")]),
-        FIELDS,
-        start=at(0),
-        end=at(300),
-        lookback=LOOKBACK,
-        period=PERIOD,
-        window_length=LENGTH,
+        PLAN,
+        at(0),
+        at(300),
     )
     plan = made._jdf.queryExecution().sparkPlan().toString()
     prepared = made._jdf.queryExecution().executedPlan().toString()

@@ -19,7 +19,8 @@ from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.stream_status import StreamStatus
 from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings_sections import LakeSettings
-from pipeline.spark.micro_batch import Computed, DiffPlan, compute_windows
+from pipeline.spark.diffs import DiffPlan
+from pipeline.spark.micro_batch import Computed, compute_windows
 from pipeline.windows import Window, Windowing
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at

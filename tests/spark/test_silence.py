@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pipeline.lake.tables.stream_status import STATUS
 from pipeline.spark.diffs import heartbeat_diffs
 from pipeline.spark.silence import stream_status
-from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PERIOD, Beat, at, frame
+from tests.spark.beats import LENGTH, LOOKBACK, PERIOD, PLAN, Beat, at, frame
 
 WINDOW = int(LENGTH.total_seconds())
 BACK = LOOKBACK.total_seconds()
@@ -22,9 +22,8 @@ BEAT = PERIOD.total_seconds()
 def status(spark: SparkSession, beats: Sequence[Beat], start: float = 0, end: float = 300) -> list[dict[str, Any]]:
     """What Spark makes of them, by window, stream and kind."""
     landed = frame(spark, beats)
-    span = {"start": at(start), "end": at(end), "lookback": LOOKBACK}
-    diffs = heartbeat_diffs(landed, FIELDS, period=PERIOD, window_length=LENGTH, **span)
-    rows = [row.asDict() for row in stream_status(diffs, landed, length=LENGTH, **span).collect()]
+    diffs = heartbeat_diffs(landed, PLAN, at(start), at(end))
+    rows = [row.asDict() for row in stream_status(diffs, landed, PLAN, at(start), at(end)).collect()]
     return sorted(rows, key=order)
 
 
