@@ -3,13 +3,15 @@
 import random
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.clock import to_us
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.refusals import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
 from pipeline.emulator.snapshots import Journal, Snapshot
 from pipeline.emulator.unacknowledged import Outstanding
+
+Found = TypeVar("Found")
 
 RETENTION = timedelta(days=7)
 """How long a subscription keeps an unacknowledged message by default."""
@@ -25,9 +27,9 @@ class Subscription:
     name: str
     topic: str
     ack_deadline: timedelta
-    retention: timedelta
-    retain_acked_messages: bool
-    config: Any
+    retention: timedelta = RETENTION
+    retain_acked_messages: bool = False
+    config: Any = None
 
 
 class State:
@@ -84,27 +86,16 @@ class Catalogue:
                 state.told = replace(state.told, topic=DELETED_TOPIC)
         self._after()
 
-    def create_subscription(
-        self,
-        name: str,
-        topic: str,
-        *,
-        ack_deadline: timedelta,
-        retention: timedelta = RETENTION,
-        retain_acked_messages: bool = False,
-        config: Any = None,
-        at: datetime,
-    ) -> None:
+    def create_subscription(self, told: Subscription, at: datetime) -> None:
         """Create a subscription. It gets what is published from now on, with publish times of at least `at`.
 
         Raises AlreadyExists, NotFound (the topic).
         """
         self._before()
-        if name in self._subscriptions:
-            raise AlreadyExists(f"subscription {name} exists already")
-        self._topic(topic)
-        told = Subscription(name, topic, ack_deadline, retention, retain_acked_messages, config)
-        self._subscriptions[name] = State(told, f"s{self._next_tag}", self._rng)
+        if told.name in self._subscriptions:
+            raise AlreadyExists(f"subscription {told.name} exists already")
+        self._topic(told.topic)
+        self._subscriptions[told.name] = State(told, f"s{self._next_tag}", self._rng)
         self._next_tag += 1
         self._newest_publish_us = max(self._newest_publish_us, to_us(at))
         self._after()
@@ -135,16 +126,18 @@ class Catalogue:
         self._after()
 
     def _topic(self, name: str) -> Any:
-        try:
-            return self._topics[name]
-        except KeyError:
-            raise NotFound(f"there is no topic {name}") from None
+        return _found(self._topics, "topic", name)
 
     def _state(self, name: str) -> State:
-        try:
-            return self._subscriptions[name]
-        except KeyError:
-            raise NotFound(f"there is no subscription {name}") from None
+        return _found(self._subscriptions, "subscription", name)
+
+    def _snapshot(self, name: str, at: datetime) -> tuple[Snapshot, Journal]:
+        self._expire_snapshots(at)
+        return _found(self._snapshots, "snapshot", name)
+
+    def _expire_snapshots(self, at: datetime) -> None:
+        for name in [name for name, (snapshot, _) in self._snapshots.items() if snapshot.expire_time <= at]:
+            del self._snapshots[name]
 
     def _happens(self, chance: float) -> bool:
         return chance > 0 and self._rng.random() < chance
@@ -163,3 +156,9 @@ class Catalogue:
         """Raise the faults that lose the answer of a call that has done its work."""
         if self._happens(self.faults.answer_lost) or self._happens(also):
             raise Unavailable("the answer was lost (a fault); it took effect")
+
+
+def _found(known: dict[str, Found], kind: str, name: str) -> Found:
+    if name not in known:
+        raise NotFound(f"there is no {kind} {name}")
+    return known[name]

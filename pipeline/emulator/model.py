@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.clock import duration_us, from_us, iso, to_us
 from pipeline.emulator.catalogue import Catalogue, State
 from pipeline.emulator.faults import Faults
-from pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
+from pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
 from pipeline.emulator.snapshots import Journal, Snapshot
 from pipeline.emulator.unacknowledged import Delivered
 
@@ -237,17 +237,6 @@ class PubSubModel(Catalogue):
             self._forget(state, number)
         self._restore(state, wanted)
         self._after()
-
-    def _snapshot(self, name: str, at: datetime) -> tuple[Snapshot, Journal]:
-        self._expire_snapshots(at)
-        try:
-            return self._snapshots[name]
-        except KeyError:
-            raise NotFound(f"there is no snapshot {name}") from None
-
-    def _expire_snapshots(self, at: datetime) -> None:
-        for name in [name for name, (snapshot, _) in self._snapshots.items() if snapshot.expire_time <= at]:
-            del self._snapshots[name]
 
     def _oldest(self, state: State) -> datetime | None:
         number = state.outstanding.oldest()

@@ -38,8 +38,11 @@ STATUS: Mapping[type[refusals.ModelError], grpc.StatusCode] = {
 
 NOT_SERVED = {
     "google.pubsub.v1.Publisher": ("UpdateTopic", "DetachSubscription"),
-    "google.pubsub.v1.Subscriber": ("ModifyPushConfig",),
+    "google.pubsub.v1.Subscriber": ("ModifyPushConfig", "StreamingPull"),
 }
+
+REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
+"""The requests that are not called as their method is, with `Request` behind it."""
 
 
 @contextmanager
@@ -75,42 +78,19 @@ def served(
 
 def handlers(shared: Shared) -> list[Any]:
     """Both services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
-    publisher, subscriber = PublisherService(shared), SubscriberService(shared)
-    methods: dict[str, dict[str, tuple[Any, Callable[[Any, Any], Any]]]] = {
-        "google.pubsub.v1.Publisher": {
-            "CreateTopic": (types.Topic, publisher.create_topic),
-            "GetTopic": (types.GetTopicRequest, publisher.get_topic),
-            "ListTopics": (types.ListTopicsRequest, publisher.list_topics),
-            "DeleteTopic": (types.DeleteTopicRequest, publisher.delete_topic),
-            "ListTopicSubscriptions": (types.ListTopicSubscriptionsRequest, publisher.list_topic_subscriptions),
-            "ListTopicSnapshots": (types.ListTopicSnapshotsRequest, publisher.list_topic_snapshots),
-            "Publish": (types.PublishRequest, publisher.publish),
-        },
-        "google.pubsub.v1.Subscriber": {
-            "CreateSubscription": (types.Subscription, subscriber.create_subscription),
-            "GetSubscription": (types.GetSubscriptionRequest, subscriber.get_subscription),
-            "UpdateSubscription": (types.UpdateSubscriptionRequest, subscriber.update_subscription),
-            "ListSubscriptions": (types.ListSubscriptionsRequest, subscriber.list_subscriptions),
-            "DeleteSubscription": (types.DeleteSubscriptionRequest, subscriber.delete_subscription),
-            "Pull": (types.PullRequest, subscriber.pull),
-            "Acknowledge": (types.AcknowledgeRequest, subscriber.acknowledge),
-            "ModifyAckDeadline": (types.ModifyAckDeadlineRequest, subscriber.modify_ack_deadline),
-            "CreateSnapshot": (types.CreateSnapshotRequest, subscriber.create_snapshot),
-            "GetSnapshot": (types.GetSnapshotRequest, subscriber.get_snapshot),
-            "ListSnapshots": (types.ListSnapshotsRequest, subscriber.list_snapshots),
-            "UpdateSnapshot": (types.UpdateSnapshotRequest, subscriber.update_snapshot),
-            "DeleteSnapshot": (types.DeleteSnapshotRequest, subscriber.delete_snapshot),
-            "Seek": (types.SeekRequest, subscriber.seek),
-        },
+    services = {
+        "google.pubsub.v1.Publisher": PublisherService(shared),
+        "google.pubsub.v1.Subscriber": SubscriberService(shared),
     }
     found = []
-    for service, table in methods.items():
-        served = {name: _unary(request.pb(), method, shared) for name, (request, method) in table.items()}
-        for name in NOT_SERVED[service]:
-            served[name] = grpc.unary_unary_rpc_method_handler(_not_served(name))
-        if service.endswith("Subscriber"):
-            served["StreamingPull"] = grpc.stream_stream_rpc_method_handler(_not_served("StreamingPull"))
-        found.append(grpc.method_handlers_generic_handler(service, served))
+    for name, service in services.items():
+        served = {method: _refusing(method) for method in NOT_SERVED[name]}
+        for attribute in vars(type(service)):
+            if not attribute.startswith("_"):
+                method = attribute.title().replace("_", "")
+                request = REQUESTS.get(method) or getattr(types, f"{method}Request")
+                served[method] = _unary(request.pb(), getattr(service, attribute), shared)
+        found.append(grpc.method_handlers_generic_handler(name, served))
     return found
 
 
@@ -129,10 +109,12 @@ def _serialized(answer: Any) -> bytes:
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
-def _not_served(name: str) -> Callable[[Any, Any], Any]:
-    instead = "use unary pulls" if name == "StreamingPull" else "it has what tidemark uses"
+def _refusing(name: str) -> Any:
+    """The handler of a method that is not served, for requests and answers of one message or of a stream."""
+    streams = name == "StreamingPull"
+    instead = "use unary pulls" if streams else "it has what tidemark uses"
 
     def answer(_: Any, context: Any) -> Any:
         return context.abort(grpc.StatusCode.UNIMPLEMENTED, f"tidemark's own Pub/Sub has no {name}: {instead}")
 
-    return answer
+    return (grpc.stream_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler)(answer)

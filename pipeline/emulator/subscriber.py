@@ -77,15 +77,7 @@ class SubscriberService(Service):
         limits.resource("topics", config.topic)
         told = _told(config)
         warn_of_ignored(config, IGNORED)
-        self._model.create_subscription(
-            told.name,
-            told.topic,
-            ack_deadline=told.ack_deadline,
-            retention=told.retention,
-            retain_acked_messages=told.retain_acked_messages,
-            config=config,
-            at=self._shared.now(),
-        )
+        self._model.create_subscription(told, self._shared.now())
         return config
 
     def get_subscription(self, request: Any, _: Any) -> Any:

@@ -1,8 +1,9 @@
 """Clients for the service or an emulator, and Pub/Sub's errors as tidemark's own, which say what to do."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import grpc
 from google.api_core import exceptions as api
@@ -14,29 +15,28 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 
 from pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
 
+Client = TypeVar("Client")
+
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that pass by themselves."""
 
 
 def subscriber_client(emulator_host: str | None) -> SubscriberClient:
     """A client for subscriptions and snapshots. Raises PermissionMissing without credentials for the service."""
-    if emulator_host is not None:
-        return SubscriberClient(transport=SubscriberGrpcTransport(channel=_channel(emulator_host)))
-    with credentials_needed():
-        return SubscriberClient()
+    return _client(SubscriberClient, SubscriberGrpcTransport, emulator_host)
 
 
 def publisher_client(emulator_host: str | None) -> PublisherClient:
     """A client for topics. Raises PermissionMissing without credentials for the service."""
+    return _client(PublisherClient, PublisherGrpcTransport, emulator_host)
+
+
+def _client(client: Callable[..., Client], transport: Callable[..., Any], emulator_host: str | None) -> Client:
     if emulator_host is not None:
-        return PublisherClient(transport=PublisherGrpcTransport(channel=_channel(emulator_host)))
+        unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+        return client(transport=transport(channel=grpc.insecure_channel(emulator_host, options=unlimited)))
     with credentials_needed():
-        return PublisherClient()
-
-
-def _channel(emulator_host: str) -> grpc.Channel:
-    unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-    return grpc.insecure_channel(emulator_host, options=unlimited)
+        return client()
 
 
 @contextmanager

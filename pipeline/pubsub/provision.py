@@ -4,7 +4,7 @@ The watermark rests on both subscriptions getting the same messages. Provisionin
 differences from the settings, and refuses whatever would make the two subscriptions differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -126,27 +126,27 @@ class _Server:
         self._bounds = {"retry": retrying(settings.call_timeout), "timeout": settings.call_timeout.total_seconds()}
 
     def has_topic(self) -> bool:
-        with reported("look up", self._topic, "pubsub.topics.get"), suppress(api.NotFound):
-            self._publisher.get_topic(topic=self._topic, **self._bounds)
-            return True
-        return False
+        return self._found(self._publisher.get_topic, "topic", self._topic) is not None
 
     def subscription(self, path: str) -> Any | None:
-        """The subscription at the path, or None."""
-        with reported("look up", path, "pubsub.subscriptions.get"), suppress(api.NotFound):
-            return self._subscriber.get_subscription(subscription=path, **self._bounds)
-        return None
+        return self._found(self._subscriber.get_subscription, "subscription", path)
 
     def create_topic(self) -> bool:
-        """Create the topic; False if it exists already."""
-        with reported("create", self._topic, "pubsub.topics.create on the project"), suppress(api.AlreadyExists):
-            self._publisher.create_topic(request={"name": self._topic}, **self._bounds)
-            return True
-        return False
+        permission = "pubsub.topics.create on the project"
+        return self._created(self._publisher.create_topic, {"name": self._topic}, permission)
 
     def create_subscription(self, request: dict[str, Any]) -> bool:
-        """Create a subscription; False if it exists already."""
-        with reported("create", request["name"], CREATE), suppress(api.AlreadyExists):
-            self._subscriber.create_subscription(request=request, **self._bounds)
+        return self._created(self._subscriber.create_subscription, request, CREATE)
+
+    def _found(self, get: Callable[..., Any], kind: str, path: str) -> Any | None:
+        """The topic or subscription at the path, or None."""
+        with reported("look up", path, f"pubsub.{kind}s.get"), suppress(api.NotFound):
+            return get(request={kind: path}, **self._bounds)
+        return None
+
+    def _created(self, create: Callable[..., Any], request: dict[str, Any], permission: str) -> bool:
+        """Create a topic or subscription; False if it exists already."""
+        with reported("create", request["name"], permission), suppress(api.AlreadyExists):
+            create(request=request, **self._bounds)
             return True
         return False

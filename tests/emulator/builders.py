@@ -7,6 +7,7 @@ from typing import Any
 
 from google.pubsub_v1.types import PubsubMessage
 
+from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.unacknowledged import Delivered
@@ -27,7 +28,9 @@ def plain(data: str = "", **attributes: str) -> Any:
 def a_model(faults: Faults | None = None, seed: int = 1, *, retain_acked_messages: bool = False) -> PubSubModel:
     model = PubSubModel(rng=random.Random(seed), faults=faults or Faults())
     model.create_topic(TOPIC)
-    model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retain_acked_messages, at=START)
+    model.create_subscription(
+        Subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retain_acked_messages), START
+    )
     return model
 
 

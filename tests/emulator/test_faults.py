@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
@@ -139,7 +140,7 @@ def test_a_leased_message_is_delivered_a_second_time_and_either_id_acknowledges_
 
 def test_a_message_is_seen_by_nobody_until_it_is_visible_and_each_subscription_sees_it_at_its_own_time() -> None:
     model = under(visible_after=timedelta(seconds=10))
-    model.create_subscription("other", TOPIC, ack_deadline=DEADLINE, at=START)
+    model.create_subscription(Subscription("other", TOPIC, ack_deadline=DEADLINE), START)
     ids = publish(model, 200)
     seen: dict[str, list[int]] = {BASE: [], "other": []}
     for second in range(11):
@@ -222,7 +223,7 @@ def test_costs_do_not_grow_with_what_is_waiting() -> None:
 
     model = PubSubModel(rng=Counting(1), faults=Faults(shuffled=True))
     model.create_topic(TOPIC)
-    model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, at=START)
+    model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=DEADLINE), START)
     model.publish(TOPIC, [plain("x") for _ in range(100_000)], START)
     assert len(pull(model)) == 1000
     assert Counting.drawn < 5000

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Refused, Transient
@@ -35,7 +36,9 @@ class WithoutFaults(RuleBasedStateMachine):
         self.now = START
         self.model = PubSubModel(rng=random.Random(seed), faults=self.faults)
         self.model.create_topic(TOPIC)
-        self.model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retained, at=START)
+        self.model.create_subscription(
+            Subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retained), START
+        )
         self.retained = retained
         self.times: dict[str, datetime] = {}  # of every message that was published
         self.unacked: set[str] = set()
@@ -168,7 +171,7 @@ class WithFaults(RuleBasedStateMachine):
         self.now = START
         self.model = PubSubModel(rng=random.Random(seed))
         self.model.create_topic(TOPIC)
-        self.model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, at=START)
+        self.model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=DEADLINE), START)
         self.model.faults = self.faults
         self.told: set[str] = set()  # published, and the caller was told so
         self.given_up: set[str] = set()  # an acknowledgement was asked for

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from pipeline.clock import to_us
+from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 from tests.emulator.builders import (
     BASE,
@@ -93,7 +94,7 @@ def test_an_ended_lease_cannot_be_extended_nor_take_the_message_from_its_next_re
 
 def test_acknowledgement_ids_of_nobody_or_of_another_subscription_are_refused_and_none_counts() -> None:
     model = a_model()
-    model.create_subscription("other", TOPIC, ack_deadline=DEADLINE, at=START)
+    model.create_subscription(Subscription("other", TOPIC, ack_deadline=DEADLINE), START)
     publish(model, 2)
     mine, theirs = pull(model), model.pull("other", 10, START)
     for wrong in (theirs[0].ack_id, "bogus", "s1.x.1", "s1.1"):
@@ -112,7 +113,7 @@ def test_a_pull_ends_with_the_message_that_reaches_its_bytes() -> None:
 def test_a_subscription_gets_what_is_published_after_it_was_made() -> None:
     model = a_model()
     publish(model, 1)
-    model.create_subscription("young", TOPIC, ack_deadline=DEADLINE, at=START)
+    model.create_subscription(Subscription("young", TOPIC, ack_deadline=DEADLINE), START)
     later = publish(model, 1, 1)
     assert ids_of(model.pull("young", 10, after(1))) == later
 
@@ -223,7 +224,7 @@ def test_a_snapshot_outlives_its_subscription_and_serves_another_of_the_topic() 
     ids = publish(model, 2)
     snapshot = model.create_snapshot("then", BASE, START)
     model.delete_subscription(BASE)
-    model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, at=START)
+    model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=DEADLINE), START)
     since = publish(model, 1, 1)
     model.seek(BASE, snapshot, after(2))
     assert ids_of(pull(model, 3)) == [*ids, *since]
@@ -232,7 +233,7 @@ def test_a_snapshot_outlives_its_subscription_and_serves_another_of_the_topic() 
 def test_a_snapshot_of_another_topic_is_refused() -> None:
     model = a_model()
     model.create_topic("elsewhere")
-    model.create_subscription("far", "elsewhere", ack_deadline=DEADLINE, at=START)
+    model.create_subscription(Subscription("far", "elsewhere", ack_deadline=DEADLINE), START)
     snapshot = model.create_snapshot("far away", "far", START)
     with pytest.raises(Refused, match="elsewhere"):
         model.seek(BASE, snapshot, START)
@@ -244,13 +245,13 @@ def test_names_are_taken_once_and_what_is_missing_is_named() -> None:
     with pytest.raises(AlreadyExists, match=TOPIC):
         model.create_topic(TOPIC)
     with pytest.raises(AlreadyExists, match=BASE):
-        model.create_subscription(BASE, TOPIC, ack_deadline=DEADLINE, at=START)
+        model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=DEADLINE), START)
     with pytest.raises(AlreadyExists, match="one"):
         model.create_snapshot("one", BASE, START)
     for call in (
         lambda: model.delete_topic("nobody"),
         lambda: model.publish("nobody", [], START),
-        lambda: model.create_subscription("new", "nobody", ack_deadline=DEADLINE, at=START),
+        lambda: model.create_subscription(Subscription("new", "nobody", ack_deadline=DEADLINE), START),
         lambda: model.pull("nobody", 1, START),
         lambda: model.delete_subscription("nobody"),
         lambda: model.create_snapshot("two", "nobody", START),

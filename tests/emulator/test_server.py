@@ -18,6 +18,7 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 
 from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
+from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Transient
@@ -162,7 +163,7 @@ def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(faul
         shared = Shared(model, SystemClock())
         service = SubscriberService(shared)
         model.create_topic(TOPIC)
-        model.create_subscription(BASE, TOPIC, ack_deadline=timedelta(seconds=10), at=START)
+        model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=timedelta(seconds=10)), START)
         model.faults = Faults(**{fault: 0.3})
         request = PullRequest.pb()(subscription=BASE, max_messages=1, return_immediately=return_immediately)
         found = []

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from pipeline.clock import ManualClock, from_us, iso
+from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import HeartbeatReader
@@ -213,9 +214,8 @@ class Simulation:
 
     def _subscribe(self, name: str) -> None:
         with self.faultless():
-            self.model.create_subscription(
-                name, TOPIC, ack_deadline=self.plan.ack_deadline, retain_acked_messages=True, at=self.clock.now()
-            )
+            told = Subscription(name, TOPIC, self.plan.ack_deadline, retain_acked_messages=True)
+            self.model.create_subscription(told, self.clock.now())
         self.note("somebody", f"created {name}")
 
     def publish(self, planned: Planned) -> None:
