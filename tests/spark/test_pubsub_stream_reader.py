@@ -212,7 +212,7 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"lake": "s3://bucket"}, "lake"),
         ({"fields": "{"}, "fields = '{'"),
         ({"fields": '{"watermark": "number"}'}, "there already"),
-        ({"fields": '{"payload": "number"}'}, "there already"),
+        ({"fields": '{"payload": "number"}'}, "already have"),
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
         ({"payload": "bytes", "streamIdField": "id"}, "streamIdField takes values from the payload"),
