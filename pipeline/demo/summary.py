@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.panel import Panel
@@ -66,15 +66,7 @@ class Summary:
             "published": published.messages,
             "duplicates": published.duplicates,
             "broken": dict(published.broken),
-            "landed": found.landed,
-            "quarantined": found.quarantined,
-            "quarantine_differences": found.quarantine_differences,
-            "windows": found.windows,
-            "rows": found.rows,
-            "expected_rows": found.expected_rows,
-            "differences": found.differences,
-            "late": found.late,
-            "missed": found.missed,
+            **{name: value for name, value in asdict(found).items() if name not in ("by_what", "examples")},
             "ready_after_seconds_p50": ready.p50 if ready else 0.0,
             "ready_after_seconds_max": ready.max if ready else 0.0,
             "live_ready_after_seconds_p50": live.p50 if live else None,

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -22,7 +21,7 @@ from pipeline.demo.synthetic_beats import (
     compose,
     messages,
 )
-from pipeline.demo.truth import TruthFile
+from pipeline.demo.truth import TruthFile, truth_of
 from pipeline.pubsub.connection import reported, retrying
 
 BATCH = 1000
@@ -125,26 +124,23 @@ class _Tally:
     def __init__(self) -> None:
         self.messages = 0
         self._kinds = np.zeros(FIRST_BROKEN + len(REASONS), np.int64)
-        self._first_ms: int | None = None
-        self._last_ms: int | None = None
+        self._range_ms: list[int] = []  # the first and the last event time
 
     def add(self, rows: Rows) -> None:
         self.messages += len(rows)
         self._kinds += np.bincount(rows["kind"], minlength=len(self._kinds))
-        times = rows["event_ms"][rows["kind"] == HEARTBEAT]
-        if len(times):
-            first, last = int(times.min()), int(times.max())
-            self._first_ms = first if self._first_ms is None else min(first, self._first_ms)
-            self._last_ms = last if self._last_ms is None else max(last, self._last_ms)
+        times = [*self._range_ms, *rows["event_ms"][rows["kind"] == HEARTBEAT].tolist()]
+        self._range_ms = [min(times), max(times)] if times else []
 
     def published(self, seconds: float) -> Published:
+        first, last = [from_us(ms * 1000) for ms in self._range_ms] or (None, None)
         return Published(
             messages=self.messages,
             heartbeats=int(self._kinds[HEARTBEAT]),
             duplicates=int(self._kinds[DUPLICATE]),
             broken={reason.value: int(self._kinds[FIRST_BROKEN + at]) for at, reason in enumerate(REASONS)},
-            first_event_time=None if self._first_ms is None else from_us(self._first_ms * 1000),
-            last_event_time=None if self._last_ms is None else from_us(self._last_ms * 1000),
+            first_event_time=first,
+            last_event_time=last,
             seconds=seconds,
         )
 
@@ -153,56 +149,45 @@ Sent = tuple[Rows, list[dict[str, str]], list[bytes], list[str], datetime]
 """A confirmed request: its rows, attributes, payloads and message ids, and when it was sent."""
 
 
+@dataclass(slots=True)
 class _Sender:
     """Sends one request at a time, in order, while it composes the next one and records the one before.
 
     On leaving, whatever the reason, it waits for the request under way and records it.
     """
 
-    def __init__(
-        self,
-        source: SyntheticSource,
-        publisher: PublisherClient,
-        topic_path: str,
-        clock: Clock,
-        truth: TruthFile,
-        tally: _Tally,
-        call_timeout: timedelta,
-    ) -> None:
-        self._source = source
-        self._publisher = publisher
-        self._topic = topic_path
-        self._clock = clock
-        self._truth = truth
-        self._tally = tally
-        self._call_timeout = call_timeout
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publishing")
-        self._under_way: Future[Sent] | None = None
+    source: SyntheticSource
+    publisher: PublisherClient
+    topic: str
+    clock: Clock
+    truth: TruthFile
+    tally: _Tally
+    call_timeout: timedelta
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="publishing"))
+    _under_way: Future[Sent] | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._thread:
             self._record(self._confirmed())
 
     def send(self, rows: Rows) -> None:
         """Send a batch once the one before is confirmed. Raises what that one raised."""
-        attributes, payloads = compose(self._source, rows)
+        attributes, payloads = compose(self.source, rows)
         request = PublishRequest.pb(PublishRequest())
-        request.topic = self._topic
+        request.topic = self.topic
         for carried, payload in zip(attributes, payloads, strict=True):
             request.messages.add(data=payload, attributes=carried)
 
         def call() -> Sent:
-            published_at = self._clock.now()
-            with reported("publish to", self._topic, PUBLISH):
-                answer = self._publisher.publish(
+            published_at = self.clock.now()
+            with reported("publish to", self.topic, PUBLISH):
+                answer = self.publisher.publish(
                     request=PublishRequest.wrap(request),
                     retry=retrying(GIVE_UP_AFTER),
-                    timeout=self._call_timeout.total_seconds(),
+                    timeout=self.call_timeout.total_seconds(),
                 )
             return rows, attributes, payloads, list(answer.message_ids), published_at
 
@@ -216,5 +201,5 @@ class _Sender:
 
     def _record(self, sent: Sent | None) -> None:
         if sent is not None:
-            self._truth.add(*sent)
-            self._tally.add(sent[0])
+            self.truth.add(truth_of(*sent))
+            self.tally.add(sent[0])

@@ -4,10 +4,9 @@ Every stream beats once a period, at its own phase. A row says when its message 
 `compose` makes the message.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,13 @@ KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
 
 LEAST_BROKEN = 2 * len(REASONS)
 """The fewest broken messages, if any are broken: both variants of every kind."""
+
+SPOILT: Mapping[RejectionReason, tuple[str, tuple[str | None, str]]] = {
+    RejectionReason.NO_EVENT_TIME: ("event_time_attribute", (None, "")),
+    RejectionReason.UNREADABLE_EVENT_TIME: ("event_time_attribute", ("yesterday", "2026-13-45T25:00:00Z")),
+    RejectionReason.NO_STREAM_ID: ("stream_id_attribute", (None, "")),
+}
+"""The attribute that is spoilt, as the source's setting names it, and its values in the two variants; None: absent."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
@@ -246,20 +252,11 @@ def _break(
     source: SyntheticSource, reason: RejectionReason, variant: int, attributes: dict[str, str], payload: bytes
 ) -> bytes:
     """Break a message in one of two ways, and return its payload. A wrong clock is in the row already."""
-    match reason:
-        case RejectionReason.NO_EVENT_TIME:
-            _spoil(attributes, source.event_time_attribute, (None, "")[variant])
-        case RejectionReason.UNREADABLE_EVENT_TIME:
-            _spoil(attributes, source.event_time_attribute, ("yesterday", "2026-13-45T25:00:00Z")[variant])
-        case RejectionReason.NO_STREAM_ID:
-            _spoil(attributes, source.stream_id_attribute, (None, "")[variant])
-        case RejectionReason.UNREADABLE_PAYLOAD:
-            return (payload[:-3], b"[21.5]")[variant]
+    if reason is RejectionReason.UNREADABLE_PAYLOAD:
+        return (payload[:-3], b"[21.5]")[variant]
+    if reason in SPOILT:
+        option, values = SPOILT[reason]
+        attributes.pop(name := getattr(source, option))
+        if (value := values[variant]) is not None:
+            attributes[name] = value
     return payload
-
-
-def _spoil(attributes: dict[str, str], name: str, value: Any) -> None:
-    if value is None:
-        del attributes[name]
-    else:
-        attributes[name] = value

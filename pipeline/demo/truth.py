@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -52,24 +51,15 @@ class TruthFile:
             self._writer = pq.ParquetWriter(self._path, SCHEMA, compression="zstd")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._reported():
             self._flush()
             self._writer.close()
 
-    def add(
-        self,
-        rows: Rows,
-        attributes: list[dict[str, str]],
-        payloads: list[bytes],
-        message_ids: list[str],
-        published_at: datetime,
-    ) -> None:
-        """Add the messages of one request, in order."""
-        self._gathered.append(truth_of(rows, attributes, payloads, message_ids, published_at))
-        self._rows += len(rows)
+    def add(self, batch: Any) -> None:
+        """Add the messages of one request, a record batch of `SCHEMA`, in order."""
+        self._gathered.append(batch)
+        self._rows += len(batch)
         if self._rows >= ROW_GROUP:
             with self._reported():
                 self._flush()
