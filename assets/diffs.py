@@ -13,7 +13,7 @@ from pipeline.errors import TidemarkError, WindowExpired, WindowNotClosed
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.settings import Settings
 from pipeline.spark.diffs import DiffPlan
-from pipeline.spark.micro_batch import Computed, compute_windows, refuse_open
+from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
 from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -68,9 +68,8 @@ def compute_range(
     decided = lake.tracking_log("run").newest_decision()
     watermark = None if decided is None else decided.decision.watermark
     refuse_open(windows, watermark)
-    computed = compute_windows(
+    batch = MicroBatch(
         spark.session(),
-        windows,
         heartbeats=lake.heartbeats("run"),
         diffs=lake.diffs("run"),
         status=lake.whole().stream_status(),
@@ -84,6 +83,7 @@ def compute_range(
         run=run,
         clock=SystemClock(),
     )
+    computed = compute_windows(batch, windows)
     return computed, watermark
 
 

@@ -10,7 +10,7 @@ from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE
 from pipeline.errors import ServiceFailed
 from pipeline.settings_sections import BudgetSettings
-from pipeline.spark.micro_batch import compute_windows
+from pipeline.spark.micro_batch import MicroBatch, compute_windows
 from pipeline.ticks.budget import Budget
 from pipeline.windows import Window
 
@@ -104,9 +104,8 @@ def _watermark_beyond(world: World, end: datetime) -> datetime:
 
 
 def _compute(machine: Machine, world: World, windows: list[Window], watermark: datetime) -> None:
-    compute_windows(
+    batch = MicroBatch(
         machine.spark,
-        windows,
         heartbeats=world.lake.heartbeats(),
         diffs=world.lake.diffs(),
         status=world.lake.stream_status(),
@@ -115,3 +114,4 @@ def _compute(machine: Machine, world: World, windows: list[Window], watermark: d
         run="bench",
         clock=machine.clock,
     )
+    compute_windows(batch, windows)

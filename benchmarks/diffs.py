@@ -20,7 +20,7 @@ from pipeline.errors import ServiceFailed
 from pipeline.quantiles import quantile
 from pipeline.settings import Settings
 from pipeline.spark.diffs import DiffPlan
-from pipeline.spark.micro_batch import Computed, compute_windows
+from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
 
 GOAL = 2.0
 SPAN = timedelta(hours=1)
@@ -79,9 +79,8 @@ def measure_diffs(machine: Machine, rounds: int, scale: float) -> Measure:
 
 
 def _ours(machine: Machine, world: World) -> Computed:
-    return compute_windows(
+    batch = MicroBatch(
         machine.spark,
-        list(world.settings.windowing.between(START, START + SPAN)),
         heartbeats=world.heartbeats,
         diffs=world.lake.diffs(),
         status=world.lake.stream_status(),
@@ -90,6 +89,7 @@ def _ours(machine: Machine, world: World) -> Computed:
         run="bench",
         clock=machine.clock,
     )
+    return compute_windows(batch, list(world.settings.windowing.between(START, START + SPAN)))
 
 
 def _fill(world: World, start: datetime, end: datetime, scale: float) -> int:

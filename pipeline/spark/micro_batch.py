@@ -5,7 +5,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +13,7 @@ from pipeline.errors import WindowNotClosed
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.stream_status import Kind, StreamStatus
-from pipeline.lake.tables.windowed import PARTITION, DiffRun, Replaced, WindowedTable
+from pipeline.lake.tables.windowed import PARTITION, DiffRun
 from pipeline.spark.diffs import DiffPlan, heartbeat_diffs, input_schema
 from pipeline.spark.silence import DIFFS_READ, stream_status
 from pipeline.windows import Window, runs_of_neighbours
@@ -45,53 +44,44 @@ class Computed:
     input_rows: int = 0
 
 
-def compute_windows(
-    spark: SparkSession,
-    windows: Sequence[Window],
-    *,
-    heartbeats: Heartbeats,
-    diffs: HeartbeatDiffs,
-    status: StreamStatus,
-    plan: DiffPlan,
-    watermark: datetime | None,
-    run: str,
-    clock: Clock,
-) -> Computed:
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """What a micro-batch is computed with: a session, the lake's tables, the newest watermark, and the run's name."""
+
+    spark: SparkSession
+    heartbeats: Heartbeats
+    diffs: HeartbeatDiffs
+    status: StreamStatus
+    plan: DiffPlan
+    watermark: datetime | None
+    run: str
+    clock: Clock
+
+
+def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     """Compute a contiguous range of windows and replace them in the lake, their diffs and their streams' status.
 
     Guarantee: readers see each window of each table whole, before or after; the same input gives the same rows. Raises
     WindowNotClosed, before anything is read or written, if the watermark has not passed every window.
     """
-    refuse_open(windows, watermark)
-    compute = partial(_compute, spark, heartbeats, diffs, status, plan, watermark, run, clock)
-    computed = compute(windows)
+    refuse_open(windows, batch.watermark)
+    computed = _compute(batch, windows)
     # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
-    older = _of_older_input(computed, windows, diffs, status)
-    for stretch in runs_of_neighbours(older):
-        again = compute(stretch)
+    for stretch in runs_of_neighbours(_of_older_input(batch, computed, windows)):
+        again = _compute(batch, stretch)
         computed = replace(
             computed,
             rows={**computed.rows, **again.rows},
             superseded=[key for key in computed.superseded if key not in again.rows],
             status_superseded=[key for key in computed.status_superseded if key not in again.rows],
         )
-    return replace(computed, silent=_silent(status, computed.rows))
+    return replace(computed, silent=_silent(batch.status, computed.rows))
 
 
-def _of_older_input(
-    computed: Computed, windows: Sequence[Window], diffs: HeartbeatDiffs, status: StreamStatus
-) -> list[Window]:
+def _of_older_input(batch: MicroBatch, computed: Computed, windows: Sequence[Window]) -> list[Window]:
     """The windows of which another run's diffs or status stand, made from less than this run has read."""
-    others: list[tuple[WindowedTable, Sequence[str]]] = [
-        (diffs, computed.superseded),
-        (status, computed.status_superseded),
-    ]
-    older = {
-        key
-        for table, superseded in others
-        for key, version in table.versions(superseded).items()
-        if version < computed.heartbeats_version
-    }
+    others = batch.diffs.versions(computed.superseded), batch.status.versions(computed.status_superseded)
+    older = {key for found in others for key, version in found.items() if version < computed.heartbeats_version}
     return [window for window in windows if window.key in older]
 
 
@@ -107,36 +97,27 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
         )
 
 
-def _compute(
-    spark: SparkSession,
-    heartbeats: Heartbeats,
-    diffs: HeartbeatDiffs,
-    status: StreamStatus,
-    plan: DiffPlan,
-    watermark: datetime | None,
-    run: str,
-    clock: Clock,
-    windows: Sequence[Window],
-) -> Computed:
+def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
+    diffs, status, plan = batch.diffs, batch.status, batch.plan
     start, end = windows[0].start, windows[-1].end
     keys = [window.key for window in windows]
     # Before the input is listed, or a newer computation could be undone by an older one.
     fence, status_fence = diffs.fence(keys), status.fence(keys)
-    files = heartbeats.files_between(start - plan.lookback, end)
+    files = batch.heartbeats.files_between(start - plan.lookback, end)
     attempt = DiffRun(
-        name=f"{run}-{uuid.uuid4().hex[:8]}",
+        name=f"{batch.run}-{uuid.uuid4().hex[:8]}",
         windows=keys,
         heartbeats_version=files.version,
-        watermark=watermark or end,
-        started_at=clock.now(),
+        watermark=batch.watermark or end,
+        started_at=batch.clock.now(),
     )
     diffs.leave_manifest(attempt)
     if files.paths:
         logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.paths), files.rows)
-        read = spark.read.schema(input_schema(plan.fields))
+        read = batch.spark.read.schema(input_schema(plan.fields))
         folder = diffs.folder_of(attempt.name)
         _write(heartbeat_diffs(read.parquet(*files.paths), plan, start, end), folder)
-        written = spark.read.schema(DIFFS_READ).parquet(folder)
+        written = batch.spark.read.schema(DIFFS_READ).parquet(folder)
         # Spark wants a file to read even where none reaches back: nothing of it is before the range then.
         before = read.parquet(*files.with_any_before(start) or files.paths)
         silent = stream_status(written, before, plan, start, end)
@@ -144,8 +125,8 @@ def _compute(
         ordered = silent.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
         _write(ordered, status.folder_of(attempt.name))
     # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
-    replaced_status: Replaced = status.replace(attempt, status_fence)
-    replaced: Replaced = diffs.replace(attempt, fence)
+    replaced_status = status.replace(attempt, status_fence)
+    replaced = diffs.replace(attempt, fence)
     return Computed(
         run=attempt.name,
         heartbeats_version=files.version,

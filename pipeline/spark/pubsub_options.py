@@ -95,14 +95,8 @@ class SourceOptions(MessageSettings):
     def contract(self) -> MessageContract:
         """The contract that messages are judged by."""
         return MessageContract(
-            event_time_attribute=self.event_time_attribute,
-            stream_id_attribute=self.stream_id_attribute,
-            publisher_id_attribute=self.publisher_id_attribute,
-            event_time_field=self.event_time_field,
-            stream_id_field=self.stream_id_field,
+            **{name: getattr(self, name) for name in MessageSettings.model_fields},
             first_event_time=self.first_event_time,
-            max_future_skew=self.max_future_skew,
-            fields=dict(self.fields),
             payload_is_json=self.payload == "json",
         )
 

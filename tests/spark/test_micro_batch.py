@@ -20,7 +20,7 @@ from pipeline.lake.tables.stream_status import StreamStatus
 from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings_sections import LakeSettings
 from pipeline.spark.diffs import DiffPlan
-from pipeline.spark.micro_batch import Computed, compute_windows
+from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
 from pipeline.windows import Window, Windowing
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
@@ -65,9 +65,8 @@ class House:
         diffs: HeartbeatDiffs | None = None,
         status: StreamStatus | None = None,
     ) -> Computed:
-        return compute_windows(
+        batch = MicroBatch(
             self.spark,
-            windows,
             heartbeats=heartbeats or self.lake.heartbeats(),
             diffs=diffs or self.lake.diffs(),
             status=status or self.lake.stream_status(),
@@ -76,6 +75,7 @@ class House:
             run="run",
             clock=ManualClock(at(2000)),
         )
+        return compute_windows(batch, windows)
 
     def rows(self) -> bytes:
         """Every row of the table, in one order, as Arrow writes it."""
@@ -121,18 +121,18 @@ def test_a_window_that_is_not_closed_is_refused_and_nothing_is_written(
 ) -> None:
     house.land(("a", 0))
     before = sorted(house.folder.rglob("*"))
+    batch = MicroBatch(
+        house.spark,
+        heartbeats=house.lake.heartbeats(),
+        diffs=house.lake.diffs(),
+        status=house.lake.stream_status(),
+        plan=PLAN,
+        watermark=watermark,
+        run="run",
+        clock=ManualClock(at(2000)),
+    )
     with pytest.raises(WindowNotClosed, match=r"cannot be trusted yet.*Nothing was written"):
-        compute_windows(
-            house.spark,
-            WINDOWS,
-            heartbeats=house.lake.heartbeats(),
-            diffs=house.lake.diffs(),
-            status=house.lake.stream_status(),
-            plan=PLAN,
-            watermark=watermark,
-            run="run",
-            clock=ManualClock(at(2000)),
-        )
+        compute_windows(batch, WINDOWS)
     assert [path for path in sorted(house.folder.rglob("*")) if path.is_file()] == [
         path for path in before if path.is_file()
     ]
