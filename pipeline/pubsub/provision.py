@@ -141,7 +141,7 @@ class _Server:
     def _found(self, get: Callable[..., Any], kind: str, path: str) -> Any | None:
         """The topic or subscription at the path, or None."""
         with reported("look up", path, f"pubsub.{kind}s.get"), suppress(api.NotFound):
-            return get(request={kind: path}, **self._bounds)
+            return get(**{kind: path}, **self._bounds)
         return None
 
     def _created(self, create: Callable[..., Any], request: dict[str, Any], permission: str) -> bool:
