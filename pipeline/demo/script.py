@@ -1,7 +1,6 @@
 """The demonstration, from an empty folder to a summary that was checked against the truth."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -55,7 +54,7 @@ def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summ
     start = clock.now().replace(second=0, microsecond=0) - plan.backlog
     source = Source(plan.source, settings, folder.truth, start, clock)
     try:
-        summary = _play(plan, folder, settings, source, supervisor, say, clock)
+        summary = _play(plan, folder, Watch(settings, source, supervisor, clock, say))
     finally:
         try:
             source.stop()
@@ -72,16 +71,9 @@ def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summ
     return summary
 
 
-def _play(
-    plan: DemoPlan,
-    folder: DemoFolder,
-    settings: Settings,
-    source: Source,
-    supervisor: Supervisor,
-    say: Callable[[str], None],
-    clock: Clock,
-) -> Summary:
+def _play(plan: DemoPlan, folder: DemoFolder, watch: Watch) -> Summary:
     """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
+    settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
     start_emulator(supervisor, settings)
     say("provisioning: topic, tracking, then base")
     provision_here(settings, clock)
@@ -93,7 +85,6 @@ def _play(
     pipeline_began = clock.monotonic()
     start_stack(supervisor, settings, folder.config, say, clock)
     say("the pipeline runs: the sensors tick, the backlog drains")
-    watch = Watch(settings, source, supervisor, clock, say)
     watch.until_landed(messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
     watch.for_a_while(plan.live)
@@ -110,10 +101,8 @@ def _play(
         period_seconds=settings.windows.heartbeat_period.total_seconds(),
         window_seconds=settings.windows.length.total_seconds(),
     )
-    ready = [
-        (end, (report.computed_at[key] - end).total_seconds())
-        for key, end in ((key, settings.windowing.named(key).end) for key in report.computed)
-    ]
+    ends = {key: settings.windowing.named(key).end for key in report.computed}
+    ready = [(end, (report.computed_at[key] - end).total_seconds()) for key, end in ends.items()]
     return Summary(
         published=published,
         comparison=comparison,

@@ -127,9 +127,12 @@ def compare(
         "length_us": int(window_seconds * 1e6),
     }
 
+    def rows(sql: str, **values: Any) -> list[Any]:
+        found: list[Any] = connection.execute(sql, values).fetchall()
+        return found
+
     def one(sql: str, **values: Any) -> Any:
-        row = connection.execute(sql, values).fetchone()
-        return None if row is None else row[0]
+        return rows(sql, **values)[0][0]
 
     landed = DeltaTable(lake / "heartbeats").file_uris()
     connection.execute(EXPECTED, known)
@@ -148,20 +151,17 @@ def compare(
             "insert into quarantined select message_id, reason, payload, attributes from read_parquet($files)",
             {"files": DeltaTable(quarantine).file_uris()},
         )
-    by_what = connection.execute("select what, count(*) from differences group by 1 order by 2 desc").fetchall()
-    reasons = connection.execute(
-        "select reason, count(distinct message_id) from quarantined group by 1 order by 1"
-    ).fetchall()
+    reasons = "select reason, count(distinct message_id) from quarantined group by 1 order by 1"
     return Comparison(
         rows=one("select count(*) from actual"),
         expected_rows=one("select count(*) from expected"),
         windows=one('select count(distinct "window") from expected'),
         differences=one("select count(*) from differences"),
-        by_what=dict(by_what),
-        examples=connection.execute("select * from differences order by 1, 2 limit 5").fetchall(),
+        by_what=dict(rows("select what, count(*) from differences group by 1 order by 2 desc")),
+        examples=rows("select * from differences order by 1, 2 limit 5"),
         late=one(LATE, files=landed),
         missed=one(MISSED, files=landed),
         landed=one("select count(*) from read_parquet($files)", files=landed),
-        quarantined=dict(reasons),
-        quarantine_differences=len(connection.execute(QUARANTINE_DIFFERENCES, {"truth": str(truth)}).fetchall()),
+        quarantined=dict(rows(reasons)),
+        quarantine_differences=len(rows(QUARANTINE_DIFFERENCES, truth=str(truth))),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline.clock import Clock, iso
@@ -19,20 +20,20 @@ PATIENCE = timedelta(minutes=8)
 """The longest that one wait may take before something is wrong."""
 
 
+@dataclass
 class Watch:
     """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
 
-    def __init__(
-        self, settings: Settings, source: Source, supervisor: Supervisor, clock: Clock, say: Callable[[str], None]
-    ) -> None:
-        self._lake = Lake(settings.lake, settings.message.fields, clock)
+    settings: Settings
+    source: Source
+    supervisor: Supervisor
+    clock: Clock
+    say: Callable[[str], None]
+    _said: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lake = Lake(self.settings.lake, self.settings.message.fields, self.clock)
         self._log = self._lake.tracking_log()
-        self._windowing = settings.windowing
-        self._source = source
-        self._supervisor = supervisor
-        self._clock = clock
-        self._say = say
-        self._said = 0.0
 
     def until_landed(self, messages: int) -> None:
         """Wait until this many rows have landed."""
@@ -40,39 +41,39 @@ class Watch:
 
     def for_a_while(self, duration: timedelta) -> None:
         """Let live traffic go on."""
-        until = self._clock.monotonic() + duration.total_seconds()
-        self._until(lambda _: self._clock.monotonic() >= until)
+        until = self.clock.monotonic() + duration.total_seconds()
+        self._until(lambda _: self.clock.monotonic() >= until)
 
     def until_computed(self, windows: set[str]) -> LakeReport:
         """Wait until all of these windows are computed."""
         return self._until(lambda report: windows <= set(report.computed))
 
     def _until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
-        began = self._clock.monotonic()
-        while self._clock.monotonic() - began < PATIENCE.total_seconds():
-            self._supervisor.restart_what_died()
-            self._source.raise_failure()
+        began = self.clock.monotonic()
+        while self.clock.monotonic() - began < PATIENCE.total_seconds():
+            self.supervisor.restart_what_died()
+            self.source.raise_failure()
             with suppress(LakeError):  # a table that is being created cannot be read yet
-                report = read_report(self._lake, self._windowing, self._log)
+                report = read_report(self._lake, self.settings.windowing, self._log)
                 self._show(report)
                 if reached(report):
                     return report
-            self._clock.sleep(LOOK_EVERY_SECONDS)
+            self.clock.sleep(LOOK_EVERY_SECONDS)
         raise ServiceFailed(
             f"nothing came of waiting {format_duration(PATIENCE)}; the logs are in "
-            f"{self._supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
+            f"{self.supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
         )
 
     def _show(self, report: LakeReport) -> None:
-        if self._clock.monotonic() - self._said < SAY_EVERY_SECONDS:
+        if self.clock.monotonic() - self._said < SAY_EVERY_SECONDS:
             return
-        self._said = self._clock.monotonic()
+        self._said = self.clock.monotonic()
         decision = report.state.decision
         where = "no decision yet"
         if decision is not None:
             watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))
             where = f"watermark {watermark} {decision.reason}"
-        self._say(
-            f"sent {self._source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
+        self.say(
+            f"sent {self.source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
             f"computed, {len(report.waiting)} waiting   {where}"
         )

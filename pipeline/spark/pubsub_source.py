@@ -22,11 +22,9 @@ from pipeline.clock import Clock, SystemClock, from_us, to_us
 from pipeline.errors import InvalidSettings, ObjectExists
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.layout import Lake
-from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
 from pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
-from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.lake.tables.table import MOMENT
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
@@ -45,7 +43,7 @@ class Connections:
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options
         self.clock = clock or SystemClock()
-        self._lake = Lake(options.place, options.contract.fields, self.clock)
+        self.lake = Lake(options.place, options.contract.fields, self.clock)
 
     @contextmanager
     def subscription(self) -> Iterator[Subscription]:
@@ -66,15 +64,11 @@ class Connections:
 
     def objects(self) -> ObjectStore:
         """Where it lands."""
-        return open_objects(self.options.place)
-
-    def quarantine(self) -> Quarantine:
-        """The lake's table of rejected messages."""
-        return self._lake.quarantine()
+        return self.lake.objects()
 
     def watermark(self) -> datetime | None:
         """The newest decision's, where tidemark tracks the topic in this lake."""
-        decided = self._lake.tracking_log().newest_decision()
+        decided = self.lake.tracking_log().newest_decision()
         return None if decided is None else decided.decision.watermark
 
 
@@ -239,7 +233,7 @@ def read_landed(
             name,
             subscription,
             objects=objects,
-            quarantine=connections.quarantine(),
+            quarantine=connections.lake.quarantine(),
             watermark=watermark,
             reader=HeartbeatReader(options.contract),
             budget=options.budget,
