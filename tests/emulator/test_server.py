@@ -270,7 +270,7 @@ def test_other_hosts_and_faults_that_make_no_sense_are_refused(host: str, fault:
 def test_the_command_says_why_it_refuses() -> None:
     ended = subprocess.run([*COMMAND, "--host=0.0.0.0"], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("tidemark: --host 0.0.0.0: ")
+    assert ended.stderr.startswith("tidemark: --host 0.0.0.0 is not on loopback")
 
 
 def test_every_fault_can_be_written() -> None:
