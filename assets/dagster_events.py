@@ -13,6 +13,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
@@ -28,8 +29,6 @@ ROWS_AT_ONCE = 500
 """Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""
 
 RUNS_AT_ONCE = 100
-
-FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 
 Connect = Callable[[], AbstractContextManager[Connection]]
 
@@ -56,28 +55,19 @@ def prune_events(instance: dg.DagsterInstance, before: datetime) -> Pruned:
     if storage.is_run_sharded:
         connects.append(lambda: storage.run_connection(RUNLESS_RUN_ID))
     events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
+    old = (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment)
     deleted = [
-        _delete_old(
-            connect,
-            events,
-            (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment),
-            (events.c.asset_key, events.c.dagster_event_type),
-        )
-        for connect in connects
+        _delete_old(connect, events, old, (events.c.asset_key, events.c.dagster_event_type)) for connect in connects
     ]
-    of_checks = _delete_old(
-        storage.index_connection,
-        evaluations,
-        (evaluations.c.run_id == RUNLESS_RUN_ID) & (evaluations.c.evaluation_event_timestamp < moment),
-        (evaluations.c.asset_key, evaluations.c.check_name),
-    )
-    return Pruned(deleted[0], of_checks)
+    old = (evaluations.c.run_id == RUNLESS_RUN_ID) & (evaluations.c.evaluation_event_timestamp < moment)
+    alike = evaluations.c.asset_key, evaluations.c.check_name
+    return Pruned(deleted[0], _delete_old(storage.index_connection, evaluations, old, alike))
 
 
 def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:
     """Delete the runs that finished before a moment, with their events and logs; the number. `but` is this run."""
     deleted = 0
-    wanted = dg.RunsFilter(statuses=FINISHED, updated_before=before)
+    wanted = dg.RunsFilter(statuses=FINISHED_STATUSES, updated_before=before)
     while found := [run.run_id for run in instance.get_runs(wanted, limit=RUNS_AT_ONCE) if run.run_id != but]:
         for run_id in found:
             instance.delete_run(run_id)

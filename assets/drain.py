@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.events import landing_events
 from assets.observed import TRACKING_HISTOGRAM
-from assets.requests import UNFINISHED, pause_of
+from assets.requests import ended_at, pause_of
 from pipeline.clock import Clock, SystemClock, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
@@ -166,15 +166,10 @@ def round_events(done: Round) -> list[dg.AssetMaterialization]:
 
 def _pause_of(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
     """Why no run is requested now: one is under way, the last ones failed, or the last one found nothing to pull."""
-    under_way = instance.get_run_records(dg.RunsFilter(job_name=DRAIN, statuses=UNFINISHED), limit=1)
-    if under_way:
-        return f"run {under_way[0].dagster_run.run_id[:8]} drains it"
-    pause = pause_of(instance, DRAIN, now)
-    if pause is not None:
+    if (pause := pause_of(instance, DRAIN, now, "drains it")) is not None:
         return pause
     newest = instance.get_run_records(dg.RunsFilter(job_name=DRAIN), limit=1)
-    if newest and newest[0].dagster_run.tags.get(DRAINED) == Ended.RAN_DRY:
-        ended = newest[0].end_time or newest[0].create_timestamp.timestamp()
-        if now.timestamp() - ended < chosen.start_after.total_seconds():
-            return f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it"
+    ran_dry = newest and newest[0].dagster_run.tags.get(DRAINED) == Ended.RAN_DRY
+    if ran_dry and now - ended_at(newest[0]) < chosen.start_after:
+        return f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it"
     return None

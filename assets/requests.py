@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 import dagster as dg
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from assets.turns import Attempt, take_turn
 from pipeline.lake.tables.diffs import HeartbeatDiffs
@@ -14,13 +15,6 @@ from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.services.dagster_names import RANGE_END, RANGE_START
 from pipeline.windows import Window, Windowing, due
 
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
 """The pause before any run after one failure, which doubles with each further failure in a row, and its limit. A window
 that failed itself rests longer: see `take_turn`."""
@@ -100,23 +94,29 @@ def attempts_of(instance: dg.DagsterInstance, job_name: str) -> list[Attempt]:
         tags = record.dagster_run.tags
         first = tags.get(RANGE_START) or tags.get(ONE_WINDOW)
         if first is not None:
-            at = record.end_time or record.create_timestamp.timestamp()
             failed = record.dagster_run.status is dg.DagsterRunStatus.FAILURE
-            found.append(Attempt(first, tags.get(RANGE_END) or first, failed, datetime.fromtimestamp(at, UTC)))
+            found.append(Attempt(first, tags.get(RANGE_END) or first, failed, ended_at(record)))
     return found
 
 
-def pause_of(instance: dg.DagsterInstance, job_name: str, now: datetime) -> str | None:
-    """Why no run may be requested now: one is under way, or the last ones failed too recently. None if one may."""
-    under_way = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=UNFINISHED), limit=1)
+def ended_at(record: dg.RunRecord) -> datetime:
+    """When a run ended; if Dagster has not noted that, when it was created."""
+    return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
+
+
+def pause_of(
+    instance: dg.DagsterInstance, job_name: str, now: datetime, does: str = "is computing windows"
+) -> str | None:
+    """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
+    recently. None if one may."""
+    under_way = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=NOT_FINISHED_STATUSES), limit=1)
     if under_way:
-        return f"run {under_way[0].dagster_run.run_id[:8]} is computing windows"
+        return f"run {under_way[0].dagster_run.run_id[:8]} {does}"
     latest = instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=FAILURES_COUNTED)
     failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
     if not failures:
         return None
-    ended = failures[0].end_time or failures[0].create_timestamp.timestamp()
     pause = min(FIRST_PAUSE * 2 ** (len(failures) - 1), LONGEST_PAUSE)
-    if now.timestamp() - ended < pause.total_seconds():
+    if now - ended_at(failures[0]) < pause:
         return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"
     return None

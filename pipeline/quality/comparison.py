@@ -89,11 +89,9 @@ class Comparison:
 
 
 def _read(table: DeltaTable, partition: tuple[str, str, object], columns: list[str] | tuple[str, ...]) -> pa.Table:
-    with table_errors(table.table_uri):
-        try:
-            dataset = table.to_pyarrow_dataset(file_pruning_predicate=[partition])
-            return dataset.to_table(columns=list(columns), use_threads=False)
-        except FileNotFoundError as error:
-            raise CorruptObject(
-                f"{table.table_uri} lost a file of version {table.version()}: {error}; put back a copy"
-            ) from error
+    def gone(error: OSError) -> CorruptObject:
+        return CorruptObject(f"{table.table_uri} lost a file of version {table.version()}: {error}; put back a copy")
+
+    with table_errors(table.table_uri, gone):
+        dataset = table.to_pyarrow_dataset(file_pruning_predicate=[partition])
+        return dataset.to_table(columns=list(columns), use_threads=False)

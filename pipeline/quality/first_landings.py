@@ -65,17 +65,15 @@ def _version(heartbeats: LakeTable, version: int) -> DeltaTable | None:
 
 
 def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
-    with table_errors(heartbeats.uri):
-        try:
-            rows = pq.read_table(
-                file.path,
-                columns=list(IDENTITY_SOURCE),
-                filesystem=heartbeats.file_system(),
-                filters=pc.field("event_time") < pa.scalar(before, MOMENT),
-                use_threads=False,
-            )
-        except FileNotFoundError as error:
-            raise ObjectMissing(f"{heartbeats.uri}/{file.path} was removed before it was checked") from error
+    gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was removed before it was checked")
+    with table_errors(heartbeats.uri, lambda _: gone):
+        rows = pq.read_table(
+            file.path,
+            columns=list(IDENTITY_SOURCE),
+            filesystem=heartbeats.file_system(),
+            filters=pc.field("event_time") < pa.scalar(before, MOMENT),
+            use_threads=False,
+        )
     return landings(identities(rows), file.version)
 
 
@@ -87,9 +85,10 @@ def _held(heartbeats: LakeTable, earlier: DeltaTable, hour: str, rows: pa.Table)
         & (pc.field("event_time") <= range_of["max"])
         & pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
     )
-    with table_errors(heartbeats.uri):
-        try:
-            dataset = earlier.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-            return identities(dataset.to_table(columns=list(IDENTITY_SOURCE), filter=alike, use_threads=False))
-        except FileNotFoundError as error:
-            raise ObjectMissing(f"{heartbeats.uri} lost files of version {earlier.version()}: {error}") from error
+
+    def gone(error: OSError) -> ObjectMissing:
+        return ObjectMissing(f"{heartbeats.uri} lost files of version {earlier.version()}: {error}")
+
+    with table_errors(heartbeats.uri, gone):
+        dataset = earlier.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
+        return identities(dataset.to_table(columns=list(IDENTITY_SOURCE), filter=alike, use_threads=False))

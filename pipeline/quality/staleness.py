@@ -22,7 +22,7 @@ from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.delta_log import READERS, AddedFile, added_files
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from pipeline.lake.tables.table import LakeTable
+from pipeline.lake.tables.table import CUT, LakeTable
 from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, microseconds, missed_by
 from pipeline.quality.comparison import Comparison
 from pipeline.quality.first_landings import earliest, first_landings
@@ -39,9 +39,6 @@ FILES_AT_ONCE = 200
 
 MANIFESTS_AT_ONCE = 500
 """Manifests of runs that one step reads."""
-
-CUT = timedelta(milliseconds=1)
-"""The Delta library may have cut a file's greatest event time by this much."""
 
 
 class Staleness:

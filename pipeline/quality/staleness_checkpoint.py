@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -63,10 +64,8 @@ class CheckpointStore:
             return
         earlier = list(self._objects.names(FOLDER))
         name = f"{FOLDER}{checkpoint.heartbeats_version:012d}-{checkpoint.diffs_version:012d}.parquet"
-        try:
+        with suppress(ObjectExists):  # another process has checked the same versions
             self._objects.create(name, _encoded(checkpoint))
-        except ObjectExists:  # another process has checked the same versions
-            logger.debug("%s is there already", name)
         for old in earlier:
             if old != name:
                 self._objects.delete(old)

@@ -20,17 +20,12 @@ import pyarrow.parquet as pq
 from pipeline.clock import iso
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
+from pipeline.lake.tables.delta_log import READERS
 from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.table import MOMENT, DataFile, LakeTable, data_files, table_errors
+from pipeline.lake.tables.table import CUT, MOMENT, DataFile, LakeTable, data_files, table_errors
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
 from pipeline.windows import Window, due, runs_of_neighbours
-
-READERS = 8
-"""Files that are read at the same time: on a bucket, each is a few requests."""
-
-CUT = timedelta(milliseconds=1)
-"""By which the Delta library may have cut a file's greatest event time."""
 
 Progress = Callable[[str, int, int], None]
 """Told what is being looked at, how much of it is done, and how much there is."""

@@ -98,11 +98,6 @@ class LogPacking:
 
     def _move(self, entries: dict[int, bytes]) -> None:
         """Archive consecutive entries durably, then delete their own objects. Safe to repeat."""
-        self._keep(entries)
-        for number in sorted(entries):
-            self._objects.delete(entry_name(number))
-
-    def _keep(self, entries: dict[int, bytes]) -> None:
         numbers = range(min(entries), max(entries) + 1)
         sink = io.BytesIO()
         columns = {"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]}
@@ -115,6 +110,8 @@ class LogPacking:
                     f"{self._objects.uri}/{archive_name(numbers)} holds other entries than the log; move it away, and "
                     "`tidemark housekeep` makes it anew"
                 ) from None
+        for number in sorted(entries):
+            self._objects.delete(entry_name(number))
 
     def _decided_at(self, numbers: range) -> datetime | None:
         """When the last decision in an archive was made."""

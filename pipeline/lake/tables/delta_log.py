@@ -48,12 +48,9 @@ def added_files(table: LakeTable, after: int, through: int, column: str = "") ->
 
 def _actions(table: LakeTable, files: pafs.FileSystem, version: int) -> list[Mapping[str, Any]]:
     name = f"_delta_log/{version:020d}.json"
-    with table_errors(table.uri):
-        try:
-            with files.open_input_stream(name) as stream:
-                return [json.loads(line) for line in stream.read().splitlines() if line]
-        except FileNotFoundError as error:
-            raise ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known") from error
+    gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
+    with table_errors(table.uri, lambda _: gone), files.open_input_stream(name) as stream:
+        return [json.loads(line) for line in stream.read().splitlines() if line]
 
 
 def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:

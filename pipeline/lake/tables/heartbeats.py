@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from pipeline.errors import LakeError
 from pipeline.heartbeat import FieldKind
-from pipeline.lake.tables.table import MOMENT, LakeTable, rows_of
+from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -141,7 +141,7 @@ class Heartbeats:
         low, high = _event_times(actions, "min"), _event_times(actions, "max")
         # A file without statistics may hold anything; one that the library truncated to the millisecond holds
         # event times up to the next.
-        upper = pc.add(high, pa.scalar(timedelta(milliseconds=1), pa.duration("us")))
+        upper = pc.add(high, pa.scalar(CUT, pa.duration("us")))
         overlaps = pc.and_(
             pc.fill_null(pc.greater_equal(upper, pa.scalar(start, MOMENT)), True),
             pc.fill_null(pc.less_equal(low, pa.scalar(end, MOMENT)), True),
@@ -205,8 +205,5 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
 def _event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:
     """Each file's least or greatest event time; null for a file without statistics, as other writers may leave."""
     name = f"{which}.event_time"
-    return (
-        actions[name].cast(MOMENT)
-        if name in actions.column_names
-        else pa.chunked_array([pa.nulls(len(actions), MOMENT)])
-    )
+    known = name in actions.column_names
+    return actions[name].cast(MOMENT) if known else pa.chunked_array([pa.nulls(len(actions), MOMENT)])

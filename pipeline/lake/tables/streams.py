@@ -122,11 +122,8 @@ class Streams:
         for first in range(0, len(paths), FILES_AT_ONCE):
             read = []
             for path in paths[first : first + FILES_AT_ONCE]:
-                with table_errors(self._diffs.table.uri):
-                    try:
-                        beats = pq.read_table(path, columns=["stream_id", "event_time"], filesystem=files)
-                    except FileNotFoundError as error:
-                        raise ObjectMissing(f"{self._diffs.table.uri}/{path} is gone") from error
+                with table_errors(self._diffs.table.uri, lambda error: ObjectMissing(f"a file is gone: {error}")):
+                    beats = pq.read_table(path, columns=["stream_id", "event_time"], filesystem=files)
                 read.append(_extent(beats, "event_time", "event_time"))
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
         return rows.sort_by("stream_id")

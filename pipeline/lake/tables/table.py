@@ -3,10 +3,10 @@
 A table that does not exist yet is an empty one; its first append creates it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,9 @@ SCHEMA_CHANGES = 20
 """How many of those by others an append outlasts; each reader makes one at most."""
 
 MOMENT = pa.timestamp("us", tz="UTC")
+
+CUT = timedelta(milliseconds=1)
+"""How much of a file's greatest time the Delta library may cut from its statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +201,8 @@ def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile
 
 
 @contextmanager
-def table_errors(uri: str) -> Iterator[None]:
-    """Turn what the Delta library raises into an error that says what to do."""
+def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -> Iterator[None]:
+    """Turn what the Delta library raises into an error that says what to do; `gone` words that a file is not there."""
     try:
         yield
     except CommitFailedError as error:
@@ -210,6 +213,8 @@ def table_errors(uri: str) -> Iterator[None]:
             "name, or put back its kind"
         ) from error
     except (DeltaError, OSError) as error:
+        if gone is not None and isinstance(error, FileNotFoundError):
+            raise gone(error) from error
         raise _storage_error(uri, str(error)) from error
 
 
