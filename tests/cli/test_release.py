@@ -330,7 +330,7 @@ def test_a_release_that_would_not_move_the_watermark_says_why(stuck: Operator) -
     assert facts["with"] == facts["without"]
     said = told(stuck.run("--before", time_of(200), answer="n\n"))
     assert "The watermark would not move: HELD_STALE_READING" in said
-    assert "is not known, or too old." in said
+    assert "is unknown or too old." in said
 
 
 # ----------------------------------------------------------------------------------------------- what it refuses
