@@ -118,9 +118,7 @@ def _with_late_rows(files: pa.Table) -> dict[str, frozenset[str]]:
     may_hold = pa.chunked_array([pa.array([True] * files.num_rows, pa.bool_())])
     if "max.late" in files.column_names:
         may_hold = pc.fill_null(files["max.late"].cast(pa.bool_()), True)
-    hours = files[f"partition.{PARTITION}"]
-    found: dict[str, set[str]] = {hour: set() for hour in sorted(set(hours.filter(may_hold).to_pylist()))}
-    for hour, path in zip(hours.to_pylist(), files["path"].to_pylist(), strict=True):
-        if hour in found:
-            found[hour].add(path)
-    return {hour: frozenset(paths) for hour, paths in found.items()}
+    hour = f"partition.{PARTITION}"
+    chosen = files.filter(pc.is_in(files[hour], files[hour].filter(may_hold)))
+    by_hour = chosen.group_by(hour, use_threads=False).aggregate([("path", "list")])
+    return {row[hour]: frozenset(row["path_list"]) for row in by_hour.to_pylist()}

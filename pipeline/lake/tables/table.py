@@ -219,15 +219,9 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
 
 
 UNWRITABLE = (
-    *("os error 13", "os error 30", "os error 20", "Permission denied"),
-    *("Read-only file system", "Not a directory", "PermissionDenied", "ReadOnlyFilesystem", "NotADirectory"),
-    *(
-        "Invalid table location",
-        "403 Forbidden",
-        "401 Unauthorized",
-        "necessary privileges",
-        "valid authentication credentials",
-    ),
+    *("os error 13", "os error 30", "os error 20", "Permission denied", "Read-only file system", "Not a directory"),
+    *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location", "403 Forbidden"),
+    *("401 Unauthorized", "necessary privileges", "valid authentication credentials"),
 )
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
 """How the Delta library says it; a folder that is a file is an invalid location to it."""
