@@ -88,7 +88,7 @@ def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.
     sensor = definitions.resolve_sensor_def(name)
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     assert sensor.minimum_interval_seconds == 25
-    assert "Every 25 s" in (sensor.description or "")
+    assert "Every 25s" in (sensor.description or "")
 
 
 def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Definitions) -> None:

@@ -329,14 +329,25 @@ def test_a_damaged_archive_is_named_and_no_tracker_needs_it(tmp_path: Path) -> N
     assert not check_log(log, at(0)).is_whole
 
 
-def test_a_log_that_lost_its_newest_entry_is_not_written_on(tmp_path: Path) -> None:
+def test_a_tick_does_not_begin_on_a_log_that_lost_its_newest_entry(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     log = told(objects)
     last = log.catch_up().number
     objects.delete(entry_name(last))
     with pytest.raises(CorruptObject, match=entry_name(last)):
-        log.append(Lost("nothing"))
+        log.catch_up_to_append()
     assert entry_name(last + 1) not in set(objects.names("tracking/"))
+
+
+def test_an_entry_lost_in_the_middle_of_a_tick_leaves_a_gap_that_everybody_finds(tmp_path: Path) -> None:
+    """The tick itself remembers the entry, so what it appends is right."""
+    objects = DiskObjects(tmp_path)
+    log = told(objects)
+    last = log.catch_up_to_append().number
+    objects.delete(entry_name(last))
+    log.append(Lost("nothing"))
+    with pytest.raises(CorruptObject, match=entry_name(last)):
+        log_on(objects).catch_up()
 
 
 def test_an_hour_of_ticks_is_a_few_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
