@@ -182,7 +182,7 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
         wanted = {window.key for window in windowing.closed_at(last.end, published.first_event_time)}
         lake = Lake(settings.lake, settings.message.fields, clock)
         for report in watched():
-            if wanted <= set(report.computed) and not report.waiting:
+            if wanted <= set(report.computed):  # in the silence after them a window more closes every minute
                 missed = read_losses(lake, windowing, settings.windows.lookback, clock.now()).missed
                 if not missed.stale:
                     break
