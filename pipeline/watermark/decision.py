@@ -26,6 +26,11 @@ class Reason(StrEnum):
     RELEASED = "RELEASED"
 
     @property
+    def is_move(self) -> bool:
+        """Whether the watermark became the candidate."""
+        return self in (Reason.ADVANCED, Reason.IDLE_ADVANCED, Reason.RELEASED)
+
+    @property
     def is_hold(self) -> bool:
         """Whether the watermark waits for something other than the event times themselves."""
         return self.name.startswith("HELD_")

@@ -10,13 +10,23 @@ while the idle rule has not fired. Where it has, the same holds if after a silen
 
 from collections.abc import Sequence
 
-from pipeline.clock import from_us, to_us
+from pipeline.clock import from_us
 from pipeline.watermark.decision import Decision, Reason, SilenceEvidence
-from pipeline.watermark.histogram import Histogram, bucket_of
+from pipeline.watermark.histogram import Cell, Histogram, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.rules import Rule, bound, complete, fresh_readings, ready, same_epoch, silence
-from pipeline.watermark.situation import Situation
+from pipeline.watermark.rules import (
+    Rule,
+    anchor_before,
+    band_start,
+    bound,
+    complete,
+    fresh_readings,
+    ready,
+    same_epoch,
+    silence,
+)
+from pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack
 from pipeline.watermark.verdict import Candidate, Finding, Held, Passed, Verdict
 
 RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, bound)
@@ -70,14 +80,16 @@ def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
     evidence = verdicts[-1].evidence if isinstance(verdicts[-1], Candidate) else None
     if evidence is None or isinstance(evidence, SilenceEvidence):
         return Reason.UNCHANGED
-    is_behind = s.oldest_base < s.band_edge and evidence.pin.publish_bucket >= bucket_of(s.oldest_base)
-    return Reason.PINNED_BY_BACKLOG if is_behind else Reason.UNCHANGED
+    return Reason.PINNED_BY_BACKLOG if is_pinned_by_backlog(s, evidence.pin) else Reason.UNCHANGED
+
+
+def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:
+    """Whether base is behind by the band, and the pin was published within its backlog."""
+    return s.oldest_base < s.band_edge and pin.publish_bucket >= bucket_of(s.oldest_base)
 
 
 def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: EffectiveReading, policy: Policy) -> int:
     """The first publish-time bucket that this band or a later one of the same epoch can reach: buckets below it may be
     pruned. The anchor is never below it."""
-    edge = tracking.oldest_unacked - policy.reading_slack - policy.band
-    anchor_us = histogram.newest_valid_before(to_us(edge))
-    start = min(base.oldest_unacked - policy.base_slack, edge)
-    return bucket_of(start if anchor_us is None else min(start, from_us(anchor_us)))
+    edge = tracking_after_slack(tracking, policy) - policy.band
+    return bucket_of(band_start(base_after_slack(base, policy), edge, anchor_before(histogram, edge)))

@@ -32,7 +32,7 @@ Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
 """A histogram's arrays, in the order of its fields."""
 
 KEYS = 2
-"""So many of them say which cell it is."""
+"""The number of columns that say which cell a row is."""
 
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
 """How each of the others is merged: count, least event time, first and last publish time, slots."""
@@ -299,7 +299,7 @@ def bucket_start(bucket: int) -> datetime:
 
 
 def slots_of(publish_us: Ints) -> Ints:
-    """Of each publish time, the bit of its slot."""
+    """The bit of each publish time's slot."""
     return np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
 
 

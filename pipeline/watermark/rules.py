@@ -78,11 +78,10 @@ def silence(s: Situation) -> Verdict:
 def band(s: Situation) -> Verdict:
     """6, rule `band`. The candidate is the least event time published in the band: from `min(B, T - D)` to `T`, and
     back to the anchor."""
-    anchor_us = s.histogram.newest_valid_before(to_us(s.band_edge))
-    if anchor_us is None:
+    anchor = anchor_before(s.histogram, s.band_edge)
+    if anchor is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
-    anchor = from_us(anchor_us)
-    return least_since(s, min(s.oldest_base, s.band_edge, anchor), anchor)
+    return least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
 
 
 def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdict:
@@ -115,6 +114,18 @@ def bound(s: Situation) -> Verdict:
     return BOUND[s.policy.rule](s)
 
 
+def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:
+    """The newest publish time before the band's edge of a valid message, as closely as the histogram knows it."""
+    anchor_us = histogram.newest_valid_before(to_us(band_edge))
+    return None if anchor_us is None else from_us(anchor_us)
+
+
+def band_start(oldest_base: datetime, band_edge: datetime, anchor: datetime | None) -> datetime:
+    """Where the band begins: at the lesser of `B` and `T - D`, or at the anchor if that is older."""
+    start = min(oldest_base, band_edge)
+    return start if anchor is None else min(start, anchor)
+
+
 def frontier_of(
     histogram: Histogram, before: datetime, policy: Policy, pruned_before: int | None, pruned_frontier: Cell | None
 ) -> Cell | None:
@@ -141,15 +152,20 @@ def recent_lag(histogram: Histogram, at_most: timedelta) -> timedelta:
     return min(max(timedelta(microseconds=lag_us), timedelta(0)), at_most)
 
 
-def end_of_hole(s: Situation) -> datetime | None:
-    """The moment from which on tracking knows again, if base holds a message that tracking should have seen.
+def naming(s: Situation) -> Reading | EffectiveReading:
+    """The reading that may name a message that base holds.
 
     A message that became visible after its publish time can be read only when nothing was outstanding shortly before:
     then the newest reading names it, from within the slack below the effective one.
     """
     base = known(s.base)
     is_within_slack = base.oldest_unacked - base.newest.oldest_unacked <= s.policy.base_slack
-    named: Reading | EffectiveReading = base.newest if is_within_slack else base
+    return base.newest if is_within_slack else base
+
+
+def end_of_hole(s: Situation) -> datetime | None:
+    """The moment from which on tracking knows again, if base holds a message that tracking should have seen."""
+    named = naming(s)
     if not named.names_a_message or named.oldest_unacked >= s.oldest_tracking:
         return None
     bucket = bucket_of(named.oldest_unacked)

@@ -34,7 +34,7 @@ class Situation:
     @property
     def base_after_slack(self) -> datetime:
         """Base's reading, less `base_slack`. Assumption: base was read, as for all that follows."""
-        return known(self.base).oldest_unacked - self.policy.base_slack
+        return base_after_slack(known(self.base), self.policy)
 
     @property
     def oldest_base(self) -> datetime:
@@ -45,7 +45,7 @@ class Situation:
     @property
     def oldest_tracking(self) -> datetime:
         """T: every message published before it is in the histogram. That is tracking's reading after slack."""
-        return known(self.tracking).oldest_unacked - self.policy.reading_slack
+        return tracking_after_slack(known(self.tracking), self.policy)
 
     @property
     def release(self) -> datetime | None:
@@ -57,6 +57,16 @@ class Situation:
     def band_edge(self) -> datetime:
         """T - D: a message published before it is older than the band."""
         return self.oldest_tracking - self.policy.band
+
+
+def base_after_slack(base: EffectiveReading, policy: Policy) -> datetime:
+    """Base's reading, less `base_slack`."""
+    return base.oldest_unacked - policy.base_slack
+
+
+def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime:
+    """Tracking's reading, less `reading_slack`."""
+    return tracking.oldest_unacked - policy.reading_slack
 
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:

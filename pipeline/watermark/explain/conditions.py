@@ -9,6 +9,7 @@ from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from pipeline.watermark.readings import EffectiveReading
+from pipeline.watermark.rules import naming
 from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 from pipeline.watermark.verdict import Candidate, Finding, Held, Verdict
 
@@ -47,22 +48,15 @@ RULES = {
 
 def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) -> list[Condition]:
     """Each rule with its outcome and a sentence: the verdicts as they were given."""
-    found = []
+    found = {rule: Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.") for rule, asks in RULES.items()}
     for rule, verdict in zip(RULES, verdicts, strict=False):
         outcome = Outcome.HELD if isinstance(verdict, Held) else Outcome.PASSED
         if verdict.finding is Finding.SILENCE:
             outcome = Outcome.DECIDED
-        found.append(Condition(rule, outcome, _text(verdict, s, decision)))
-    last = verdicts[-1]
-    if isinstance(last, Candidate):
-        found.append(_compared(s, last))
-    reached = {condition.rule for condition in found}
-    found += [
-        Condition(rule, Outcome.NOT_REACHED, f"Not looked at: {asks}.")
-        for rule, asks in RULES.items()
-        if rule not in reached
-    ]
-    return sorted(found, key=lambda condition: list(RULES).index(condition.rule))
+        found[rule] = Condition(rule, outcome, _text(verdict, s, decision))
+    if decision.candidate is not None:
+        found["candidate"] = _compared(s, decision, decision.candidate)
+    return list(found.values())
 
 
 def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
@@ -84,7 +78,7 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             older = f"base may hold messages published since {iso(s.oldest_base)}{_less_slack(s)}"
             return f"{lost}{_knows(decision)}, and {older}."
         case Finding.HOLE:
-            named = iso(known(s.base).newest.oldest_unacked)
+            named = iso(naming(s).oldest_unacked)
             return (
                 f"Base holds a message published at {named} that tracking has never seen: a hole. {_knows(decision)}."
             )
@@ -155,15 +149,15 @@ def _data(verdict: Verdict, s: Situation) -> str:
             return f"Tracking knows no event time that was published more than {band} before its reading."
 
 
-def _compared(s: Situation, verdict: Candidate) -> Condition:
-    candidate = f"The candidate is {iso(verdict.evidence.candidate)}"
-    if s.watermark is None:
-        return Condition("candidate", Outcome.DECIDED, f"{candidate}. It is the first watermark.")
-    if verdict.evidence.candidate > s.watermark:
-        text = f"{candidate}, above the watermark before it ({iso(s.watermark)}): the watermark moves."
-        return Condition("candidate", Outcome.DECIDED, text)
-    text = f"{candidate}, not above the watermark ({iso(s.watermark)}): the watermark stays."
-    return Condition("candidate", Outcome.HELD, text)
+def _compared(s: Situation, decision: Decision, candidate: datetime) -> Condition:
+    if not decision.reason.is_move:
+        text = f"The candidate is {iso(candidate)}, not above the watermark ({when(s.watermark)}): the watermark stays."
+        return Condition("candidate", Outcome.HELD, text)
+    text = f"The candidate is {iso(candidate)}. It is the first watermark."
+    if s.watermark is not None:
+        before = iso(s.watermark)
+        text = f"The candidate is {iso(candidate)}, above the watermark before it ({before}): the watermark moves."
+    return Condition("candidate", Outcome.DECIDED, text)
 
 
 def _readings(s: Situation) -> tuple[tuple[str, EffectiveReading], tuple[str, EffectiveReading]]:

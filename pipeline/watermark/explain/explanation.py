@@ -46,12 +46,13 @@ class Explanation:
 def explain(record: DecisionRecord, before: WatermarkState | None) -> Explanation:
     """Explain a decision. `before` is the fold of the entries before it, None where they are lost."""
     decision = record.decision
+    alone = Explanation(decision, [], None, None, None, None, [], None)
     if before is None:
-        return Explanation(decision, [], None, None, None, None, [], None)
+        return alone
     situation = before.situation(record.base, record.tracking, record.policy, decision.at)
     verdicts = verdicts_of(situation)
     if advance(situation, verdicts) != decision:  # what it was made from has been lost since
-        return Explanation(decision, [], None, None, None, None, [], None)
+        return alone
     since_base = None if decision.base is None else published_since(situation, decision.base.oldest_unacked)
     since_pin = None if decision.pin is None else published_since(situation, decision.pin.published_from)
     return Explanation(

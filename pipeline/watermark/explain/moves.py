@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.clock import from_us, iso, to_us
 from pipeline.durations import format_duration
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
+from pipeline.watermark.estimator import is_pinned_by_backlog
 from pipeline.watermark.explain.conditions import messages
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram, bucket_of, bucket_start
 from pipeline.watermark.rules import AFTER_ALL
@@ -53,7 +54,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             slack = max(policy.base_slack, policy.reading_slack)
             reached = s.watermark + policy.band + evidence.recent_lag + slack
             yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
-        case Reason.ADVANCED | Reason.RELEASED if not _is_behind(s, decision) or _is_at_frontier(decision):
+        case Reason.ADVANCED | Reason.RELEASED if not _is_pinned(s, decision) or _is_at_frontier(decision):
             yield "It moves on with the next messages that are published and landed."
         case _ if isinstance(evidence, FrontierEvidence):
             yield from _past_the_frontier(s, decision, evidence)
@@ -69,10 +70,8 @@ def published_since(s: Situation, moment: datetime) -> int | None:
     return s.histogram.messages_at(s.histogram.since(to_us(moment), AFTER_ALL))
 
 
-def _is_behind(s: Situation, decision: Decision) -> bool:
-    """Whether base is behind by the band, and the pin was published within its backlog."""
-    pin = decision.pin
-    return pin is not None and s.oldest_base < s.band_edge and pin.published_from + SECOND > s.oldest_base
+def _is_pinned(s: Situation, decision: Decision) -> bool:
+    return decision.pin is not None and is_pinned_by_backlog(s, decision.pin)
 
 
 def _is_at_frontier(decision: Decision) -> bool:

@@ -186,6 +186,13 @@ def test_a_held_rule_tells_the_numbers_that_held() -> None:
     assert "never seen: a hole" in text_of(explained.hole().explain(), "completeness")
 
 
+def test_a_hole_is_told_by_the_message_that_the_rule_looked_at() -> None:
+    """A lower reading that is no seek does not become the effective one."""
+    log = explained.hole()
+    log.tick(101, base=45.5)
+    assert f"published at {iso(at(50.5))} that tracking has never seen" in text_of(log.explain(), "completeness")
+
+
 def test_tracking_behind_base_is_said_to_be_behind() -> None:
     log = Log()
     log.publish(EVERY_SECOND)
