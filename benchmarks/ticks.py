@@ -20,7 +20,7 @@ WARM_UPS = 4
 """An emulator's JVM pulls three times as fast once it has compiled what it does: the first rounds compare its ages."""
 
 TIMES = 3
-"""So many rounds as often: each takes a second or two, and how fast the emulator is changes by half between them."""
+"""The factor by which rounds are repeated: a round takes a second or two, and the emulator's speed varies by half."""
 
 WHILE = timedelta(minutes=5)
 """A run ends with its messages, not by the time that a tick has."""

@@ -84,7 +84,7 @@ def reports(
 
 
 def ticks_of(root: Path) -> dict[str, Ticks]:
-    """Of each sensor, from Dagster's storage."""
+    """The ticks of each sensor, from Dagster's storage."""
     seen: dict[str, Ticks] = {}
     with dg.DagsterInstance.from_config(str(root)) as instance:
         drains = [

@@ -87,8 +87,8 @@ def check_windows(
 ) -> Integrity:
     """Check each window that lies wholly in `[start, end)`; `watermark` says which are closed.
 
-    Of each file the presence, the size, the footer and the number of rows are compared with what the table says.
-    Values are not read. Raises LakeError if a table's own log cannot be read, or the lake does not answer.
+    Each file's presence, size, footer and number of rows are compared with the table. Values are not read. Raises
+    LakeError if a table's own log cannot be read, or the lake does not answer.
     """
     windows = {window.key: window for window in settings.windowing.between(start, end)}
     diffs = lake.diffs()

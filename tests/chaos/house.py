@@ -72,7 +72,7 @@ class House:
         return [TIDEMARK, "--config", str(self.config), *arguments]
 
     def environment(self) -> dict[str, str]:
-        """Of what is started: no settings but the file's, and the mark."""
+        """The environment of each process: the mark, and no settings beside the file's."""
         kept = {name: value for name, value in os.environ.items() if not is_a_setting(name)}
         return {**kept, MARK: self.mark}
 

@@ -34,7 +34,7 @@ PATIENCE = timedelta(minutes=8)
 """For the faults as a whole, and then for everything to be computed."""
 
 CALLS_TAKE = timedelta(seconds=60)
-"""Of the source's: longer than the emulator is paused. One that is tried again would be on the topic twice."""
+"""The deadline of the source's calls: longer than a pause of the emulator, since a retried call would publish twice."""
 
 CONFIG = """\
 [pubsub]

@@ -70,7 +70,7 @@ def tick(instance: dg.DagsterInstance, number: int) -> None:
 
 
 def numbers(instance: dg.DagsterInstance) -> list[object]:
-    """Of the materializations of the watermark, newest first."""
+    """The numbers of the watermark's materializations, newest first."""
     found = instance.fetch_materializations(WATERMARK, limit=1000).records
     return [record.asset_materialization.metadata["number"].value for record in found if record.asset_materialization]
 

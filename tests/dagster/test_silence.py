@@ -1,4 +1,4 @@
-"""Who was silent, as Dagster shows it: by window, beside the diffs of the same run, with a check."""
+"""Silent streams in Dagster: by window, beside the diffs of the same run, with a check."""
 
 from datetime import timedelta
 from pathlib import Path

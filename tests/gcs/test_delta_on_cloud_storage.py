@@ -23,7 +23,7 @@ APPENDS_EACH = 5
 RACERS = 8
 ROUNDS = 5
 PAYLOADS = 24
-"""Of a MiB each, which does not compress: more than delta-rs sends in one piece."""
+"""Payloads of a MiB that do not compress: together more than delta-rs sends in one piece."""
 SCHEMA = pa.schema([("writer", pa.int64()), ("number", pa.int64())])
 
 

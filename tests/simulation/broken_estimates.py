@@ -200,7 +200,7 @@ def frontier_at_the_end_of_its_cell(
 
 
 def least_lag(histogram: Histogram, publish_bucket: int) -> int:
-    """Of the newest second, for the greatest."""
+    """The least lag of the newest second instead of the greatest."""
     start, end = histogram._span(publish_bucket, publish_bucket)
     valid = histogram.event_bucket[start:end] != NO_EVENT
     return int((histogram.last_publish_us[start:end] - histogram.min_event_us[start:end])[valid].min())

@@ -135,7 +135,7 @@ def land_without_quarantine(subscription: Any, *, quarantine: Any, **others: Any
 
 
 def append_once(log: TrackingLog, build: Callable[[WatermarkState], Any]) -> WatermarkState:
-    """Who loses a number gives up, and says nothing."""
+    """A writer that loses a number gives up silently."""
     state = log.catch_up()
     entry = build(state)
     if entry is not None:
@@ -157,7 +157,7 @@ def move_deleting_first(packing: LogPacking, entries: dict[int, bytes]) -> None:
 
 
 def move_from_the_newest_on(packing: LogPacking, entries: dict[int, bytes]) -> None:
-    """Who has read one of the oldest finds it, and nothing after it."""
+    """A reader that has read one of the oldest entries finds nothing after it."""
     packing._keep(entries)
     for number in sorted(entries, reverse=True):
         packing._objects.delete(entry_name(number))
@@ -196,7 +196,7 @@ def restored_without_cells(log: TrackingLog) -> WatermarkState:
 
 
 def begun_anew_where_all_was_archived(log: TrackingLog, number: int) -> bool:
-    """Who has read nothing, and finds no first entry, takes the log for a new one."""
+    """A reader that has read nothing, and finds no first entry, takes the log for a new one."""
     return number >= 0 and original_is_overtaken(log, number)
 
 
@@ -258,7 +258,7 @@ class CopiesByMessage(MicroBatch):
 
 
 class AnyCopy(MicroBatch):
-    """Of copies, the one that comes first stays."""
+    """The copy that comes first stays."""
 
     def rows_of(self, window: Window, rows: Iterable[Row]) -> tuple[Diff, ...]:
         first: dict[Any, Row] = {}

@@ -112,7 +112,7 @@ class Worker:
         world.at_work = self
 
     def found_nothing_more(self) -> None:
-        """Of the log it knows all that there is at this moment."""
+        """It knows the whole log as of this moment."""
         self.watermark_when_looked = self.world.oracle.watermark
 
     def works(self) -> None:

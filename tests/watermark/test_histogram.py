@@ -33,7 +33,7 @@ quantiles = st.one_of(st.floats(0.001, 0.999), st.sampled_from([0.1, 0.25, 0.5, 
 
 
 def minimum_between(histogram: Histogram, low: int, high: int) -> Cell | None:
-    """Of the whole buckets low to high."""
+    """The cell of the least event time in the whole buckets low to high."""
     return histogram.minimum_at(histogram.since(low * BUCKET_US, high))
 
 
