@@ -323,7 +323,7 @@ def test_what_has_landed_since_the_newest_decision_is_said_to_be_so(operator: Op
 
 
 def test_a_release_that_would_not_move_the_watermark_says_why(stuck: Operator) -> None:
-    stuck.world.base_backlog.problem = ReadingUnavailable("for the test")
+    stuck.world.fails["read base"] = ReadingUnavailable("for the test")
     stuck.world.wait(600)
     stuck.world.track()
     facts = stuck.facts("--before", time_of(200))
@@ -360,7 +360,7 @@ def test_there_is_nothing_to_release_where_base_is_past_it(operator: Operator) -
 
 
 def test_where_base_was_never_read_nothing_is_released(operator: Operator) -> None:
-    operator.world.base_backlog.problem = ReadingUnavailable("for the test")
+    operator.world.fails["read base"] = ReadingUnavailable("for the test")
     operator.world.tick()
     operator.world.wait(60)
     assert "was never read" in told(operator.run("--before", time_of(30), "--yes"))

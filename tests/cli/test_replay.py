@@ -25,10 +25,10 @@ from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Compacted, DecisionRecord
 from tests.lake.builders import Beat, append_beats, columns_of
-from tests.replay.exact_rule import exact_late
 from tests.replay.test_log_ticks import record
 from tests.replay.traces import Held, sparse, steady, straggler, write_trace
 from tests.watermark.builders import START_US, at, flat, seconds
+from tests.watermark.exact_rule import exact_late
 
 COLUMNS = {
     "tick_time": "timestamp[us, tz=UTC]",

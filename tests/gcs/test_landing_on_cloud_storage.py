@@ -35,8 +35,8 @@ def test_what_landed_under_a_name_is_served_to_whoever_asks_again(world: PiecesW
     again = world.land_as(NAME)
     assert (again.is_served, again.pieces, again.landed.heartbeats) == (True, first.pieces, 5)
     assert world.steps.taken == []
-    assert ids(again, world.stored()) == [f"m{number}" for number in range(5)]
-    assert world.quarantined_ids() == ["m5"]
+    assert ids(again, world.stored()) == ["1", "2", "3", "4", "5"]
+    assert world.quarantined_ids() == ["6"]
     assert world.land_as(AFTER).landed.heartbeats == 2
 
 
@@ -57,7 +57,7 @@ def test_of_twins_one_wins_and_the_other_acknowledges_nothing_and_leaves_no_obje
     served = world.land_as(NAME, is_over=twin_first)
     assert (served.is_served, served.pieces) == (True, winners[0].pieces)
     assert names_in(world) == {manifest_name(NAME), *winners[0].pieces}
-    assert [message.message_id for message in world.base.unacknowledged] == ["m3", "m4"]
+    assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
 
 
 @pytest.mark.parametrize("dies_at", range(2, 16))
@@ -72,8 +72,8 @@ def test_a_reader_that_dies_anywhere_loses_nothing(world: PiecesWorld, dies_at: 
         world.wait(60)
         world.land_as(name)
     assert world.base.unacknowledged == []
-    assert set(world.landed_ids()) == {"m0", "m1", "m2", "m3", "m4"}
-    assert set(world.quarantined_ids()) == {"m5"}
+    assert set(world.landed_ids()) == {"1", "2", "3", "4", "5"}
+    assert set(world.quarantined_ids()) == {"6"}
 
 
 def test_the_end_of_a_batch_deletes_what_landed_up_to_it(world: PiecesWorld) -> None:
@@ -86,4 +86,4 @@ def test_the_end_of_a_batch_deletes_what_landed_up_to_it(world: PiecesWorld) -> 
     assert landed_under(batches.name(1, 0), world.stored()) is None
     left = landed_under(batches.name(2, 0), world.stored())
     assert left is not None
-    assert ids(left, world.stored()) == ["m1"]
+    assert ids(left, world.stored()) == ["2"]

@@ -22,10 +22,10 @@ from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
 from pipeline.watermark.rules import Rule
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
-from tests.replay.exact_rule import exact_late, exact_readings, exact_watermarks
 from tests.replay.test_trace import histogram_at, traces
 from tests.replay.traces import NAMED, Held, sparse
 from tests.watermark.builders import at, bounded, ints, published, reading, seconds, situation_of
+from tests.watermark.exact_rule import exact_late, exact_readings, exact_watermarks
 
 RuleName = Literal["band", "frontier"]
 SEEDS = 4

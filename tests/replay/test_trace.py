@@ -25,9 +25,9 @@ from pipeline.replay.trace import (
 )
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.state import Beginning, Snapshot
-from tests.replay.exact_rule import exact_late, exact_readings
 from tests.replay.traces import NAMED, Held, disorder_us, late_per_tick, steady
 from tests.watermark.builders import START_US, at, bounded, ints, seconds
+from tests.watermark.exact_rule import exact_late, exact_readings
 
 SECOND_US = 1_000_000
 

@@ -10,9 +10,9 @@ from pipeline.errors import TidemarkError
 from pipeline.watermark.state import Released
 from tests.simulation.lake import WorkersObjects, WorkersTable
 from tests.simulation.oracle import Broken
-from tests.simulation.subscription import WorkersBacklog, WorkersSubscription
 from tests.simulation.traffic import SECOND
 from tests.ticks.fakes import Crash
+from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -165,9 +165,9 @@ class Tracker(Worker):
 
     def build(self) -> None:
         super().build()
-        self.subscription = WorkersSubscription(self.world.model, "tracking", self)
-        self.tracking_backlog = WorkersBacklog(self.world.model, "tracking", self)
-        self.base_backlog = WorkersBacklog(self.world.model, "base", self)
+        self.subscription = ModelSubscription(self.world.model, "tracking", self)
+        self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self)
+        self.base_backlog = ModelBacklog(self.world.model, "base", self)
 
     def tick(self) -> None:
         tracked = self.world.planted.track(
@@ -191,7 +191,7 @@ class Lander(Worker):
 
     def build(self) -> None:
         super().build()
-        self.subscription = WorkersSubscription(self.world.model, "base", self)
+        self.subscription = ModelSubscription(self.world.model, "base", self)
         self.heartbeats = WorkersTable(self.world.heartbeats, self)
         self.quarantine = WorkersTable(self.world.quarantine, self)
 

@@ -1,12 +1,12 @@
-"""A topic and its subscriptions by hand, which keep Pub/Sub's contract and fail a test that breaks ours.
+"""One process beside the Pub/Sub model, on one thread: a test that breaks the contract of acknowledgement fails.
 
-A message that was not acknowledged in time comes again, in any order; what is acknowledged must be durable.
+A message that was not acknowledged in time is delivered again, in any order. A message must be durable before it is
+acknowledged.
 """
 
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,9 @@ import pyarrow as pa
 from google.pubsub_v1 import PubsubMessage
 
 from pipeline.clock import ManualClock, from_us, to_us
-from pipeline.errors import PubSubError, ReadingUnavailable
+from pipeline.emulator.catalogue import Subscription
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
@@ -24,15 +26,15 @@ from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from pipeline.pubsub.subscription import Acknowledged
 from pipeline.settings_sections import LakeSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Tracked, track
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
 from pipeline.watermark.state import Entry, Snapshot
+from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START, at
 
 FIELDS = {"load": FieldKind.NUMBER}
@@ -47,8 +49,13 @@ CONTRACT = MessageContract(
     fields=FIELDS,
 )
 AMPLE = Budget(max_messages=1000, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=100)
-PULL = timedelta(milliseconds=100)
-"""How long a pull takes."""
+TOPIC = "topic"
+ACK_DEADLINE = timedelta(seconds=60)
+KEPT = timedelta(days=31)
+"""How long the subscriptions keep an unacknowledged message."""
+
+ANSWER = timedelta(milliseconds=100)
+"""How long a pull or a reading takes."""
 
 
 class Crash(BaseException):
@@ -57,7 +64,7 @@ class Crash(BaseException):
 
 @dataclass
 class Steps:
-    """What was done outside of the process, in order; `dies_at` is the number of the step at which it ends."""
+    """What one process did outside of itself, in order; `dies_at` is the number of the step at which it ends."""
 
     taken: list[str] = field(default_factory=list)
     dies_at: int | None = None
@@ -72,12 +79,14 @@ class Steps:
         return [step for step in self.taken if step.startswith(kinds)]
 
 
-class FakeTopic:
-    """Messages with the publish time of the moment they were published at."""
+class Topic:
+    """A topic of the model, to which messages are published with the moment's publish time."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        self.clock = clock
+    def __init__(self, model: PubSubModel, clock: ManualClock) -> None:
         self.messages: list[Any] = []
+        self._model = model
+        self._clock = clock
+        model.create_topic(TOPIC)
 
     def publish(
         self,
@@ -96,9 +105,8 @@ class FakeTopic:
         message = PubsubMessage(
             data=payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode(),
             attributes={name: value for name, value in attributes.items() if value is not None},
-            message_id=f"m{len(self.messages)}",
-            publish_time=self.clock.now(),
         )._pb
+        self._model.publish(TOPIC, [message], self._clock.now())
         self.messages.append(message)
         return message
 
@@ -110,133 +118,37 @@ def to_written(event_time: float | str | None) -> str | None:
     return str(to_us(at(event_time)) // 1000)
 
 
-@dataclass
-class Lease:
-    """A delivery: it ends at a moment, or (None) when whoever extends it stops."""
+class WorldSubscription(ModelSubscription):
+    """A subscription of a world, some of whose acknowledgements fail when a test says so."""
 
-    number: int
-    ends: datetime | None
-
-
-class FakeSubscription:
-    """One subscription of the topic. `not_durable` is asked which messages of a batch could still be lost."""
-
-    def __init__(
-        self,
-        name: str,
-        topic: FakeTopic,
-        steps: Steps,
-        not_durable: Callable[[Sequence[Any]], list[str]],
-        *,
-        ack_deadline: timedelta = timedelta(seconds=60),
-        redelivered: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        self.name = name
-        self.steps = steps
-        self.pull_fails: PubSubError | None = None
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world.model, name, world)
         self.acknowledgements_that_fail = 0
-        self._topic = topic
-        self._clock = topic.clock
-        self._not_durable = not_durable
-        self._ack_deadline = ack_deadline
-        self._redelivered = redelivered
-        self._rng = random.Random(seed)
-        self._leases: dict[int, list[Lease]] = {}
-        self._deliveries = 0
-        self._acknowledged: set[int] = set()
-
-    @property
-    def path(self) -> str:
-        return f"projects/p/subscriptions/{self.name}"
+        self._world = world
 
     @property
     def unacknowledged(self) -> list[Any]:
-        """What will come again, or for the first time."""
-        return [m for number, m in enumerate(self._topic.messages) if number not in self._acknowledged]
-
-    def taken_by_somebody_else(self, message: Any) -> None:
-        """Another reader of this subscription, or a seek forward, takes a message away."""
-        self._acknowledged.add(self._topic.messages.index(message))
-
-    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
-        assert max_messages > 0
-        assert max_bytes > 0
-        assert seconds > 0
-        self.steps.take(f"pull {self.name}")
-        if self.pull_fails is not None:
-            raise self.pull_fails
-        self._clock.advance(PULL)
-        due = [number for number in range(len(self._topic.messages)) if self._is_due(number)]
-        self._rng.shuffle(due)
-        messages, ack_ids, size = [], [], 0
-        for number in due[:max_messages]:
-            if size >= max_bytes:
-                break
-            self._deliveries += 1
-            lease = Lease(self._deliveries, self._clock.now() + self._ack_deadline)
-            self._leases.setdefault(number, []).append(lease)
-            messages.append(self._topic.messages[number])
-            ack_ids.append(f"{number}:{lease.number}")
-            size += self._topic.messages[number].ByteSize()
-        self.steps.take(f"pulled {self.name}")
-        return PulledBatch(messages, ack_ids, size)
-
-    def _is_due(self, number: int) -> bool:
-        now = self._clock.now()
-        if any(lease.ends is None or lease.ends > now for lease in self._leases.get(number, [])):
-            return False
-        return number not in self._acknowledged or self._rng.random() < self._redelivered
-
-    @contextmanager
-    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        leases = [self._lease(ack_id) for ack_id in ack_ids]
-        for lease in leases:
-            lease.ends = None
-        try:
-            yield
-        finally:
-            for lease in leases:
-                lease.ends = self._clock.now() + self._ack_deadline
-
-    def _lease(self, ack_id: str) -> Lease:
-        number, delivery = map(int, ack_id.split(":"))
-        return next(lease for lease in self._leases[number] if lease.number == delivery)
+        """The messages that will be delivered again, or for the first time."""
+        return list(self._model.unacknowledged(self._name))
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        self.steps.take(f"acknowledge {self.name}")
-        too_early = self._not_durable([self._topic.messages[int(ack_id.split(":")[0])] for ack_id in ack_ids])
-        assert not too_early, f"acknowledged on {self.name}, and not durable: {too_early}"
-        outcome = Acknowledged()
-        for ack_id in ack_ids:
-            lease = self._lease(ack_id)
-            if self.acknowledgements_that_fail:
-                self.acknowledgements_that_fail -= 1
-                outcome += Acknowledged(failed=1, problems=(f"{ack_id} was refused",))
-                continue
-            outcome += Acknowledged(count=1)
-            if lease.ends is None or lease.ends > self._clock.now():  # else too late, and the message comes again
-                self._acknowledged.add(int(ack_id.split(":")[0]))
-        self.steps.take(f"acknowledged {self.name}")
-        return outcome
+        refused, rest = ack_ids[: self.acknowledgements_that_fail], ack_ids[self.acknowledgements_that_fail :]
+        self.acknowledgements_that_fail -= len(refused)
+        problems = tuple(f"{ack_id} was refused" for ack_id in refused)
+        return super().acknowledge(rest) + Acknowledged(failed=len(refused), problems=problems)
 
-
-class FakeBacklog:
-    """The oldest unacknowledged publish time of a fake subscription, or a reason why it cannot be told."""
-
-    def __init__(self, subscription: FakeSubscription, clock: ManualClock) -> None:
-        self._subscription = subscription
-        self._clock = clock
-        self.problem: ReadingUnavailable | None = None
-
-    def read(self) -> Reading:
-        self._subscription.steps.take(f"read {self._subscription.name}")
-        if self.problem is not None:
-            raise self.problem
-        now = self._clock.now()
-        oldest = min((published_at(message) for message in self._subscription.unacknowledged), default=now)
-        self._clock.advance(PULL)
-        return Reading(observed_at=now, oldest_unacked=oldest, names_a_message=oldest < now - timedelta(seconds=1))
+    def taken_by_somebody_else(self, message: Any) -> None:
+        """Another reader of this subscription takes a message away, once and for all."""
+        faults, self._model.faults = self._model.faults, Faults()
+        now = self._world.clock.now()
+        delivered = self._model.pull(self._name, 1000, now)
+        taken = [each.ack_id for each in delivered if each.message is message]
+        assert taken, "somebody holds the message at this moment"
+        self._model.acknowledge(self._name, taken, now)
+        self._model.modify_ack_deadline(
+            self._name, [each.ack_id for each in delivered if each.message is not message], 0, now
+        )
+        self._model.faults = faults
 
 
 def published_at(message: Any) -> datetime:
@@ -302,7 +214,7 @@ class World:
     """A topic with its two subscriptions, a lake in a folder or elsewhere, and the processes that tick, one after
     another.
 
-    Everything but `clock`, `topic`, the subscriptions and the lake is lost when a process `restarts`.
+    A process that restarts knows nothing but what Pub/Sub and the lake hold. `fails` names steps, and what they raise.
     """
 
     def __init__(
@@ -317,22 +229,26 @@ class World:
         self.folder = folder / "lake"
         self.lake_settings = LakeSettings(uri=f"file:{self.folder}") if lake is None else lake
         self.clock = ManualClock(at(0))
-        self.topic = FakeTopic(self.clock)
-        self.steps = Steps()
+        self.model = PubSubModel(
+            rng=random.Random(seed),
+            faults=Faults(shuffled=True, redelivered=redelivered, late_acknowledgement_lost=1.0),
+        )
+        self.topic = Topic(self.model, self.clock)
+        self.fails: dict[str, Exception] = {}
+        for name in ("tracking", "base"):
+            self.model.create_subscription(Subscription(name, TOPIC, ACK_DEADLINE, KEPT), self.clock.now())
         self.policy = Policy() if policy is None else policy
         self.reader = HeartbeatReader(CONTRACT)
         self._entries: dict[int, Entry] = {}
-        self.tracking, self.base = (
-            FakeSubscription(name, self.topic, self.steps, not_durable, redelivered=redelivered, seed=seed)
-            for name, not_durable in (("tracking", self.not_tracked), ("base", self.not_landed))
-        )
-        self.tracking_backlog = FakeBacklog(self.tracking, self.clock)
-        self.base_backlog = FakeBacklog(self.base, self.clock)
+        self._extended: list[Callable[[], None]] = []
         self.restart()
 
     def restart(self) -> None:
         """A new process: it knows what the lake holds."""
-        self.steps = self.tracking.steps = self.base.steps = Steps()
+        self.steps = Steps()
+        self.tracking, self.base = WorldSubscription(self, "tracking"), WorldSubscription(self, "base")
+        self.tracking_backlog = ModelBacklog(self.model, "tracking", self)
+        self.base_backlog = ModelBacklog(self.model, "base", self)
         lake = self.lake()
         self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
@@ -376,8 +292,36 @@ class World:
         self.land()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
-        self.clock.advance(timedelta(seconds=seconds))
+        """Let time pass, while the process extends its leases."""
+        ends = self.clock.now() + timedelta(seconds=seconds)
+        while self.clock.now() < ends:
+            self.clock.advance(min(ACK_DEADLINE / 3, ends - self.clock.now()))
+            for extend in self._extended:
+                extend()
+
+    # What the subscriptions ask of the process
+
+    def step(self, what: str) -> None:
+        """A step of the process; it raises what `fails` has for it. Pub/Sub takes its time to answer."""
+        self.steps.take(what)
+        if what in self.fails:
+            raise self.fails[what]
+        if what.startswith(("pull ", "has read ")):
+            self.clock.advance(ANSWER)
+
+    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
+        self._extended.append(extend)
+        return lambda: self._extended.remove(extend)
+
+    def pulled(self) -> None: ...
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """Fail the test that acknowledges a message which could still be lost."""
+        early = (self.not_landed if subscription == "base" else self.not_tracked)(messages)
+        assert not early, f"acknowledged on {subscription}, and not durable: {early}"
+
+    def refuses_untruly(self) -> bool:
+        return True
 
     def not_tracked(self, messages: Sequence[Any]) -> list[str]:
         """Ids of the messages for which the lake's log has no cell with a minimum at or below their event time."""

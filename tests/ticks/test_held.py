@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.pubsub.subscription import PulledBatch
-from tests.ticks.fakes import FakeSubscription, World
+from tests.ticks.fakes import World, WorldSubscription
 from tests.ticks.test_named_landing import BUDGET, NAME, PiecesWorld, publish
 
 
@@ -15,7 +15,7 @@ class Messages(list[Any]):
     """A list that can be referred to without being kept."""
 
 
-def held_at_each_pull(subscription: FakeSubscription, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def held_at_each_pull(subscription: WorldSubscription, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many earlier batches are still there whenever the subscription is pulled from."""
     pull, held, batches = subscription.pull, list[int](), list[weakref.ref[Messages]]()
 

@@ -82,11 +82,11 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
         "acknowledged base",
     ]
     assert len(world.steps.of_kind("acknowledge base")) == 1
-    assert ids(landing, world.objects) == [f"m{number}" for number in range(5)]
+    assert ids(landing, world.objects) == ["1", "2", "3", "4", "5"]
     assert (landing.landed.heartbeats, landing.landed.rejected.total(), landing.landed.late) == (5, 1, 2)
     assert (landing.landed.oldest_event_time, landing.landed.newest_event_time) == (at(900), at(904))
     assert (landing.oldest_publish_time, landing.is_served) == (at(1000), False)
-    assert world.quarantined_ids() == ["m5"]
+    assert world.quarantined_ids() == ["6"]
     assert world.base.unacknowledged == []
 
 
@@ -131,10 +131,10 @@ def test_the_twin_that_loses_acknowledges_nothing_removes_its_objects_and_serves
     assert (served.is_served, served.pieces, ids(served, world.objects)) == (
         True,
         winners[0].pieces,
-        ["m0", "m1", "m2"],
+        ["1", "2", "3"],
     )
     assert parquet_files(world) == {Path(piece).name for piece in winners[0].pieces}
-    assert [message.message_id for message in world.base.unacknowledged] == ["m3", "m4"]
+    assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
     world.wait(60)
     assert world.land_as("run/000000002-0000").landed.heartbeats == 2
 
@@ -156,8 +156,8 @@ def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int)
     world.wait(60)
     world.land_as("run/000000002-0000")
     assert world.base.unacknowledged == []
-    assert set(world.landed_ids()) == {"m0", "m1", "m2", "m3", "m4"}
-    assert set(world.quarantined_ids()) == {"m5"}
+    assert set(world.landed_ids()) == {"1", "2", "3", "4", "5"}
+    assert set(world.quarantined_ids()) == {"6"}
 
 
 def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(world: PiecesWorld) -> None:

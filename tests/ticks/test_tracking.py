@@ -24,7 +24,7 @@ from pipeline.ticks.tracking import histogram_of
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
-from tests.ticks.fakes import AMPLE, CONTRACT, Crash, FakeTopic, World
+from tests.ticks.fakes import AMPLE, CONTRACT, Crash, World
 from tests.watermark.builders import at
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
@@ -57,7 +57,9 @@ def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(world: World
         *batch,
         *batch,
         "read tracking",
+        "has read tracking",
         "read base",
+        "has read base",
         *entry,  # the decision
         *entry,  # and, after so many entries, a checkpoint
     ]
@@ -70,8 +72,8 @@ def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: Wo
     publish(world, 5)
     world.track()
     steps = world.steps.taken
-    assert steps[:3] == ["read tracking", f"create {entry_name(0)}", f"created {entry_name(0)}"]
-    assert next(step for step in steps[3:] if "log_witness" not in step) == "pull tracking"
+    assert steps[:4] == ["read tracking", "has read tracking", f"create {entry_name(0)}", f"created {entry_name(0)}"]
+    assert next(step for step in steps[4:] if "log_witness" not in step) == "pull tracking"
     assert world.log.entry(0) == Beginning(at(101))  # the oldest message that tracking held then
     publish(world, 5)
     world.track()
@@ -81,7 +83,7 @@ def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: Wo
 def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(world: World) -> None:
     publish(world, 5)
     world.wait(LIFETIME.total_seconds())
-    world.tracking_backlog.problem = SnapshotRefused("its oldest message is too old")
+    world.fails["read tracking"] = SnapshotRefused("its oldest message is too old")
     tracked = world.track()
     assert tracked.messages == 5
     since = tracked.state.complete_from
@@ -92,11 +94,11 @@ def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(wo
 
 def test_no_beginning_can_be_told_while_tracking_cannot_be_read(world: World) -> None:
     publish(world, 5)
-    world.tracking_backlog.problem = ReadingUnavailable("not now")
+    world.fails["read tracking"] = ReadingUnavailable("not now")
     with pytest.raises(ReadingUnavailable):
         world.track()
     assert (world.log.numbers(), world.steps.of_kind("pull", "acknowledge")) == ([], [])
-    world.tracking_backlog.problem = None
+    world.fails.clear()
     assert world.track().messages == 5
 
 
@@ -137,7 +139,7 @@ def test_a_refused_snapshot_is_told_and_holds_the_watermark_once_the_last_readin
     world.tick()
     before = world.track().decision.watermark
     assert before is not None
-    world.base_backlog.problem = SnapshotRefused("Pub/Sub refuses a snapshot: its oldest message is too old")
+    world.fails["read base"] = SnapshotRefused("Pub/Sub refuses a snapshot: its oldest message is too old")
     publish(world, 5)
     soon = world.track()
     assert soon.problems == ("Pub/Sub refuses a snapshot: its oldest message is too old",)
@@ -146,7 +148,7 @@ def test_a_refused_snapshot_is_told_and_holds_the_watermark_once_the_last_readin
     later = world.track()
     assert (later.decision.reason, later.problems) == (Reason.HELD_STALE_READING, soon.problems)
     assert later.decision.watermark == soon.decision.watermark
-    world.base_backlog.problem = None
+    world.fails.clear()
     publish(world, 30)
     world.land()
     again = world.track()
@@ -168,7 +170,7 @@ def test_rejected_messages_count_by_their_publish_time_alone(world: World) -> No
 
 def test_times_in_the_payload_are_read_there(world: World) -> None:
     reader = HeartbeatReader(replace(CONTRACT, event_time_field="at", stream_id_field="who"))
-    topic = FakeTopic(world.clock)
+    topic = world.topic
     messages = [
         topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z", "who": 7}),
         topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z"}),
@@ -224,11 +226,11 @@ def test_an_unreachable_pubsub_acknowledges_nothing_and_decides_nothing(world: W
     publish(world, 5)
     world.track()
     entries = world.log.numbers()
-    world.tracking.pull_fails = PubSubUnreachable("no answer")
+    world.fails["pull tracking"] = PubSubUnreachable("no answer")
     with pytest.raises(PubSubUnreachable):
         world.track()
     assert world.log.numbers() == entries
-    world.tracking.pull_fails = None
+    world.fails.clear()
     assert world.track().messages == 0
 
 

@@ -156,20 +156,6 @@ def disorder(messages: Iterable[Times]) -> int:
     return max([0, *(a[0] - b[0] for a in messages for b in messages if a[1] < b[1])])
 
 
-def exact_candidate(messages: Sequence[Times], base: datetime, tracking: datetime, band: timedelta) -> int | None:
-    """The rule on exact times, from a plain list: the least event time published in `[min(B, T - D), T]`, or at
-    the anchor, the newest publish time before `T - D`, or in between.
-
-    None where nothing was published before `T - D`, so that there is no anchor. Microseconds.
-    """
-    limit = to_us(tracking - band)
-    anchor = max((publish for publish, _ in messages if publish < limit), default=None)
-    if anchor is None:
-        return None
-    start, end = min(to_us(base), limit, anchor), to_us(tracking)
-    return min(event for publish, event in messages if start <= publish <= end)
-
-
 near_times = st.integers(START_US - 4_000_000, START_US + 8_000_000)
 """Times within a few buckets of each other, so that cells are shared."""
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
+from pipeline.clock import duration_us, from_us, to_us
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate, reachable_from
@@ -23,14 +23,15 @@ from tests.watermark.builders import (
     decide,
     disorder,
     effective,
-    exact_candidate,
     flat,
     histogram_of,
+    ints,
     published,
     reading,
     seconds,
     situation_of,
 )
+from tests.watermark.exact_rule import least_in_band
 
 # ------------------------------------------------------------------------------------- against plain lists
 
@@ -46,6 +47,12 @@ def ready(oldest: datetime) -> EffectiveReading:
     return effective((oldest - START).total_seconds())
 
 
+def exact(messages: list[Times], base: datetime, tracking: datetime, band: timedelta) -> int | None:
+    """The rule `band` on exact times, from a plain list."""
+    publish, event = ints(publish for publish, _ in messages), ints(event for _, event in messages)
+    return least_in_band(publish, event, to_us(base), to_us(tracking), duration_us(band))
+
+
 @bounded
 @given(timelines, moments, moments, bands)
 def test_the_estimator_on_cells_is_never_above_the_rule_on_exact_times(
@@ -53,15 +60,15 @@ def test_the_estimator_on_cells_is_never_above_the_rule_on_exact_times(
 ) -> None:
     policy = Policy(band=band, idle="hold")
     decision = decide(histogram_of(messages), base=ready(base), tracking=ready(tracking), policy=policy)
-    exact = exact_candidate(messages, base, tracking, band)
-    if exact is None:
+    expected = exact(messages, base, tracking, band)
+    if expected is None:
         assert (decision.reason, decision.watermark) == (Reason.HELD_NO_DATA, None)
         return
     assert decision.watermark is not None
     # What tracking has read beyond its own reading, in the same second, may hold it: with disorder within the band
     # it does not.
     in_that_second = [event for publish, event in messages if publish // BUCKET_US <= to_us(tracking) // BUCKET_US]
-    assert min(in_that_second) <= to_us(decision.watermark) <= exact
+    assert min(in_that_second) <= to_us(decision.watermark) <= expected
 
 
 @bounded
@@ -73,8 +80,8 @@ def test_where_no_cell_is_cut_through_the_estimator_is_the_rule_on_exact_times(
     read = [times for times in apart if times[0] <= to_us(tracking)]
     policy = Policy(band=band, idle="hold")
     decision = decide(histogram_of(read), base=ready(base), tracking=ready(tracking), policy=policy)
-    exact = exact_candidate(read, base, tracking, band)
-    assert (None if decision.watermark is None else to_us(decision.watermark)) == exact
+    expected = exact(read, base, tracking, band)
+    assert (None if decision.watermark is None else to_us(decision.watermark)) == expected
 
 
 @bounded

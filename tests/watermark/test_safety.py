@@ -6,13 +6,19 @@ is all random. A failure names its seed: `Simulation(seed).run()` plays it again
 """
 
 import random
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from google.pubsub_v1 import PubsubMessage
 
-from pipeline.clock import MICROSECOND, from_us
+from pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
+from pipeline.emulator.catalogue import Subscription
+from pipeline.emulator.faults import Faults
+from pipeline.emulator.model import PubSubModel
+from pipeline.pubsub.subscription import PulledBatch
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import RULES, estimate
@@ -20,11 +26,14 @@ from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
+from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
 
 SECOND_US = 1_000_000
 SCHEDULES = 1_000
 IDLE_SCHEDULES = 400
+TOPIC = "topic"
+ACK_DEADLINE = timedelta(seconds=10)
 
 Shape = Literal["any lag", "steady lag with silences"]
 Rule = Literal["band", "frontier"]
@@ -36,7 +45,6 @@ class Message:
     """A published message; `event_us` is None for one that is rejected. Times in microseconds."""
 
     publish_us: int
-    visible_us: int
     event_us: int | None
 
 
@@ -67,48 +75,6 @@ def steady_lag(rng: random.Random, band_us: int, rejected_share: float) -> list[
         event = publish + round(rng.choice([0, 1, rng.random()]) * band_us) - lag
         messages.append((publish, None if rng.random() < rejected_share else event))
     return messages
-
-
-@dataclass
-class Subscription:
-    """What one subscription has delivered and what it still holds, told by publish time."""
-
-    rng: random.Random
-    unacked: list[Message] = field(default_factory=list)
-    acked: list[Message] = field(default_factory=list)
-    past: list[Reading] = field(default_factory=list)
-
-    def pull(self, now: int) -> list[Message]:
-        """Any of what is visible, in any order, and now and then something that was acknowledged before."""
-        visible = [message for message in self.unacked if message.visible_us <= now]
-        pulled = self.rng.sample(visible, self.rng.choice([len(visible), self.rng.randint(0, len(visible))]))
-        if self.acked and self.rng.random() < 0.2:
-            pulled.append(self.rng.choice(self.acked))
-        return pulled
-
-    def acknowledge(self, pulled: list[Message]) -> None:
-        """What is not acknowledged in the end (a crash, a lost answer) will be delivered again."""
-        if self.rng.random() < 0.15:
-            pulled = self.rng.sample(pulled, self.rng.randint(0, len(pulled)))
-        for message in pulled:
-            if message in self.unacked:
-                self.unacked.remove(message)
-                self.acked.append(message)
-
-    def observe(self, before: int, now: int, *, honest: bool = False) -> Reading | None:
-        """The oldest visible unacknowledged publish time, else now. Sometimes nothing, or an older answer: a new
-        observation of an old value, or an old observation that arrives only now."""
-        oldest = min((m.publish_us for m in self.unacked if m.visible_us <= now), default=None)
-        fresh = Reading(from_us(before), from_us(now if oldest is None else oldest), oldest is not None)
-        self.past.append(fresh)
-        chance = 1.0 if honest else self.rng.random()
-        if chance < 0.08:
-            return None
-        if chance < 0.16:
-            return self.rng.choice(self.past)
-        if chance < 0.24:
-            return replace(self.rng.choice(self.past), observed_at=from_us(before))
-        return fresh
 
 
 @dataclass
@@ -150,15 +116,24 @@ class Simulation:
         band_us = (band + disorder_beyond_band) // MICROSECOND
         make = any_lag if shape == "any lag" else steady_lag
         self.messages = [
-            Message(publish, publish + rng.randint(0, slack // MICROSECOND), event)
-            for publish, event in make(rng, band_us, rejected_share=rng.choice([0, 0, 0.2]))
+            Message(publish, event) for publish, event in make(rng, band_us, rejected_share=rng.choice([0, 0, 0.2]))
         ]
         valid = [(m.publish_us, m.event_us) for m in self.messages if m.event_us is not None]
         assert disorder(valid) <= band_us, f"seed {seed}: the schedule breaks its own assumption"
         self.to_publish = sorted(self.messages, key=lambda message: message.publish_us)
-        self.now = START_US - SECOND_US
-        self.complete_from = from_us(self.now - 5 * SECOND_US)
-        self.base, self.tracking = Subscription(rng), Subscription(rng)
+        self.clock = ManualClock(from_us(START_US - SECOND_US))
+        self.complete_from = self.clock.now() - timedelta(seconds=5)
+        self.model = PubSubModel(rng=rng, faults=Faults(shuffled=True, redelivered=0.1, visible_after=slack))
+        self.model.create_topic(TOPIC)
+        for name in ("base", "tracking"):
+            self.model.create_subscription(Subscription(name, TOPIC, ACK_DEADLINE), self.clock.now())
+        self.base, self.tracking = (
+            ModelSubscription(self.model, "base", self),
+            ModelSubscription(self.model, "tracking", self),
+        )
+        self.backlogs = {name: ModelBacklog(self.model, name, self) for name in ("tracking", "base")}
+        self.past: dict[str, list[Reading]] = {"tracking": [], "base": []}
+        self.sent: dict[str, Message] = {}
         self.histogram = Histogram.empty()
         self.effective: dict[str, EffectiveReading | None] = {"base": None, "tracking": None}
         self.entries: list[Entry] = []
@@ -171,11 +146,13 @@ class Simulation:
     def run(self) -> Outcome:
         """Tick until everything was published, then until everything is quiet."""
         last = self.to_publish[-1].publish_us
-        while self.now <= last:
+        while to_us(self.clock.now()) <= last:
             self.tick(longest_step=self.rng.choice([2 * SECOND_US, 8 * SECOND_US, max(1, (last - START_US) // 3)]))
         for _ in range(4):
             self.tick(longest_step=SECOND_US)
-        while self.base.unacked or self.tracking.unacked:
+        self.model.faults = Faults()
+        self.pass_time(ACK_DEADLINE // MICROSECOND, exactly=True)  # the last acknowledgements are undone
+        while any(self.model.oldest_unacked(name, self.clock.now()) for name in ("base", "tracking")):
             self.tick(longest_step=SECOND_US)
         self.pass_time(self.policy.band // MICROSECOND + 10 * SECOND_US, exactly=True)
         self.decide(honest=True)
@@ -191,19 +168,19 @@ class Simulation:
         self.maybe_land()
 
     def track(self) -> None:
-        pulled = self.tracking.pull(self.now)
+        batch, pulled = self.pull(self.tracking)
         delta = histogram_of(
             [(m.publish_us, m.event_us) for m in pulled if m.event_us is not None],
             [m.publish_us for m in pulled if m.event_us is None],
         )
         self.histogram += delta
         self.log(Snapshot(delta))
-        self.tracking.acknowledge(pulled)
+        self.acknowledge(self.tracking, batch)
 
     def maybe_land(self) -> None:
         if self.rng.random() < 0.5:
             return
-        pulled = self.base.pull(self.now)
+        batch, pulled = self.pull(self.base)
         watermark = self.outcome.decisions[-1].watermark if self.outcome.decisions else None
         for message in pulled:
             first_landing = id(message) not in self.landed
@@ -212,19 +189,45 @@ class Simulation:
                 continue
             if from_us(message.event_us) < watermark:
                 self.outcome.lost.append(message)
-        self.base.acknowledge(pulled)
+        self.acknowledge(self.base, batch)
+
+    def pull(self, subscription: ModelSubscription) -> tuple[PulledBatch, list[Message]]:
+        """All that is there, or some of it."""
+        batch = subscription.pull(self.rng.choice([1000, self.rng.randint(1, 14)]), 1 << 20, 1)
+        return batch, [self.sent[message.message_id] for message in batch.messages]
+
+    def acknowledge(self, subscription: ModelSubscription, batch: PulledBatch) -> None:
+        """Some messages are not acknowledged in the end (a crash, a lost answer) and will be delivered again."""
+        ack_ids = list(batch.ack_ids)
+        if self.rng.random() < 0.15:
+            ack_ids = self.rng.sample(ack_ids, self.rng.randint(0, len(ack_ids)))
+        subscription.acknowledge(ack_ids)
+
+    def observe(self, name: str, *, honest: bool) -> Reading | None:
+        """A reading. Sometimes there is none, or an older one: a new observation of an old value, or an old
+        observation that arrives only now."""
+        before = self.clock.now()
+        self.pass_time(SECOND_US // 5)
+        fresh = replace(self.backlogs[name].read(), observed_at=before)
+        self.past[name].append(fresh)
+        chance = 1.0 if honest else self.rng.random()
+        if chance < 0.08:
+            return None
+        if chance < 0.16:
+            return self.rng.choice(self.past[name])
+        if chance < 0.24:
+            return replace(self.rng.choice(self.past[name]), observed_at=before)
+        return fresh
 
     def decide(self, *, honest: bool = False) -> None:
         observed: dict[str, Reading | None] = {}
-        for name, subscription in (("tracking", self.tracking), ("base", self.base)):
-            before = self.now
-            self.pass_time(SECOND_US // 5)
-            observed[name] = subscription.observe(before, self.now, honest=honest)
+        for name in ("tracking", "base"):
+            observed[name] = self.observe(name, honest=honest)
             self.effective[name] = follow(self.effective[name], observed[name], self.policy.seek_tolerance)
             self.maybe_land()
             if self.rng.random() < 0.1:
                 self.track()  # another tracker; its part of the log is folded before the decision
-        decided = self.state.decide(observed["base"], observed["tracking"], self.policy, from_us(self.now), self.rules)
+        decided = self.state.decide(observed["base"], observed["tracking"], self.policy, self.clock.now(), self.rules)
         whole = self.decision_on_everything()
         if apart_from_counts(decided.decision) != apart_from_counts(whole):
             self.outcome.differing.append((decided.decision, whole))
@@ -258,17 +261,32 @@ class Simulation:
                 policy=self.policy,
                 previous=previous,
                 complete_from=self.complete_from if previous is None else previous.complete_from or self.complete_from,
-                at=from_us(self.now),
+                at=self.clock.now(),
             ),
             self.rules,
         )
 
     def pass_time(self, at_most: int, *, exactly: bool = False) -> None:
-        self.now += at_most if exactly else self.rng.randint(0, at_most)
-        while self.to_publish and self.to_publish[0].publish_us <= self.now:
+        ends_us = to_us(self.clock.now()) + (at_most if exactly else self.rng.randint(0, at_most))
+        while self.to_publish and self.to_publish[0].publish_us <= ends_us:
             message = self.to_publish.pop(0)
-            self.base.unacked.append(message)
-            self.tracking.unacked.append(message)
+            (message_id,) = self.model.publish(TOPIC, [PubsubMessage()._pb], from_us(message.publish_us))
+            self.sent[message_id] = message
+        self.clock.advance(from_us(ends_us) - self.clock.now())
+
+    # What the subscriptions ask of the process
+
+    def step(self, what: str) -> None: ...
+
+    def keep(self, _extend: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def pulled(self) -> None: ...
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None: ...
+
+    def refuses_untruly(self) -> bool:
+        return False
 
 
 def apart_from_counts(decision: Decision) -> Decision:

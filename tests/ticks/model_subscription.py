@@ -1,4 +1,4 @@
-"""The model's subscriptions as the ticks know them, with the errors that the real client makes of its answers."""
+"""A subscription of the Pub/Sub model as the ticks know it, with the errors that the real client raises."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,20 +18,20 @@ NO_FAULTS = Faults()
 
 
 class Outside(Protocol):
-    """What a subscription needs of the worker that uses it."""
+    """What a subscription needs of the process that uses it."""
 
     clock: ManualClock
 
     def step(self, what: str) -> None:
-        """A moment at which others run, time passes, or the worker dies."""
+        """A moment at which others run, time passes, a call fails, or the process dies."""
         ...
 
     def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
-        """Have leases extended now and then until the returned function is called, if this worker does so."""
+        """Have leases extended now and then until the returned function is called, if this process does so."""
         ...
 
     def pulled(self) -> None:
-        """Messages were delivered to this worker."""
+        """Messages were delivered to this process."""
         ...
 
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
@@ -43,8 +43,8 @@ class Outside(Protocol):
         ...
 
 
-class WorkersSubscription:
-    """A subscription as one worker reaches it."""
+class ModelSubscription:
+    """A subscription as one process reaches it."""
 
     def __init__(self, model: PubSubModel, name: str, outside: Outside) -> None:
         self._model = model
@@ -70,7 +70,7 @@ class WorkersSubscription:
         messages = [each.message for each in delivered]
         self._pulled |= {each.ack_id: each.message for each in delivered}
         self._outside.pulled()
-        self._outside.step(f"pulled {len(delivered)} from {self._name}")
+        self._outside.step(f"pulled {self._name}")
         return PulledBatch(
             messages, [each.ack_id for each in delivered], sum(message.ByteSize() for message in messages)
         )
@@ -88,18 +88,18 @@ class WorkersSubscription:
             stop()
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        self._outside.step(f"acknowledge {len(ack_ids)} on {self._name}")
+        self._outside.step(f"acknowledge {self._name}")
         self._outside.acknowledging(self._name, [self._pulled.pop(ack_id) for ack_id in ack_ids])
         try:
             self._model.acknowledge(self._name, ack_ids, self._outside.clock.now())
             outcome = Acknowledged(count=len(ack_ids))
         except Transient as error:
             outcome = Acknowledged(failed=len(ack_ids), problems=(str(error),))
-        self._outside.step(f"acknowledged on {self._name}")
+        self._outside.step(f"acknowledged {self._name}")
         return outcome
 
 
-class WorkersBacklog:
+class ModelBacklog:
     """The oldest unacknowledged publish time, by a snapshot's expiry, as `SnapshotBacklog` reads it."""
 
     def __init__(self, model: PubSubModel, name: str, outside: Outside) -> None:
@@ -109,7 +109,7 @@ class WorkersBacklog:
 
     def read(self) -> Reading:
         observed_at = self._outside.clock.now()
-        self._outside.step(f"take a snapshot of {self._name}")
+        self._outside.step(f"read {self._name}")
         try:
             snapshot = self._model.create_snapshot(SNAPSHOT, self._name, self._outside.clock.now())
         except Refused as error:
@@ -122,7 +122,7 @@ class WorkersBacklog:
             raise PubSubUnreachable(str(error)) from error
         finally:
             self._delete()
-        self._outside.step(f"took a snapshot of {self._name}")
+        self._outside.step(f"has read {self._name}")
         oldest = snapshot.expire_time - LIFETIME
         return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
 

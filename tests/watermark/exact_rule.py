@@ -58,17 +58,22 @@ def exact_candidate(messages: Batch, at_us: int, base: int, tracking: int, polic
         beside = publish // SECOND_US == newest // SECOND_US
         lag = int((publish - event)[beside].max())
         return min(base, tracking) - band - min(max(lag, 0), duration_us(policy.max_idle_lag))
-    before = publish < tracking - band
     if policy.rule == "frontier":
-        if not before.any():
-            return None
-        return int(event[publish >= base].min(initial=int(event[before].max())))
-    start = min(base, tracking - band)
+        before = publish < tracking - band
+        return int(event[publish >= base].min(initial=int(event[before].max()))) if before.any() else None
+    return least_in_band(publish, event, base, tracking, band)
+
+
+def least_in_band(publish: Ints, event: Ints, base: int, tracking: int, band: int) -> int | None:
+    """The least event time published in `[min(B, T - D), T]`, or at the anchor, or in between.
+
+    The anchor is the newest publish time before `T - D`; None where there is none. Microseconds.
+    """
+    before = publish < tracking - band
     if not before.any():
         return None
-    start = min(start, int(publish[before].max()))
-    inside = (publish >= start) & (publish <= tracking)
-    return int(event[inside].min()) if inside.any() else None
+    start = min(base, tracking - band, int(publish[before].max()))
+    return int(event[(publish >= start) & (publish <= tracking)].min())
 
 
 def exact_late(messages: Batch, tick_us: Ints, watermarks: Sequence[int | None]) -> list[int]:
