@@ -1,51 +1,41 @@
 """Topics and subscriptions by name, and the faults that may strike any call."""
 
 import random
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from pipeline.clock import to_us
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.refusals import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
-from pipeline.emulator.snapshots import Journal, Snapshot
-from pipeline.emulator.unacknowledged import Outstanding
+from pipeline.emulator.unacknowledged import Journal, Outstanding
 
 Found = TypeVar("Found")
-
-RETENTION = timedelta(days=7)
-"""How long a subscription keeps an unacknowledged message by default."""
 
 DELETED_TOPIC = "_deleted-topic_"
 """The service's name for the topic of a subscription whose topic was deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
-    """A subscription's settings. `config` is the caller's own."""
-
-    name: str
-    topic: str
-    ack_deadline: timedelta
-    retention: timedelta = RETENTION
-    retain_acked_messages: bool = False
-    config: Any = None
-
-
 class State:
     """A subscription with its messages."""
 
-    def __init__(self, told: Subscription, tag: str, rng: random.Random) -> None:
-        self.told = told
+    def __init__(self, config: Any, tag: str, rng: random.Random) -> None:
+        self.configure(config)
         self.tag = tag
         self.outstanding = Outstanding(tag, rng)
         self.retained: dict[int, Any] = {}  # acknowledged and kept for a seek, in the order of acknowledgement
         self.readings: list[datetime] = []  # when the last snapshots expired
 
+    def configure(self, config: Any) -> None:
+        """Replace the settings; the messages stay."""
+        self.config = config
+        self.ack_deadline = timedelta(seconds=config.ack_deadline_seconds)
+        self.retention: timedelta = config.message_retention_duration.ToTimedelta()
+
 
 class Catalogue:
     """Creates, looks up and deletes topics and subscriptions. A name is any text, unique among its kind.
 
+    Topics, subscriptions and snapshots are plain protobufs of `google.pubsub.v1`, kept as they were given.
     `faults` may be replaced at any time. Every call may raise the `Transient` errors that they ask for.
     """
 
@@ -54,27 +44,27 @@ class Catalogue:
         self._rng = rng
         self._topics: dict[str, Any] = {}
         self._subscriptions: dict[str, State] = {}
-        self._snapshots: dict[str, tuple[Snapshot, Journal]] = {}
+        self._snapshots: dict[str, tuple[Any, Journal]] = {}
         self._next_tag = 1
         self._newest_publish_us = 0
 
-    def create_topic(self, name: str, config: Any = None) -> None:
+    def create_topic(self, topic: Any) -> None:
         """Create a topic. Raises AlreadyExists."""
         self._before()
-        if name in self._topics:
-            raise AlreadyExists(f"topic {name} exists already")
-        self._topics[name] = config
+        if topic.name in self._topics:
+            raise AlreadyExists(f"topic {topic.name} exists already")
+        self._topics[topic.name] = topic
         self._after()
 
     def get_topic(self, name: str) -> Any:
-        """A topic's config, as it was created with. Raises NotFound."""
+        """The topic of that name. Raises NotFound."""
         self._before()
         return self._topic(name)
 
-    def list_topics(self) -> dict[str, Any]:
-        """The config of each topic, by name."""
+    def list_topics(self) -> list[Any]:
+        """All topics."""
         self._before()
-        return dict(self._topics)
+        return list(self._topics.values())
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Its subscriptions stay, with their messages. Raises NotFound."""
@@ -82,40 +72,40 @@ class Catalogue:
         self._topic(name)
         del self._topics[name]
         for state in self._subscriptions.values():
-            if state.told.topic == name:
-                state.told = replace(state.told, topic=DELETED_TOPIC)
+            if state.config.topic == name:
+                state.config.topic = DELETED_TOPIC
         self._after()
 
-    def create_subscription(self, told: Subscription, at: datetime) -> None:
+    def create_subscription(self, config: Any, at: datetime) -> None:
         """Create a subscription. It gets what is published from now on, with publish times of at least `at`.
 
-        Raises AlreadyExists, NotFound (the topic).
+        Assumption: the config has an ack deadline and a retention. Raises AlreadyExists, NotFound (the topic).
         """
         self._before()
-        if told.name in self._subscriptions:
-            raise AlreadyExists(f"subscription {told.name} exists already")
-        self._topic(told.topic)
-        self._subscriptions[told.name] = State(told, f"s{self._next_tag}", self._rng)
+        if config.name in self._subscriptions:
+            raise AlreadyExists(f"subscription {config.name} exists already")
+        self._topic(config.topic)
+        self._subscriptions[config.name] = State(config, f"s{self._next_tag}", self._rng)
         self._next_tag += 1
         self._newest_publish_us = max(self._newest_publish_us, to_us(at))
         self._after()
 
-    def get_subscription(self, name: str) -> Subscription:
-        """A subscription's settings. Raises NotFound."""
+    def get_subscription(self, name: str) -> Any:
+        """The subscription of that name. Raises NotFound."""
         self._before()
-        return self._state(name).told
+        return self._state(name).config
 
-    def list_subscriptions(self, topic: str | None = None) -> list[Subscription]:
+    def list_subscriptions(self, topic: str | None = None) -> list[Any]:
         """All subscriptions, or those of a topic. Raises NotFound for that topic."""
         self._before()
         if topic is not None:
             self._topic(topic)
-        return [state.told for state in self._subscriptions.values() if topic in (None, state.told.topic)]
+        return [state.config for state in self._subscriptions.values() if topic in (None, state.config.topic)]
 
-    def update_subscription(self, changed: Subscription) -> None:
+    def update_subscription(self, changed: Any) -> None:
         """Replace the settings of the subscription of that name; its messages stay. Raises NotFound."""
         self._before()
-        self._state(changed.name).told = changed
+        self._state(changed.name).configure(changed)
         self._after()
 
     def delete_subscription(self, name: str) -> None:
@@ -131,13 +121,14 @@ class Catalogue:
     def _state(self, name: str) -> State:
         return _found(self._subscriptions, "subscription", name)
 
-    def _snapshot(self, name: str, at: datetime) -> tuple[Snapshot, Journal]:
+    def _snapshot(self, name: str, at: datetime) -> tuple[Any, Journal]:
         self._expire_snapshots(at)
         return _found(self._snapshots, "snapshot", name)
 
     def _expire_snapshots(self, at: datetime) -> None:
-        for name in [name for name, (snapshot, _) in self._snapshots.items() if snapshot.expire_time <= at]:
-            del self._snapshots[name]
+        for snapshot, _ in list(self._snapshots.values()):
+            if snapshot.expire_time.ToDatetime(UTC) <= at:
+                del self._snapshots[snapshot.name]
 
     def _happens(self, chance: float) -> bool:
         return chance > 0 and self._rng.random() < chance

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pipeline.emulator.catalogue import RETENTION
 from pipeline.emulator.refusals import Invalid
 
 MESSAGES_PER_PUBLISH = 1000
@@ -22,6 +21,9 @@ BYTES_OF_IDS = 524_288
 
 ACK_DEADLINE = timedelta(seconds=10)
 """A subscription's ack deadline by default."""
+
+RETENTION = timedelta(days=7)
+"""How long a subscription keeps an unacknowledged message by default."""
 
 RETENTION_AT_LEAST = timedelta(minutes=10)
 RETENTION_AT_MOST = timedelta(days=31)

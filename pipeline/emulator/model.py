@@ -1,26 +1,29 @@
 """Pub/Sub as a state machine on one thread, with faults that a seed replays.
 
 Time is an argument of every call: the model reads no clock and never sleeps. It knows nothing of gRPC. A message is a
-plain protobuf `google.pubsub.v1.PubsubMessage`, kept once for all subscriptions of its topic.
+plain protobuf of `google.pubsub.v1`, kept once for all subscriptions of its topic.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
+
+from google.pubsub_v1 import types
 
 from pipeline.clock import duration_us, from_us, iso, to_us
 from pipeline.emulator.catalogue import Catalogue, State
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
-from pipeline.emulator.snapshots import Journal, Snapshot
-from pipeline.emulator.unacknowledged import Delivered
+from pipeline.emulator.unacknowledged import Delivered, Journal
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""
 
 SNAPSHOT_AT_LEAST = timedelta(hours=1)
 """A snapshot that would expire sooner is refused. Source: `CreateSnapshot`."""
+
+Snapshot = types.Snapshot.pb()
 
 READINGS_KEPT = 16
 """A stale reading repeats one of this many earlier ones."""
@@ -61,7 +64,7 @@ class PubSubModel(Catalogue):
             stamp.nanos = nanos
         delay_us = duration_us(self.faults.visible_after)
         for state in self._subscriptions.values():
-            if state.told.topic != topic:
+            if state.config.topic != topic:
                 continue
             if not delay_us:
                 state.outstanding.add(numbers, messages)
@@ -94,7 +97,7 @@ class PubSubModel(Catalogue):
             self._before()
         state = self._state(subscription)
         self._pass_time(state, at)
-        until_us = to_us(at + state.told.ack_deadline)
+        until_us = to_us(at + state.ack_deadline)
         faults = self.faults
         delivered = state.outstanding.take(
             max_messages, max_bytes, until_us, faults.shuffled, faults.duplicate_delivery
@@ -124,7 +127,7 @@ class PubSubModel(Catalogue):
                 continue
             message = self._forget(state, number)
             if message is not None and faults.redelivered and chance() < faults.redelivered:
-                within_us = duration_us(state.told.ack_deadline)
+                within_us = duration_us(state.ack_deadline)
                 state.outstanding.undo_later(number, message, now_us + self._rng.randint(0, within_us))
         state.outstanding.oldest()  # drops what is void, so that a subscription nobody reads does not grow
         self._after(self.faults.acknowledgement_answer_lost)
@@ -158,7 +161,9 @@ class PubSubModel(Catalogue):
 
     # Snapshots
 
-    def create_snapshot(self, name: str, subscription: str, at: datetime, config: Any = None) -> Snapshot:
+    def create_snapshot(
+        self, name: str, subscription: str, at: datetime, labels: Mapping[str, str] | None = None
+    ) -> Any:
         """Take a snapshot. It expires seven days after the oldest unacknowledged publish time, or after now.
 
         Raises AlreadyExists, NotFound, and Refused if it would expire within an hour. The faults `stale_reading` and
@@ -182,23 +187,24 @@ class PubSubModel(Catalogue):
                 f"a snapshot of {subscription} would expire at {iso(expire_time)}, in less than an hour: its oldest "
                 "unacknowledged message is too old"
             )
-        snapshot = Snapshot(name, state.told.topic, expire_time, config)
+        snapshot = Snapshot(name=name, topic=state.config.topic, labels=labels)
+        snapshot.expire_time.FromDatetime(expire_time)
         self._snapshots[name] = (snapshot, Journal(state.outstanding, self._next_number))
         self._after()
         return snapshot
 
-    def get_snapshot(self, name: str, at: datetime) -> Snapshot:
+    def get_snapshot(self, name: str, at: datetime) -> Any:
         """The snapshot of that name. Raises NotFound, also once it has expired."""
         self._before()
         return self._snapshot(name, at)[0]
 
-    def list_snapshots(self, at: datetime) -> list[Snapshot]:
+    def list_snapshots(self, at: datetime) -> list[Any]:
         """All snapshots that have not expired."""
         self._before()
         self._expire_snapshots(at)
         return [snapshot for snapshot, _ in self._snapshots.values()]
 
-    def update_snapshot(self, changed: Snapshot, at: datetime) -> None:
+    def update_snapshot(self, changed: Any, at: datetime) -> None:
         """Replace the snapshot of that name by a changed description of it. Raises NotFound."""
         self._before()
         _, journal = self._snapshot(changed.name, at)
@@ -212,8 +218,8 @@ class PubSubModel(Catalogue):
         del self._snapshots[name]
         self._after()
 
-    def seek(self, subscription: str, to: datetime | Snapshot, at: datetime) -> None:
-        """Seek to a time or to a snapshot.
+    def seek(self, subscription: str, to: datetime | str, at: datetime) -> None:
+        """Seek to a time or to the snapshot of a name.
 
         To a time: earlier messages become acknowledged. Later ones become unacknowledged if they are still kept, which
         `retain_acked_messages` provides for. To a snapshot: its messages and all published since are unacknowledged,
@@ -223,11 +229,11 @@ class PubSubModel(Catalogue):
         self._before()
         state = self._state(subscription)
         self._pass_time(state, at)
-        if isinstance(to, Snapshot):
-            snapshot, journal = self._snapshot(to.name, at)
-            if snapshot.topic != state.told.topic:
-                raise Refused(f"snapshot {to.name} is of {snapshot.topic}, {subscription} is of {state.told.topic}")
-            wanted = dict(journal.messages())
+        if isinstance(to, str):
+            snapshot, journal = self._snapshot(to, at)
+            if snapshot.topic != state.config.topic:
+                raise Refused(f"snapshot {to} is of {snapshot.topic}, {subscription} is of {state.config.topic}")
+            wanted = journal.messages()
             void = [number for number in state.outstanding.messages if number not in wanted]
         else:
             to_time_us = to_us(to)
@@ -235,7 +241,7 @@ class PubSubModel(Catalogue):
             void = [n for n, message in state.outstanding.messages.items() if _publish_us(message) < to_time_us]
         for number in void:
             self._forget(state, number)
-        self._restore(state, wanted)
+        state.outstanding.restore(wanted)
         self._after()
 
     def _oldest(self, state: State) -> datetime | None:
@@ -244,15 +250,13 @@ class PubSubModel(Catalogue):
 
     def _pass_time(self, state: State, at: datetime) -> None:
         """End leases, undo acknowledgements and drop expired messages that are due by now."""
-        undone = state.outstanding.pass_time(to_us(at))
-        if undone:
-            self._restore(state, undone)
-        kept_since_us = to_us(at - state.told.retention)
+        state.outstanding.pass_time(to_us(at))
+        kept_since_us = to_us(at - state.retention)
         while True:
             number = state.outstanding.oldest()
             if number is None or _publish_us(state.outstanding.messages[number]) >= kept_since_us:
                 break
-            self._drop(state, number)
+            state.outstanding.forget(number)
         while state.retained:
             number, message = next(iter(state.retained.items()))
             if _publish_us(message) >= kept_since_us:
@@ -261,24 +265,10 @@ class PubSubModel(Catalogue):
 
     def _forget(self, state: State, number: int) -> Any | None:
         """Acknowledge a message and return it; None if it was acknowledged already."""
-        message = self._drop(state, number)
-        if message is not None and state.told.retain_acked_messages:
+        message = state.outstanding.forget(number)
+        if message is not None and state.config.retain_acked_messages:
             state.retained[number] = message
         return message
-
-    def _drop(self, state: State, number: int) -> Any | None:
-        message = state.outstanding.forget(number)
-        if message is not None:
-            for _, journal in self._snapshots.values():
-                journal.forgotten(state.outstanding, number, message)
-        return message
-
-    def _restore(self, state: State, messages: dict[int, Any]) -> None:
-        restored = {number: message for number, message in messages.items() if number not in state.outstanding.messages}
-        for number in restored:
-            for _, journal in self._snapshots.values():
-                journal.restored(state.outstanding, number)
-        state.outstanding.restore(restored)
 
 
 def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
@@ -289,9 +279,9 @@ def _parsed(ack_ids: Sequence[str], state: State) -> list[tuple[int, int]]:
             tag, delivery, number = ack_id.split(".")
             parsed.append((int(delivery), int(number)))
         except ValueError:
-            raise Invalid(f"{ack_id!r} is not an acknowledgement id of {state.told.name}") from None
+            raise Invalid(f"{ack_id!r} is not an acknowledgement id of {state.config.name}") from None
         if tag != state.tag:
-            raise Invalid(f"{ack_id!r} is an acknowledgement id of another subscription than {state.told.name}")
+            raise Invalid(f"{ack_id!r} is an acknowledgement id of another subscription than {state.config.name}")
     return parsed
 
 

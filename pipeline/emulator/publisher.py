@@ -25,7 +25,7 @@ class PublisherService(Service):
     def create_topic(self, topic: Any, _: Any) -> Any:
         limits.resource("topics", topic.name)
         warn_of_ignored(topic, IGNORED)
-        self._model.create_topic(topic.name, topic)
+        self._model.create_topic(topic)
         return topic
 
     def get_topic(self, request: Any, _: Any) -> Any:
@@ -33,7 +33,7 @@ class PublisherService(Service):
 
     def list_topics(self, request: Any, _: Any) -> Any:
         prefix = limits.project(request.project)
-        found = [config for name, config in self._model.list_topics().items() if name.startswith(prefix)]
+        found = [topic for topic in self._model.list_topics() if topic.name.startswith(prefix)]
         return page(ListTopicsResponse, "topics", found, request)
 
     def delete_topic(self, request: Any, _: Any) -> Any:
@@ -42,7 +42,7 @@ class PublisherService(Service):
 
     def list_topic_subscriptions(self, request: Any, _: Any) -> Any:
         topic = limits.resource("topics", request.topic)
-        names = [told.name for told in self._model.list_subscriptions(topic)]
+        names = [one.name for one in self._model.list_subscriptions(topic)]
         return page(ListTopicSubscriptionsResponse, "subscriptions", names, request)
 
     def list_topic_snapshots(self, request: Any, _: Any) -> Any:

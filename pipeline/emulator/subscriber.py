@@ -8,10 +8,8 @@ from google.protobuf.empty_pb2 import Empty
 from google.pubsub_v1 import types
 
 from pipeline.emulator import limits
-from pipeline.emulator.catalogue import DELETED_TOPIC, Subscription
 from pipeline.emulator.refusals import Invalid, Unavailable
 from pipeline.emulator.shared import Service, Shared, merged, page, warn_of_ignored
-from pipeline.emulator.snapshots import Snapshot
 from pipeline.emulator.unacknowledged import Delivered
 from pipeline.emulator.wire import pull_response
 
@@ -35,29 +33,18 @@ EXPIRES_UNUSED_AFTER = Duration(seconds=31 * 86400)
 
 IGNORED = frozenset(
     {
-        "bigquery_config",
-        "bigtable_config",
-        "cloud_storage_config",
-        "dead_letter_policy",
-        "enable_exactly_once_delivery",
-        "enable_message_ordering",
-        "filter",
-        "message_transforms",
-        "push_config",
-        "retry_policy",
+        *("bigquery_config", "bigtable_config", "cloud_storage_config", "push_config"),
+        *("dead_letter_policy", "retry_policy", "filter", "message_transforms"),
+        *("enable_exactly_once_delivery", "enable_message_ordering"),
     }
 )
 """Settings of a subscription that are stored and returned but have no effect."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering", "filter"} | {
-    "ack_deadline_seconds",
-    "expiration_policy",
-    "labels",
-    "message_retention_duration",
-    "retain_acked_messages",
+    *("ack_deadline_seconds", "expiration_policy", "labels"),
+    *("message_retention_duration", "retain_acked_messages"),
 }
 
-PlainSnapshot = types.Snapshot.pb()
 ListSubscriptionsResponse = types.ListSubscriptionsResponse.pb()
 ListSnapshotsResponse = types.ListSnapshotsResponse.pb()
 SeekResponse = types.SeekResponse.pb()
@@ -75,24 +62,25 @@ class SubscriberService(Service):
     def create_subscription(self, config: Any, _: Any) -> Any:
         limits.resource("subscriptions", config.name)
         limits.resource("topics", config.topic)
-        told = _told(config)
+        _fill_in(config)
         warn_of_ignored(config, IGNORED)
-        self._model.create_subscription(told, self._shared.now())
+        self._model.create_subscription(config, self._shared.now())
         return config
 
     def get_subscription(self, request: Any, _: Any) -> Any:
-        return _config(self._model.get_subscription(limits.resource("subscriptions", request.subscription)))
+        return self._model.get_subscription(limits.resource("subscriptions", request.subscription))
 
     def update_subscription(self, request: Any, _: Any) -> Any:
         name = limits.resource("subscriptions", request.subscription.name)
-        old = _config(self._model.get_subscription(name))
+        old = self._model.get_subscription(name)
         config = merged(old, request.subscription, request.update_mask, CHANGEABLE)
-        self._model.update_subscription(_told(config))
+        _fill_in(config)
+        self._model.update_subscription(config)
         return config
 
     def list_subscriptions(self, request: Any, _: Any) -> Any:
         prefix = limits.project(request.project)
-        found = [_config(told) for told in self._model.list_subscriptions() if told.name.startswith(prefix)]
+        found = [one for one in self._model.list_subscriptions() if one.name.startswith(prefix)]
         return page(ListSubscriptionsResponse, "subscriptions", found, request)
 
     def delete_subscription(self, request: Any, _: Any) -> Any:
@@ -155,26 +143,23 @@ class SubscriberService(Service):
     def create_snapshot(self, request: Any, _: Any) -> Any:
         limits.resource("snapshots", request.name)
         limits.resource("subscriptions", request.subscription)
-        config = PlainSnapshot(name=request.name, labels=request.labels)
-        return _snapshot(self._model.create_snapshot(request.name, request.subscription, self._shared.now(), config))
+        return self._model.create_snapshot(request.name, request.subscription, self._shared.now(), request.labels)
 
     def get_snapshot(self, request: Any, _: Any) -> Any:
-        return _snapshot(self._model.get_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now()))
+        return self._model.get_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
 
     def list_snapshots(self, request: Any, _: Any) -> Any:
         prefix = limits.project(request.project)
-        snapshots = self._model.list_snapshots(self._shared.now())
-        found = [_snapshot(one) for one in snapshots if one.name.startswith(prefix)]
+        found = [one for one in self._model.list_snapshots(self._shared.now()) if one.name.startswith(prefix)]
         return page(ListSnapshotsResponse, "snapshots", found, request)
 
     def update_snapshot(self, request: Any, _: Any) -> Any:
-        name = limits.resource("snapshots", request.snapshot.name)
-        now = self._shared.now()
+        name, now = limits.resource("snapshots", request.snapshot.name), self._shared.now()
         old = self._model.get_snapshot(name, now)
-        config = merged(_snapshot(old), request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
-        changed = Snapshot(name, old.topic, limits.moment("expire_time", config.expire_time), config)
+        changed = merged(old, request.snapshot, request.update_mask, frozenset({"labels", "expire_time"}))
+        limits.moment("expire_time", changed.expire_time)
         self._model.update_snapshot(changed, now)
-        return config
+        return changed
 
     def delete_snapshot(self, request: Any, _: Any) -> Any:
         self._model.delete_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
@@ -182,15 +167,14 @@ class SubscriberService(Service):
 
     def seek(self, request: Any, _: Any) -> Any:
         limits.resource("subscriptions", request.subscription)
-        now = self._shared.now()
-        to: datetime | Snapshot
+        to: datetime | str
         if request.WhichOneof("target") == "snapshot":
-            to = self._model.get_snapshot(limits.resource("snapshots", request.snapshot), now)
+            to = limits.resource("snapshots", request.snapshot)
         elif request.WhichOneof("target") == "time":
             to = limits.moment("time", request.time)
         else:
             raise Invalid("a seek is to a time or to a snapshot")
-        self._model.seek(request.subscription, to, now)
+        self._model.seek(request.subscription, to, self._shared.now())
         self._shared.changed.notify_all()
         return SeekResponse()
 
@@ -205,24 +189,9 @@ def _patience_seconds(context: Any) -> float:
     return min(LONGEST_WAIT_SECONDS, max(0.0, left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)))
 
 
-def _told(config: Any) -> Subscription:
-    """The model's settings of a subscription; writes the defaults into its config."""
-    deadline, retention = limits.ack_deadline(config.ack_deadline_seconds), limits.retention(config)
-    config.ack_deadline_seconds = int(deadline.total_seconds())
-    config.message_retention_duration.FromTimedelta(retention)
+def _fill_in(config: Any) -> None:
+    """Check a subscription's durations, and write the defaults into its config."""
+    config.ack_deadline_seconds = int(limits.ack_deadline(config.ack_deadline_seconds).total_seconds())
+    config.message_retention_duration.FromTimedelta(limits.retention(config))
     if not config.HasField("expiration_policy"):
         config.expiration_policy.ttl.CopyFrom(EXPIRES_UNUSED_AFTER)
-    return Subscription(config.name, config.topic, deadline, retention, config.retain_acked_messages, config)
-
-
-def _config(told: Subscription) -> Any:
-    if told.topic == DELETED_TOPIC:
-        told.config.topic = DELETED_TOPIC
-    return told.config
-
-
-def _snapshot(snapshot: Snapshot) -> Any:
-    config = snapshot.config
-    config.topic = snapshot.topic
-    config.expire_time.FromDatetime(snapshot.expire_time)
-    return config

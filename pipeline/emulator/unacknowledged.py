@@ -1,4 +1,4 @@
-"""One subscription's unacknowledged messages: their leases, and the order of their delivery.
+"""One subscription's unacknowledged messages: their leases, the order of their delivery, and snapshots of them.
 
 A message is known by its number, which rises with publication. The cost of every operation follows what it handles,
 not what is waiting: numbers of acknowledged messages stay in the queues and are dropped when they surface.
@@ -7,8 +7,10 @@ not what is waiting: numbers of acknowledged messages stay in the queues and are
 import heapq
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 
 class Delivered(NamedTuple):
@@ -16,7 +18,6 @@ class Delivered(NamedTuple):
 
     ack_id: str
     message: Any
-    delivery_attempt: int
 
 
 class Lease:
@@ -34,20 +35,18 @@ class Outstanding:
 
     def __init__(self, tag: str, rng: random.Random) -> None:
         self.messages: dict[int, Any] = {}  # those not visible yet included
+        self.journals: WeakSet[Journal] = WeakSet()  # of the snapshots that exist
         self._tag = tag
         self._rng = rng
         self._order: list[int] = []  # a heap of visible messages, acknowledged ones included
         self._ready: deque[int] = deque()  # the next to deliver, likewise
         self._pool: list[int] = []  # the same without order, while deliveries are shuffled
         self._leases: dict[int, Lease] = {}
-        self._ends: list[tuple[int, int, Lease, Sequence[int]]] = []  # a heap of when leases end
-        self._unseen: list[tuple[int, int]] = []  # a heap of when messages become visible
-        self._undone: list[tuple[int, int, Any]] = []  # a heap of when acknowledgements are undone
+        self._plans: list[tuple[int, int, Callable[[], None]]] = []  # a heap: when, the plan's number, what happens
+        self._planned = 0
         self._undone_once: set[int] = set()
         self._duplicates: set[int] = set()
-        self._attempts: dict[int, int] = {}  # of messages delivered more than once
         self._deliveries = 0
-        self._leased = 0
 
     def add(self, numbers: range, messages: Sequence[Any]) -> None:
         """Add newly published messages, visible at once. Their numbers are larger than all before."""
@@ -58,7 +57,7 @@ class Outstanding:
     def add_unseen(self, number: int, message: Any, visible_us: int) -> None:
         """Add a newly published message that becomes visible later."""
         self.messages[number] = message
-        heapq.heappush(self._unseen, (visible_us, number))
+        self._plan(visible_us, partial(self._show, number))
 
     def restore(self, messages: Mapping[int, Any]) -> None:
         """Make acknowledged messages unacknowledged again; they are delivered before the others."""
@@ -66,42 +65,34 @@ class Outstanding:
             if number not in self.messages:
                 self.messages[number] = message
                 heapq.heappush(self._order, number)
-                self._again(number)
+                self._ready.appendleft(number)
+                for journal in self.journals:
+                    journal.restored(number)
 
     def forget(self, number: int) -> Any | None:
         """Acknowledge a message and return it; None if it was acknowledged already."""
         self._leases.pop(number, None)
-        if self._attempts:
-            self._attempts.pop(number, None)
-        return self.messages.pop(number, None)
+        message = self.messages.pop(number, None)
+        if message is not None and self.journals:
+            for journal in self.journals:
+                journal.forgotten(number, message)
+        return message
 
     def undo_later(self, number: int, message: Any, at_us: int) -> None:
         """Plan to undo the message's acknowledgement at that moment, unless one of it was undone before."""
         if number not in self._undone_once:
             self._undone_once.add(number)
-            heapq.heappush(self._undone, (at_us, number, message))
+            self._plan(at_us, partial(self.restore, {number: message}))
 
-    def pass_time(self, now_us: int) -> dict[int, Any]:
-        """End leases and make messages visible that are due; return the messages whose acknowledgement is undone."""
-        while self._ends and self._ends[0][0] <= now_us:
-            _, _, lease, numbers = heapq.heappop(self._ends)
-            for number in reversed(numbers):  # so that they keep their order
-                if self._leases.get(number) is lease:
-                    del self._leases[number]
-                    self._again(number)
-        while self._unseen and self._unseen[0][0] <= now_us:
-            _, number = heapq.heappop(self._unseen)
-            heapq.heappush(self._order, number)
-            self._ready.append(number)
-        undone: dict[int, Any] = {}
-        while self._undone and self._undone[0][0] <= now_us:
-            _, number, message = heapq.heappop(self._undone)
-            undone[number] = message
-        return undone
+    def pass_time(self, now_us: int) -> None:
+        """End leases, make messages visible and undo acknowledgements that are due."""
+        while self._plans and self._plans[0][0] <= now_us:
+            _, _, happen = heapq.heappop(self._plans)
+            happen()
 
     def next_us(self) -> int | None:
         """When `pass_time` next has something to do, if nothing else is called before."""
-        return min((heap[0][0] for heap in (self._ends, self._unseen, self._undone) if heap), default=None)
+        return self._plans[0][0] if self._plans else None
 
     def oldest(self) -> int | None:
         """The smallest number that is visible and unacknowledged."""
@@ -126,7 +117,6 @@ class Outstanding:
                 if number not in self._duplicates:
                     continue
                 self._duplicates.discard(number)
-                self._attempts[number] = self._attempts.get(number, 1) + 1
             taken[number] = None
             if max_bytes is not None:
                 size += messages[number].ByteSize()
@@ -135,8 +125,7 @@ class Outstanding:
         self._deliveries += 1
         self._lease(list(taken), Lease(self._deliveries, until_us))
         prefix = f"{self._tag}.{self._deliveries}."
-        attempts = self._attempts
-        delivered = [Delivered(f"{prefix}{number}", messages[number], attempts.get(number, 1)) for number in taken]
+        delivered = [Delivered(f"{prefix}{number}", messages[number]) for number in taken]
         if duplicates:
             again = [number for number in taken if self._rng.random() < duplicates]
             self._duplicates.update(again)
@@ -155,21 +144,30 @@ class Outstanding:
                 continue
             for number in reversed(numbers):
                 del self._leases[number]
-                self._again(number)
+                self._ready.appendleft(number)
 
     def is_leased(self, delivery: int, number: int, now_us: int) -> bool:
         """Whether this delivery's lease is the message's newest, and has not ended."""
         lease = self._leases.get(number)
         return lease is not None and lease.delivery == delivery and lease.until_us > now_us
 
+    def _plan(self, at_us: int, happen: Callable[[], None]) -> None:
+        self._planned += 1
+        heapq.heappush(self._plans, (at_us, self._planned, happen))
+
     def _lease(self, numbers: Sequence[int], lease: Lease) -> None:
         self._leases.update(dict.fromkeys(numbers, lease))
-        self._leased += 1
-        heapq.heappush(self._ends, (lease.until_us, self._leased, lease, numbers))
+        self._plan(lease.until_us, partial(self._end, lease, numbers))
 
-    def _again(self, number: int) -> None:
-        self._attempts[number] = self._attempts.get(number, 1) + 1
-        self._ready.appendleft(number)
+    def _end(self, lease: Lease, numbers: Sequence[int]) -> None:
+        for number in reversed(numbers):  # so that they keep their order
+            if self._leases.get(number) is lease:
+                del self._leases[number]
+                self._ready.appendleft(number)
+
+    def _show(self, number: int) -> None:
+        heapq.heappush(self._order, number)
+        self._ready.append(number)
 
     def _next(self, shuffled: bool) -> int | None:
         if shuffled:
@@ -180,3 +178,42 @@ class Outstanding:
         chosen = self._rng.randrange(len(self._pool))
         self._pool[chosen], self._pool[-1] = self._pool[-1], self._pool[chosen]
         return self._pool.pop()
+
+
+class Journal:
+    """A snapshot's messages, without a copy of them: those unacknowledged when it was taken, and those published since.
+
+    It keeps only messages that the subscription forgets afterwards. Cost: one step for each message acknowledged or
+    published while the snapshot exists.
+    """
+
+    def __init__(self, source: Outstanding, next_number: int) -> None:
+        self._source = source  # stays as it is if the subscription is deleted
+        self._next = next_number
+        self._kept: dict[int, Any] = {}
+        self._since: dict[int, Any] = {}
+        self._restored: set[int] = set()  # unacknowledged again since: the snapshot's only if kept
+        source.journals.add(self)
+
+    def published(self, numbers: range, messages: Sequence[Any]) -> None:
+        """Messages of the topic were published."""
+        self._since.update(zip(numbers, messages, strict=True))
+
+    def forgotten(self, number: int, message: Any) -> None:
+        """The subscription acknowledged a message."""
+        if number < self._next and number not in self._restored:
+            self._kept[number] = message
+
+    def restored(self, number: int) -> None:
+        """The subscription has an acknowledged message again."""
+        if number < self._next:
+            self._restored.add(number)
+
+    def messages(self) -> dict[int, Any]:
+        """All messages by number, in as many steps."""
+        still_there = {
+            number: message
+            for number, message in self._source.messages.items()
+            if number < self._next and number not in self._restored
+        }
+        return still_there | self._kept | self._since

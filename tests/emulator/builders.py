@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from google.pubsub_v1.types import PubsubMessage
+from google.pubsub_v1 import types
 
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.unacknowledged import Delivered
@@ -22,15 +21,39 @@ def after(seconds: float) -> datetime:
 
 
 def plain(data: str = "", **attributes: str) -> Any:
-    return PubsubMessage.pb()(data=data.encode(), attributes=attributes)
+    return types.PubsubMessage.pb()(data=data.encode(), attributes=attributes)
+
+
+def a_topic(name: str = TOPIC) -> Any:
+    return types.Topic.pb()(name=name)
+
+
+def a_subscription(
+    name: str = BASE,
+    topic: str = TOPIC,
+    deadline: timedelta = DEADLINE,
+    retention: timedelta = timedelta(days=7),
+    *,
+    retain_acked_messages: bool = False,
+) -> Any:
+    return types.Subscription.pb()(
+        name=name,
+        topic=topic,
+        ack_deadline_seconds=int(deadline.total_seconds()),
+        message_retention_duration=retention,
+        retain_acked_messages=retain_acked_messages,
+    )
+
+
+def expiry(snapshot: Any) -> datetime:
+    moment: datetime = snapshot.expire_time.ToDatetime(UTC)
+    return moment
 
 
 def a_model(faults: Faults | None = None, seed: int = 1, *, retain_acked_messages: bool = False) -> PubSubModel:
     model = PubSubModel(rng=random.Random(seed), faults=faults or Faults())
-    model.create_topic(TOPIC)
-    model.create_subscription(
-        Subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retain_acked_messages), START
-    )
+    model.create_topic(a_topic())
+    model.create_subscription(a_subscription(retain_acked_messages=retain_acked_messages), START)
     return model
 
 

@@ -257,7 +257,7 @@ def test_provisioning_gets_through_when_some_answers_do_not() -> None:
             publisher, subscriber = publisher_client(address), subscriber_client(address)
             provision(subscriber, publisher, settings, CONTRACT, SystemClock())
             model.faults = Faults()
-            made = [told.name for told in model.list_subscriptions(settings.topic_path)]
+            made = [one.name for one in model.list_subscriptions(settings.topic_path)]
             assert made == [settings.tracking_path, settings.base_path]  # tracking first
             for client in (publisher, subscriber):
                 client.transport.close()

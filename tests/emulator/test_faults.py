@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
@@ -17,8 +16,11 @@ from tests.emulator.builders import (
     START,
     TOPIC,
     a_model,
+    a_subscription,
+    a_topic,
     acknowledge,
     after,
+    expiry,
     ids_of,
     outstanding,
     plain,
@@ -58,7 +60,7 @@ def test_a_call_that_is_not_answered_has_done_nothing(fault: str, answer: type[M
         lambda: model.modify_ack_deadline(BASE, [delivered[0].ack_id], 0, START),
         lambda: model.create_snapshot("one", BASE, START),
         lambda: model.seek(BASE, after(1), START),
-        lambda: model.create_topic("another"),
+        lambda: model.create_topic(a_topic("another")),
         lambda: model.delete_subscription(BASE),
     ]
     for call in calls:
@@ -68,7 +70,7 @@ def test_a_call_that_is_not_answered_has_done_nothing(fault: str, answer: type[M
     assert len(outstanding(model)) == 2
     assert len(pull(model)) == 1
     assert model.list_snapshots(START) == []
-    assert list(model.list_topics()) == [TOPIC]
+    assert [topic.name for topic in model.list_topics()] == [TOPIC]
 
 
 def test_a_call_whose_answer_is_lost_has_done_its_work() -> None:
@@ -140,7 +142,7 @@ def test_a_leased_message_is_delivered_a_second_time_and_either_id_acknowledges_
 
 def test_a_message_is_seen_by_nobody_until_it_is_visible_and_each_subscription_sees_it_at_its_own_time() -> None:
     model = under(visible_after=timedelta(seconds=10))
-    model.create_subscription(Subscription("other", TOPIC, ack_deadline=DEADLINE), START)
+    model.create_subscription(a_subscription("other"), START)
     ids = publish(model, 200)
     seen: dict[str, list[int]] = {BASE: [], "other": []}
     for second in range(11):
@@ -164,10 +166,10 @@ def test_a_stale_reading_is_one_from_before() -> None:
     model = under(stale_reading=0.5)
     truth: list[Any] = []
     for second in range(40):
-        read = model.create_snapshot(f"reading-{second}", BASE, after(second)).expire_time
+        read = expiry(model.create_snapshot(f"reading-{second}", BASE, after(second)))
         truth.append(after(second) + WEEK)
         assert read in truth
-    assert len({snapshot.expire_time for snapshot in model.list_snapshots(after(40))}) < 35
+    assert len({expiry(snapshot) for snapshot in model.list_snapshots(after(40))}) < 35
 
 
 def test_a_reading_may_be_refused() -> None:
@@ -222,8 +224,8 @@ def test_costs_do_not_grow_with_what_is_waiting() -> None:
             return super().getrandbits(k)
 
     model = PubSubModel(rng=Counting(1), faults=Faults(shuffled=True))
-    model.create_topic(TOPIC)
-    model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=DEADLINE), START)
+    model.create_topic(a_topic())
+    model.create_subscription(a_subscription(), START)
     model.publish(TOPIC, [plain("x") for _ in range(100_000)], START)
     assert len(pull(model)) == 1000
     assert Counting.drawn < 5000

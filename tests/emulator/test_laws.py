@@ -8,13 +8,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Refused, Transient
-from pipeline.emulator.snapshots import Snapshot
 from pipeline.emulator.unacknowledged import Delivered
-from tests.emulator.builders import BASE, DEADLINE, START, TOPIC, plain
+from tests.emulator.builders import BASE, DEADLINE, START, TOPIC, a_subscription, a_topic, expiry, plain
 
 WEEK = timedelta(days=7)
 
@@ -29,16 +27,14 @@ class WithoutFaults(RuleBasedStateMachine):
 
     faults = Faults()
     deliveries: Bundle[Delivered] = Bundle("deliveries")
-    snapshots: Bundle[Snapshot] = Bundle("snapshots")
+    snapshots: Bundle[Any] = Bundle("snapshots")
 
     @initialize(seed=st.integers(0, 1 << 16), retained=st.booleans())
     def begin(self, seed: int, retained: bool) -> None:
         self.now = START
         self.model = PubSubModel(rng=random.Random(seed), faults=self.faults)
-        self.model.create_topic(TOPIC)
-        self.model.create_subscription(
-            Subscription(BASE, TOPIC, ack_deadline=DEADLINE, retain_acked_messages=retained), START
-        )
+        self.model.create_topic(a_topic())
+        self.model.create_subscription(a_subscription(retain_acked_messages=retained), START)
         self.retained = retained
         self.times: dict[str, datetime] = {}  # of every message that was published
         self.unacked: set[str] = set()
@@ -81,22 +77,22 @@ class WithoutFaults(RuleBasedStateMachine):
             self.leased[message_id] = (delivered.ack_id, self.now + timedelta(seconds=seconds))
 
     @rule(target=snapshots)
-    def create_snapshot(self) -> Snapshot:
+    def create_snapshot(self) -> Any:
         self.names += 1
         snapshot = self.model.create_snapshot(f"snapshot-{self.names}", BASE, self.now)
         oldest = min((self.times[message_id] for message_id in self.unacked), default=self.now)
-        assert snapshot.expire_time == oldest + WEEK
+        assert expiry(snapshot) == oldest + WEEK
         self.held[snapshot.name] = (set(self.unacked), set(self.times))
         return snapshot
 
     @rule(snapshot=consumes(snapshots))
-    def delete_snapshot(self, snapshot: Snapshot) -> None:
+    def delete_snapshot(self, snapshot: Any) -> None:
         self.model.delete_snapshot(snapshot.name, self.now)
         assert snapshot not in self.model.list_snapshots(self.now)
 
     @rule(snapshot=snapshots)
-    def seek_to_a_snapshot(self, snapshot: Snapshot) -> None:
-        self.model.seek(BASE, snapshot, self.now)
+    def seek_to_a_snapshot(self, snapshot: Any) -> None:
+        self.model.seek(BASE, snapshot.name, self.now)
         then, before = self.held[snapshot.name]
         self.sought(then | (self.times.keys() - before))
 
@@ -170,8 +166,8 @@ class WithFaults(RuleBasedStateMachine):
     def begin(self, seed: int) -> None:
         self.now = START
         self.model = PubSubModel(rng=random.Random(seed))
-        self.model.create_topic(TOPIC)
-        self.model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=DEADLINE), START)
+        self.model.create_topic(a_topic())
+        self.model.create_subscription(a_subscription(), START)
         self.model.faults = self.faults
         self.told: set[str] = set()  # published, and the caller was told so
         self.given_up: set[str] = set()  # an acknowledgement was asked for
@@ -206,7 +202,7 @@ class WithFaults(RuleBasedStateMachine):
         self.newest_truth = max(self.newest_truth, truth)
         snapshot = answered(lambda: self.model.create_snapshot(f"snapshot-{self.names}", BASE, self.now))
         if snapshot is not None:  # a stale one was true once
-            assert snapshot.expire_time <= self.newest_truth
+            assert expiry(snapshot) <= self.newest_truth
 
     @invariant()
     def nothing_is_lost_that_nobody_acknowledged(self) -> None:

@@ -18,7 +18,6 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 
 from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Transient
@@ -29,7 +28,7 @@ from pipeline.emulator.unacknowledged import Delivered
 from pipeline.emulator.wire import length, pull_response
 from pipeline.errors import InvalidSettings, ServiceFailed
 from pipeline.pubsub.connection import publisher_client, subscriber_client
-from tests.emulator.builders import START, plain
+from tests.emulator.builders import START, a_subscription, a_topic, plain
 from tests.official_emulator import HOST, free_port
 
 TOPIC = "projects/project/topics/topic"
@@ -51,7 +50,7 @@ def command(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.parametrize("body", [0, 1, 127, 128, 300, 16_383, 16_384, 70_000, 3_000_000])
 def test_an_answer_reads_back_whole_whatever_its_messages_length(body: int) -> None:
-    delivered = [Delivered(f"s1.1.{number}", plain("x" * body, number=str(number)), 1) for number in range(3)]
+    delivered = [Delivered(f"s1.1.{number}", plain("x" * body, number=str(number))) for number in range(3)]
     read = PullResponse.pb().FromString(pull_response(delivered))
     assert [one.ack_id for one in read.received_messages] == [one.ack_id for one in delivered]
     assert [one.message for one in read.received_messages] == [one.message for one in delivered]
@@ -162,8 +161,8 @@ def test_a_pull_that_waits_is_one_call_to_the_faults_however_often_it_looks(faul
         model = PubSubModel(rng=random.Random(5))
         shared = Shared(model, SystemClock())
         service = SubscriberService(shared)
-        model.create_topic(TOPIC)
-        model.create_subscription(Subscription(BASE, TOPIC, ack_deadline=timedelta(seconds=10)), START)
+        model.create_topic(a_topic(TOPIC))
+        model.create_subscription(a_subscription(BASE, TOPIC), START)
         model.faults = Faults(**{fault: 0.3})
         request = PullRequest.pb()(subscription=BASE, max_messages=1, return_immediately=return_immediately)
         found = []

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from pipeline.clock import ManualClock, from_us, iso
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import HeartbeatReader
@@ -21,6 +20,7 @@ from pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.state import WatermarkState
+from tests.emulator.builders import a_subscription, a_topic
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Folds, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
@@ -181,7 +181,7 @@ class Simulation:
     def _set_up(self) -> None:
         plan = self.plan
         with self.faultless():
-            self.model.create_topic(TOPIC)
+            self.model.create_topic(a_topic(TOPIC))
             self._subscribe("base")
         self.schedule.at(plan.tracking_at_us, lambda: self._subscribe("tracking"))
         if plan.hole_until_us is not None and plan.tracking_at_us < START_US:
@@ -214,8 +214,8 @@ class Simulation:
 
     def _subscribe(self, name: str) -> None:
         with self.faultless():
-            told = Subscription(name, TOPIC, self.plan.ack_deadline, retain_acked_messages=True)
-            self.model.create_subscription(told, self.clock.now())
+            subscription = a_subscription(name, TOPIC, self.plan.ack_deadline, retain_acked_messages=True)
+            self.model.create_subscription(subscription, self.clock.now())
         self.note("somebody", f"created {name}")
 
     def publish(self, planned: Planned) -> None:

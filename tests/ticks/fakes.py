@@ -16,7 +16,6 @@ import pyarrow as pa
 from google.pubsub_v1 import PubsubMessage
 
 from pipeline.clock import ManualClock, from_us, to_us
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract
@@ -34,6 +33,7 @@ from pipeline.ticks.tracking import Tracked, track
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Entry, Snapshot
+from tests.emulator.builders import a_subscription, a_topic
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START, at
 
@@ -86,7 +86,7 @@ class Topic:
         self.messages: list[Any] = []
         self._model = model
         self._clock = clock
-        model.create_topic(TOPIC)
+        model.create_topic(a_topic(TOPIC))
 
     def publish(
         self,
@@ -236,7 +236,7 @@ class World:
         self.topic = Topic(self.model, self.clock)
         self.fails: dict[str, Exception] = {}
         for name in ("tracking", "base"):
-            self.model.create_subscription(Subscription(name, TOPIC, ACK_DEADLINE, KEPT), self.clock.now())
+            self.model.create_subscription(a_subscription(name, TOPIC, ACK_DEADLINE, KEPT), self.clock.now())
         self.policy = Policy() if policy is None else policy
         self.reader = HeartbeatReader(CONTRACT)
         self._entries: dict[int, Entry] = {}

@@ -12,6 +12,7 @@ from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefus
 from pipeline.pubsub.backlog import A_MESSAGE, LIFETIME
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.watermark.readings import Reading
+from tests.emulator.builders import expiry
 
 SNAPSHOT = "reading"
 NO_FAULTS = Faults()
@@ -78,7 +79,7 @@ class ModelSubscription:
     @contextmanager
     def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
         def extend() -> None:
-            seconds = int(self._model.get_subscription(self._name).ack_deadline.total_seconds())
+            seconds = self._model.get_subscription(self._name).ack_deadline_seconds
             self._model.modify_ack_deadline(self._name, ack_ids, seconds, self._outside.clock.now())
 
         stop = self._outside.keep(extend)
@@ -123,7 +124,7 @@ class ModelBacklog:
         finally:
             self._delete()
         self._outside.step(f"has read {self._name}")
-        oldest = snapshot.expire_time - LIFETIME
+        oldest = expiry(snapshot) - LIFETIME
         return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
 
     def _delete(self) -> None:

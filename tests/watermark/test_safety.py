@@ -15,7 +15,6 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
-from pipeline.emulator.catalogue import Subscription
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.pubsub.subscription import PulledBatch
@@ -26,6 +25,7 @@ from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
+from tests.emulator.builders import a_subscription, a_topic
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
 
@@ -124,9 +124,9 @@ class Simulation:
         self.clock = ManualClock(from_us(START_US - SECOND_US))
         self.complete_from = self.clock.now() - timedelta(seconds=5)
         self.model = PubSubModel(rng=rng, faults=Faults(shuffled=True, redelivered=0.1, visible_after=slack))
-        self.model.create_topic(TOPIC)
+        self.model.create_topic(a_topic(TOPIC))
         for name in ("base", "tracking"):
-            self.model.create_subscription(Subscription(name, TOPIC, ACK_DEADLINE), self.clock.now())
+            self.model.create_subscription(a_subscription(name, TOPIC, ACK_DEADLINE), self.clock.now())
         self.base, self.tracking = (
             ModelSubscription(self.model, "base", self),
             ModelSubscription(self.model, "tracking", self),
