@@ -91,15 +91,7 @@ class World:
 
     def subscription(self, path: str) -> PubSubSubscription:
         """As the sensors have it."""
-        pubsub = self.settings.pubsub
-        return PubSubSubscription(
-            self.subscriber,
-            path,
-            self.clock,
-            ack_deadline=pubsub.ack_deadline,
-            pull_wait=pubsub.pull_wait,
-            call_timeout=pubsub.call_timeout,
-        )
+        return PubSubSubscription(self.subscriber, path, self.clock, self.settings.pubsub)
 
     def backlog(self, path: str) -> SnapshotBacklog:
         """The reading of a subscription."""

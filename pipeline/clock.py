@@ -13,15 +13,12 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The wall clock, aware, in UTC."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary moment, for budgets and waits."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
-        ...
 
 
 class SystemClock:

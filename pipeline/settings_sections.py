@@ -77,7 +77,15 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PubSubSettings(Section):
+class PullSettings(Section):
+    """How a subscription is pulled from."""
+
+    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
+    pull_wait: CallLong = timedelta(seconds=2)
+    call_timeout: CallLong = timedelta(seconds=10)
+
+
+class PubSubSettings(PullSettings):
     """Which topic and subscriptions, and how to talk to them."""
 
     project: str = Field("tidemark-local", min_length=3)
@@ -86,10 +94,7 @@ class PubSubSettings(Section):
     tracking_subscription: ResourceId = "heartbeats-tracking"
     emulator_host: OptionalAddress = None
     emulator: EmulatorKind = "auto"
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
     retention: Annotated[Duration, Field(ge=timedelta(minutes=10), le=timedelta(days=31))] = timedelta(days=7)
-    pull_wait: CallLong = timedelta(seconds=2)
-    call_timeout: CallLong = timedelta(seconds=10)
     metadata_only: bool = False
     reading: ReadingKind = "auto"
     snapshot_max_backlog: int = Field(10_000_000, ge=1)

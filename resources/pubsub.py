@@ -46,15 +46,7 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return sum(self._snapshot(path).sweep() for path in (pubsub.tracking_path, pubsub.base_path))
 
     def _subscription(self, path: str) -> PubSubSubscription:
-        pubsub = self.settings.pubsub
-        return PubSubSubscription(
-            self._client(),
-            path,
-            SystemClock(),
-            ack_deadline=pubsub.ack_deadline,
-            pull_wait=pubsub.pull_wait,
-            call_timeout=pubsub.call_timeout,
-        )
+        return PubSubSubscription(self._client(), path, SystemClock(), self.settings.pubsub)
 
     def _backlog(self, path: str, snapshot_max_backlog: int | None) -> Backlog:
         pubsub = self.settings.pubsub

@@ -34,7 +34,7 @@ CALL_TIMEOUT = timedelta(seconds=10)
 GIVE_UP_AFTER = timedelta(seconds=60)
 """The longest that one request may take, and the longest that it is retried."""
 
-PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher)"
+PUBLISH = "pubsub.topics.publish (roles/pubsub.publisher) on it"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ A_MESSAGE = timedelta(seconds=1)
 
 NAME_PREFIX = "tidemark-reading-"
 LABEL = "tidemark"
-CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume"
-DELETE = "pubsub.snapshots.delete"
-LIST = "pubsub.snapshots.list"
+CREATE = "pubsub.snapshots.create on the project and pubsub.subscriptions.consume on it"
+DELETE = "pubsub.snapshots.delete on it"
+LIST = "pubsub.snapshots.list on it"
 
 
 class Backlog(Protocol):
@@ -41,7 +41,6 @@ class Backlog(Protocol):
 
     def read(self) -> Reading:
         """A reading. Raises ReadingUnavailable if it cannot be known now, and other PubSubErrors."""
-        ...
 
 
 class SnapshotBacklog:

@@ -57,8 +57,8 @@ def retrying(within: timedelta) -> Retry:
 
 
 @contextmanager
-def reported(action: str, resource: str, permission: str) -> Iterator[None]:
-    """Turn the client's errors into tidemark's own, which name the resource and the permission."""
+def reported(action: str, resource: str, permission: str, service: str = "Pub/Sub") -> Iterator[None]:
+    """Turn the client's errors into tidemark's own, which name the resource and the permission to grant."""
     try:
         yield
     except api.NotFound as error:
@@ -68,15 +68,15 @@ def reported(action: str, resource: str, permission: str) -> Iterator[None]:
         ) from error
     except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:
         raise PermissionMissing(
-            f"these credentials may not {action} {resource}: grant {permission} on it ({error.message})"
+            f"these credentials may not {action} {resource}: grant {permission} ({error.message})"
         ) from error
     except (*TRANSIENT, api.RetryError) as error:
         raise PubSubUnreachable(
-            f"Pub/Sub did not answer when asked to {action} {resource}: {_cause(error)}; check the network, or that "
+            f"{service} did not answer when asked to {action} {resource}: {_cause(error)}; check the network, or that "
             "the emulator runs at pubsub.emulator_host. Nothing is lost: the next tick tries again"
         ) from error
     except api.GoogleAPICallError as error:
-        raise PubSubError(f"Pub/Sub refused to {action} {resource}: {error}") from error
+        raise PubSubError(f"{service} refused to {action} {resource}: {error}") from error
     except GoogleAuthError as error:
         raise PermissionMissing(f"the credentials for {resource} were refused: {error}") from error
 

@@ -12,15 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import grpc
-from google.api_core import exceptions as api
-from google.auth.exceptions import GoogleAuthError
 from google.cloud.monitoring_v3 import MetricServiceClient
 from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 
 from pipeline.clock import EPOCH, Clock
 from pipeline.durations import format_duration
-from pipeline.errors import PermissionMissing, PubSubError, ReadingUnavailable
-from pipeline.pubsub.connection import TRANSIENT, credentials_needed
+from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SubscriptionMissing
+from pipeline.pubsub.connection import credentials_needed, reported
 from pipeline.watermark.readings import Reading
 
 OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
@@ -42,7 +40,10 @@ OLDEST_POSSIBLE = timedelta(days=366)
 MAX_PAGES = 20
 """The most pages of one answer. Its points fit into one page."""
 
-LIST = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
+LIST = (
+    "monitoring.timeSeries.list on the project (roles/monitoring.viewer), or read by snapshots alone with "
+    'pubsub.reading = "snapshot"'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,21 +178,13 @@ class MonitoringBacklog:
     def _asked(self) -> Iterator[None]:
         """Turn the client's errors into tidemark's own. One that passes means that nothing is known now."""
         try:
-            yield
-        except (api.PermissionDenied, api.Unauthorized, api.Unauthenticated) as error:
-            raise PermissionMissing(
-                f"these credentials may not read the metrics of {self._subscription}: grant {LIST}, or read by "
-                f'snapshots alone with pubsub.reading = "snapshot" ({error.message})'
-            ) from error
-        except (*TRANSIENT, api.RetryError, api.NotFound) as error:
+            with reported("read the metrics of", self._subscription, LIST, "Cloud Monitoring"):
+                yield
+        except (PubSubUnreachable, SubscriptionMissing) as error:
             raise ReadingUnavailable(
-                f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error}; the next "
-                "tick asks again"
+                f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error.__cause__}; the "
+                "next tick asks again"
             ) from error
-        except api.GoogleAPICallError as error:
-            raise PubSubError(f"Cloud Monitoring refused a request about {self._subscription}: {error}") from error
-        except GoogleAuthError as error:
-            raise PermissionMissing(f"the credentials for Cloud Monitoring were refused: {error}") from error
 
 
 def _says_none(numbers: dict[datetime, int], end: datetime) -> bool:

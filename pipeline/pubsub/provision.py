@@ -4,7 +4,7 @@ The watermark rests on both subscriptions getting the same messages. Provisionin
 differences from the settings, and refuses whatever would make the two subscriptions differ.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +22,11 @@ from pipeline.pubsub.connection import reported, retrying
 from pipeline.pubsub.rules import dangers, differences, refusals, wanted
 from pipeline.settings_sections import PubSubSettings
 
-CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic"
+CREATE = {
+    "topic": "pubsub.topics.create on the project",
+    "subscription": "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on the topic",
+}
+"""The permissions that creating needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +56,21 @@ def provision(
     Idempotent, and safe beside another provisioning. It changes nothing that exists, and creates nothing if it refuses
     anything. Raises ProvisionRefused with all reasons at once, PubSubUnreachable, PermissionMissing.
     """
-    server = _Server(subscriber, publisher, settings)
-    topic_found = server.has_topic()
-    tracking, base = server.subscription(settings.tracking_path), server.subscription(settings.base_path)
+    server = _Server(subscriber, publisher, settings.call_timeout)
+    topic = server.find("topic", settings.topic_path)
+    tracking = server.find("subscription", settings.tracking_path)
+    base = server.find("subscription", settings.base_path)
     _refuse(refusals(settings, contract, tracking, base))
 
-    topic_created = not topic_found and server.create_topic()
-    tracking_created = tracking is None and server.create_subscription(wanted(settings, settings.tracking_path))
+    topic_created = topic is None and server.create("topic", {"name": settings.topic_path})
+    tracking_created = tracking is None and server.create("subscription", wanted(settings, settings.tracking_path))
     tracking_created_at = clock.now() if tracking_created else None
-    base_created = base is None and server.create_subscription(wanted(settings, settings.base_path))
+    base_created = base is None and server.create("subscription", wanted(settings, settings.base_path))
 
     if tracking is None and not tracking_created:  # another provisioning was quicker: look at its subscription
-        tracking = server.subscription(settings.tracking_path)
+        tracking = server.find("subscription", settings.tracking_path)
     if base is None and not base_created:
-        base = server.subscription(settings.base_path)
+        base = server.find("subscription", settings.base_path)
     _refuse(refusals(settings, contract, tracking, base))
 
     existing = [(role, found) for role, found in (("tracking", tracking), ("base", base)) if found is not None]
@@ -119,34 +124,21 @@ def _older_backlog(
 class _Server:
     """The requests of provisioning, each bounded in time and with its errors explained."""
 
-    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings) -> None:
-        self._subscriber = subscriber
-        self._publisher = publisher
-        self._topic = settings.topic_path
-        self._bounds = {"retry": retrying(settings.call_timeout), "timeout": settings.call_timeout.total_seconds()}
+    def __init__(self, subscriber: SubscriberClient, publisher: PublisherClient, call_timeout: timedelta) -> None:
+        self._clients: dict[str, Any] = {"topic": publisher, "subscription": subscriber}
+        self._bounds = {"retry": retrying(call_timeout), "timeout": call_timeout.total_seconds()}
 
-    def has_topic(self) -> bool:
-        return self._found(self._publisher.get_topic, "topic", self._topic) is not None
-
-    def subscription(self, path: str) -> Any | None:
-        return self._found(self._subscriber.get_subscription, "subscription", path)
-
-    def create_topic(self) -> bool:
-        permission = "pubsub.topics.create on the project"
-        return self._created(self._publisher.create_topic, {"name": self._topic}, permission)
-
-    def create_subscription(self, request: dict[str, Any]) -> bool:
-        return self._created(self._subscriber.create_subscription, request, CREATE)
-
-    def _found(self, get: Callable[..., Any], kind: str, path: str) -> Any | None:
+    def find(self, kind: str, path: str) -> Any | None:
         """The topic or subscription at the path, or None."""
-        with reported("look up", path, f"pubsub.{kind}s.get"), suppress(api.NotFound):
+        get = getattr(self._clients[kind], f"get_{kind}")
+        with reported("look up", path, f"pubsub.{kind}s.get on it"), suppress(api.NotFound):
             return get(**{kind: path}, **self._bounds)
         return None
 
-    def _created(self, create: Callable[..., Any], request: dict[str, Any], permission: str) -> bool:
+    def create(self, kind: str, request: dict[str, Any]) -> bool:
         """Create a topic or subscription; False if it exists already."""
-        with reported("create", request["name"], permission), suppress(api.AlreadyExists):
+        create = getattr(self._clients[kind], f"create_{kind}")
+        with reported("create", request["name"], CREATE[kind]), suppress(api.AlreadyExists):
             create(request=request, **self._bounds)
             return True
         return False

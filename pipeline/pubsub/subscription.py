@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from threading import Event, Thread
 from typing import Any, Protocol
 
@@ -16,6 +15,7 @@ from google.pubsub_v1 import PullResponse, SubscriberClient
 
 from pipeline.clock import Clock
 from pipeline.pubsub.connection import TRANSIENT, reported, retrying
+from pipeline.settings_sections import PullSettings
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ PULL_AT_MOST = 1000
 IDS_PER_CALL = 2500
 """Acknowledgement ids in one request: ids have up to about 200 bytes, a request 512 KiB."""
 
-CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber)"
+CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +59,26 @@ class Subscription(Protocol):
     @property
     def path(self) -> str:
         """The full resource name."""
-        ...
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
         """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog."""
-        ...
 
     def leased(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
         """A context in which the leases of these messages are extended before they run out."""
-        ...
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         """Tell Pub/Sub that these messages are durable."""
-        ...
 
 
 class PubSubSubscription:
     """A subscription of the service or of the emulator."""
 
-    def __init__(
-        self,
-        client: SubscriberClient,
-        path: str,
-        clock: Clock,
-        *,
-        ack_deadline: timedelta,
-        pull_wait: timedelta,
-        call_timeout: timedelta,
-    ) -> None:
+    def __init__(self, client: SubscriberClient, path: str, clock: Clock, settings: PullSettings) -> None:
         self._client = client
         self._path = path
         self._clock = clock
-        self._ack_deadline = ack_deadline
-        self._pull_wait = pull_wait
-        self._call_timeout = call_timeout
+        self._settings = settings
+        self._lease_seconds = settings.ack_deadline.total_seconds()
 
     @property
     def path(self) -> str:
@@ -105,7 +91,7 @@ class PubSubSubscription:
         Raises PubSubUnreachable, SubscriptionMissing, PermissionMissing; what was pulled before is then
         delivered again.
         """
-        until = self._clock.monotonic() + min(seconds, self._ack_deadline.total_seconds() / 3)
+        until = self._clock.monotonic() + min(seconds, self._lease_seconds / 3)
         messages: list[Any] = []
         ack_ids: list[str] = []
         size = 0
@@ -124,7 +110,8 @@ class PubSubSubscription:
         with reported("pull from", self._path, CONSUME):
             try:
                 # The plain protobuf inside the client's wrapper: reading it is about twice as fast.
-                return self._client.pull(request=request, retry=None, timeout=self._pull_wait.total_seconds())._pb
+                wait = self._settings.pull_wait.total_seconds()
+                return self._client.pull(request=request, retry=None, timeout=wait)._pb
             except api.DeadlineExceeded:  # nothing came within the wait
                 return PullResponse()._pb
 
@@ -137,7 +124,7 @@ class PubSubSubscription:
         done = Event()
 
         def keep() -> None:
-            while not done.wait(self._ack_deadline.total_seconds() / 3):
+            while not done.wait(self._lease_seconds / 3):
                 self._extend(ack_ids)
 
         keeper = Thread(target=keep, name=f"leases of {self._path}", daemon=True)
@@ -154,9 +141,9 @@ class PubSubSubscription:
                 self._client.modify_ack_deadline(
                     subscription=self._path,
                     ack_ids=list(ack_ids[start : start + IDS_PER_CALL]),
-                    ack_deadline_seconds=int(self._ack_deadline.total_seconds()),
+                    ack_deadline_seconds=int(self._lease_seconds),
                     retry=None,
-                    timeout=self._call_timeout.total_seconds(),
+                    timeout=self._settings.call_timeout.total_seconds(),
                 )
             except api.GoogleAPICallError as error:
                 logger.warning("leases on %s were not extended, messages may come again: %s", self._path, error)
@@ -174,8 +161,8 @@ class PubSubSubscription:
                     self._client.acknowledge(
                         subscription=self._path,
                         ack_ids=chunk,
-                        retry=retrying(self._call_timeout),
-                        timeout=self._call_timeout.total_seconds(),
+                        retry=retrying(self._settings.call_timeout),
+                        timeout=self._settings.call_timeout.total_seconds(),
                     )
                     outcome += Acknowledged(count=len(chunk))
                 except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:

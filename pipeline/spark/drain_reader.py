@@ -131,11 +131,4 @@ class _Connections:
         )
 
     def _subscription(self, split: Split) -> PubSubSubscription:
-        return PubSubSubscription(
-            self._client,
-            split.subscription,
-            self._clock,
-            ack_deadline=split.pubsub.ack_deadline,
-            pull_wait=split.pubsub.pull_wait,
-            call_timeout=split.pubsub.call_timeout,
-        )
+        return PubSubSubscription(self._client, split.subscription, self._clock, split.pubsub)

@@ -10,10 +10,9 @@ import orjson
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.clock import EPOCH
-from pipeline.durations import Duration
 from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import FieldKind, MessageContract
-from pipeline.settings_sections import LakeSettings, MessageSettings, OptionalText, Positive, ResourceId
+from pipeline.settings_sections import LakeSettings, MessageSettings, OptionalText, Positive, PullSettings, ResourceId
 from pipeline.ticks.budget import Budget
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
@@ -29,7 +28,7 @@ def _as_lake(value: Any) -> Any:
     return {"uri": value} if isinstance(value, str) else value
 
 
-class SourceOptions(MessageSettings):
+class SourceOptions(MessageSettings, PullSettings):
     """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
 
     An option is written as `eventTimeAttribute` or `event_time_attribute`, in letters of any case.
@@ -47,9 +46,6 @@ class SourceOptions(MessageSettings):
     max_bytes: int = Field(128 << 20, ge=1)
     max_time: Positive = timedelta(seconds=10)
     batch_messages: int = Field(20_000, ge=1)
-    ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
-    pull_wait: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=2)
-    call_timeout: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))] = timedelta(seconds=10)
     first_event_time: AwareDatetime = EPOCH
     fields: Annotated[dict[str, FieldKind], BeforeValidator(_from_json)] = Field(default_factory=dict)
     payload: Literal["json", "bytes"] = "json"

@@ -51,14 +51,7 @@ class Connections:
         options = self.options
         client = subscriber_client(options.emulator_host)
         try:
-            yield PubSubSubscription(
-                client,
-                options.path,
-                self.clock,
-                ack_deadline=options.ack_deadline,
-                pull_wait=options.pull_wait,
-                call_timeout=options.call_timeout,
-            )
+            yield PubSubSubscription(client, options.path, self.clock, options)
         finally:
             client.transport.close()
 

@@ -104,13 +104,8 @@ def tick(place: Place) -> None:
     """One landing tick and one tracking tick."""
     settings, client = place.settings, subscriber_client(place.settings.pubsub.emulator_host)
     pubsub, lake, reader = settings.pubsub, place.lake(), HeartbeatReader(settings.contract)
-    bounds = {
-        "ack_deadline": pubsub.ack_deadline,
-        "pull_wait": pubsub.pull_wait,
-        "call_timeout": pubsub.call_timeout,
-    }
     land(
-        PubSubSubscription(client, pubsub.base_path, CLOCK, **bounds),
+        PubSubSubscription(client, pubsub.base_path, CLOCK, pubsub),
         heartbeats=lake.heartbeats(),
         quarantine=lake.quarantine(),
         log=lake.tracking_log(),
@@ -119,7 +114,7 @@ def tick(place: Place) -> None:
         clock=CLOCK,
     )
     track(
-        PubSubSubscription(client, pubsub.tracking_path, CLOCK, **bounds),
+        PubSubSubscription(client, pubsub.tracking_path, CLOCK, pubsub),
         tracking_backlog=SnapshotBacklog(client, pubsub.tracking_path, CLOCK, pubsub.call_timeout),
         base_backlog=SnapshotBacklog(client, pubsub.base_path, CLOCK, pubsub.call_timeout),
         log=lake.tracking_log(),

@@ -35,14 +35,7 @@ def subscription_of(
     subscriber: Any, settings: PubSubSettings, path: str | None = None, clock: Clock | None = None
 ) -> PubSubSubscription:
     """The base subscription, or another one, with the settings' bounds."""
-    return PubSubSubscription(
-        subscriber,
-        path or settings.base_path,
-        clock or SystemClock(),
-        ack_deadline=settings.ack_deadline,
-        pull_wait=settings.pull_wait,
-        call_timeout=settings.call_timeout,
-    )
+    return PubSubSubscription(subscriber, path or settings.base_path, clock or SystemClock(), settings)
 
 
 def send(publisher: PublisherClient, settings: PubSubSettings, count: int, size: int = 1) -> list[str]:
