@@ -14,6 +14,7 @@ from pipeline.durations import parse_duration
 from pipeline.errors import TidemarkError
 from pipeline.quality.silence import WindowSilence
 from pipeline.settings import Settings
+from pipeline.upkeep.orphans import remove_orphans
 from pipeline.upkeep.repair import Survey, Surveyor, findings
 from resources.lake import LakeResource
 from resources.spark import SparkResource
@@ -60,7 +61,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             for finding in found[:NAMED_IN_LOG]:
                 context.log.warning(f"{finding.kind}: {finding.text}")
             removed = survey.orphans if config.remove_orphans and not config.dry_run else []
-            surveyor.remove(removed)
+            remove_orphans(removed, surveyor.lake.objects())
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
                 done, watermark = compute_range(settings, windows, lake, spark, context.run_id)

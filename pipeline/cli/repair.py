@@ -14,11 +14,13 @@ from pipeline.cli.output import console, print_json, printable, progress_bar
 from pipeline.cli.recompute import launch
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
+from pipeline.lake.tables.diffs import HeartbeatDiffs
+from pipeline.lake.tables.windowed import Fence
 from pipeline.settings import Settings, load_settings
 from pipeline.upkeep.integrity import Progress as Tell
 from pipeline.upkeep.orphans import GRACE, Orphan
+from pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
 from pipeline.upkeep.repair import Survey, Surveyor, findings
-from pipeline.windows import Window
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0
@@ -61,29 +63,27 @@ def repair(
     if not as_json:
         _show(survey, clock.now())
     removed = survey.orphans if remove_orphans and not dry_run else []
-    surveyor.remove(removed)
+    remove_orphan_files(removed, surveyor.lake.objects())
     if removed:
         say(f"removed {len(removed)} orphaned files, {sum(orphan.size for orphan in removed)} bytes")
-    wanted = [window for stretch in survey.integrity.repairable for window in stretch]
-    before = surveyor.files_of(wanted)
-    requested: list[tuple[Window, Window]] = []
-    problem = None
-    mended = not survey.integrity.broken
+    wanted = [window.key for stretch in survey.integrity.repairable for window in stretch]
+    diffs = surveyor.lake.diffs()
+    before = diffs.fence(wanted)
+    requested: list[dict[str, str]] = []
+    problem, mended = None, not survey.integrity.broken
     if not dry_run:
         try:
             for stretch in survey.runs(settings.windows.max_windows_per_run):
                 where = launch(settings, stretch[0], stretch[-1])
-                requested.append((stretch[0], stretch[-1]))
+                requested.append({"from": stretch[0].key, "to": stretch[-1].key})
                 say(f"requested {stretch[0].key} to {stretch[-1].key}; {where}")
         except ServiceFailed as error:
             problem = error
         limit = clock.monotonic() + wait.total_seconds()
-        while problem is None and not (mended := surveyor.are_mended(wanted, before)) and clock.monotonic() < limit:
+        while problem is None and not (mended := _all_replaced(diffs, before)) and clock.monotonic() < limit:
             clock.sleep(LOOK_EVERY_SECONDS)
     if as_json:
-        facts = _facts(survey, removed, clock.now())
-        ranges = [{"from": one.key, "to": other.key} for one, other in requested]
-        print_json({**facts, "requested": ranges, "mended": mended})
+        print_json({**_facts(survey, removed, clock.now()), "requested": requested, "mended": mended})
     if survey.is_sound:
         say("nothing is wrong")
     elif dry_run and wanted:
@@ -108,6 +108,12 @@ def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str 
     if found[1] <= found[0]:
         raise typer.BadParameter(f"--to {last} is before --from {first}")
     return found
+
+
+def _all_replaced(diffs: HeartbeatDiffs, before: Fence) -> bool:
+    """Whether each window has other files than before."""
+    now = diffs.fence(before)
+    return all(now[key] and now[key] != files for key, files in before.items())
 
 
 @contextmanager

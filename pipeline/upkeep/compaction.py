@@ -6,7 +6,7 @@ replaces stay as long as earlier versions are kept, so that no reader is disturb
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -56,26 +56,30 @@ class Trimmed:
     commits: int = 0
 
 
-def compact(
-    table: LakeTable, is_over: Callable[[str], bool], order: str, *, dry_run: bool = False
-) -> Iterator[Rewritten]:
-    """Rewrite the partitions that are over (hardly anything lands there any more) and have many small files, one after
-    the other, with their rows ordered by a column.
+def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[Rewritten]:
+    """Rewrite each partition that has many small files, up to the one named `last`, with its rows in the order of a
+    column.
 
     Guarantee: readers see the same rows before and after, and appends at the same time are not disturbed. Memory
     follows the largest partition. Raises TableConflict if somebody else has rewritten the same files; LakeError.
     """
     current = table.current()
-    for found in [] if current is None else _with_many_small_files(current, table.partition_column):
-        if current is None or not is_over(found.partition):
+    if current is None:
+        return
+    by_partition = defaultdict[str, list[DataFile]](list)
+    for file in data_files(current, table.partition_column):
+        by_partition[file.partition].append(file)
+    for partition, files in sorted(by_partition.items()):
+        if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
             continue
+        found = Rewritten(partition, len(files), sum(file.size for file in files))
         if dry_run:
             yield found
             continue
         with table_errors(table.uri):
             did = current.optimize.z_order(
                 [order],
-                partition_filters=[(table.partition_column, "=", found.partition)],
+                partition_filters=[(table.partition_column, "=", partition)],
                 target_size=TARGET_BYTES,
                 max_concurrent_tasks=1,
             )
@@ -128,18 +132,6 @@ def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> 
         table.make_durable()
     partitions = {file.partition for file in old}
     return Dropped(len(partitions), sum(file.rows for file in old), sum(file.size for file in old))
-
-
-def _with_many_small_files(current: DeltaTable, column: str) -> list[Rewritten]:
-    """The partitions to rewrite, in order."""
-    by_partition = defaultdict[str, list[DataFile]](list)
-    for file in data_files(current, column):
-        by_partition[file.partition].append(file)
-    return [
-        Rewritten(partition, len(files), sum(file.size for file in files))
-        for partition, files in sorted(by_partition.items())
-        if sum(file.size < SMALL_BYTES for file in files) >= MANY
-    ]
 
 
 def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) -> None:

@@ -82,8 +82,7 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Heartbeats and computed windows older than they are kept. Age is event time behind the watermark, so that
-        what waits through an outage does not grow old."""
+        """Age is event time behind the watermark, so that what waits through an outage does not grow old."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}
@@ -113,40 +112,36 @@ class Housekeeper:
     def _drop_quarantine(self) -> Iterator[Done]:
         if self._keep.quarantine is None:
             yield "all is kept", {}
-            return
-        day = _floor(self._clock.now() - self._keep.quarantine, DAY)
-        yield self._dropped(QUARANTINE, day.strftime(DAY_FORMAT), f"of messages that were rejected before {iso(day)}")
+        else:
+            day = _floor(self._clock.now() - self._keep.quarantine, DAY)
+            what = f"of messages that were rejected before {iso(day)}"
+            yield self._dropped(QUARANTINE, day.strftime(DAY_FORMAT), what)
 
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
-        if not did.partitions:
-            return f"no rows of {name} {what}", {}
-        return f"took {did.rows} rows {what} out of {name}: {did.partitions} partitions", asdict(did)
+        says = f"took {did.rows} rows {what} out of {name}: {did.partitions} partitions"
+        return _done(asdict(did), says, f"no rows of {name} {what}")
 
     def _drop_log(self) -> Iterator[Done]:
         if self._keep.log is None:
             yield "all of it is kept", {}
-            return
-        did = self._packing.drop(self._clock.now() - self._keep.log, dry_run=self._dry_run)
-        if not did.dropped_archives:
-            yield f"nothing of it is older than {format_duration(self._keep.log)}", {}
-            return
-        figures = {"entries": did.dropped_entries, "archives": did.dropped_archives}
-        yield f"dropped {did.dropped_entries} entries in {did.dropped_archives} archives", figures
+        else:
+            did = self._packing.drop(self._clock.now() - self._keep.log, dry_run=self._dry_run)
+            figures = {"entries": did.entries, "archives": did.archives}
+            says = f"dropped {did.entries} entries in {did.archives} archives"
+            yield _done(figures, says, f"nothing of it is older than {format_duration(self._keep.log)}")
 
     def _pack_log(self) -> Iterator[Done]:
         did = self._packing.pack(self._clock.now() - PACKED_AFTER, dry_run=self._dry_run)
-        if not did.entries and not did.leftovers:
-            yield f"nothing before a compacted entry is older than {format_duration(PACKED_AFTER)}", {}
-            return
         left = f", and deleted {did.leftovers} that were archived before" if did.leftovers else ""
-        figures = {"entries": did.entries, "archives": did.archives, "leftovers": did.leftovers}
-        yield f"moved {did.entries} entries to {did.archives} archives{left}", figures
+        says = f"moved {did.entries} entries to {did.archives} archives{left}"
+        yield _done(
+            asdict(did), says, f"nothing before a compacted entry is older than {format_duration(PACKED_AFTER)}"
+        )
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
-        newest = self._newest_over(name)
         is_idle = True
-        for did in compact(self._lake.table(name), lambda key: key <= newest, order, dry_run=self._dry_run):
+        for did in compact(self._lake.table(name), self._newest_over(name), order, dry_run=self._dry_run):
             is_idle = False
             figures = {"files": did.files, "bytes": did.size}
             if self._dry_run:
@@ -171,26 +166,27 @@ class Housekeeper:
     def _trim(self, name: str) -> Iterator[Done]:
         did = trim(self._lake.table(name), self._keep.versions, dry_run=self._dry_run)
         ended = f"ended more than {format_duration(self._keep.versions)} ago"
-        if not did.files and not did.commits:
-            yield f"no version {ended}", {}
-            return
-        yield f"deleted {did.files} files and {did.commits} commits of versions that {ended}", asdict(did)
+        says = f"deleted {did.files} files and {did.commits} commits of versions that {ended}"
+        yield _done(asdict(did), says, f"no version {ended}")
 
     def _remove_orphans(self) -> Iterator[Done]:
         found = find_orphans(self._lake, self._settings.lake, self._clock.now() - self._keep.orphans)
-        if not found:
-            yield f"no file that nothing names is older than {format_duration(self._keep.orphans)}", {}
-            return
         if not self._dry_run:
             remove_orphans(found, self._lake.objects())
-        size = sum(orphan.size for orphan in found)
-        yield f"removed {len(found)} files that nothing names, {size} bytes", {"files": len(found), "bytes": size}
+        figures = {"files": len(found), "bytes": sum(orphan.size for orphan in found)}
+        says = f"removed {len(found)} files that nothing names, {figures['bytes']} bytes"
+        yield _done(figures, says, f"no file that nothing names is older than {format_duration(self._keep.orphans)}")
 
     def _event_time_reached(self) -> datetime | None:
         """The watermark, but not beyond the clock."""
         decided = self._lake.tracking_log().newest_decision()
         watermark = None if decided is None else decided.decision.watermark
         return None if watermark is None else min(watermark, self._clock.now())
+
+
+def _done(figures: dict[str, int], says: str, otherwise: str) -> Done:
+    """The sentence and the figures, or why there was nothing to do if all figures are 0."""
+    return (says, figures) if any(figures.values()) else (otherwise, {})
 
 
 def _floor(moment: datetime, width: timedelta) -> datetime:

@@ -22,7 +22,9 @@ from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable,
 from pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
 from pipeline.lake.tables.delta_log import READERS
 from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.table import CUT, MOMENT, DataFile, LakeTable, data_files, table_errors
+from pipeline.lake.tables.heartbeats import event_times
+from pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_files, table_errors
+from pipeline.lake.tables.windowed import run_of
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
 from pipeline.windows import Window, due, runs_of_neighbours
@@ -91,7 +93,7 @@ def check_windows(
     LakeError if a table's own log cannot be read, or the lake does not answer.
     """
     windows = {window.key: window for window in settings.windowing.between(start, end)}
-    diffs = lake.diffs()
+    diffs, heartbeats = lake.diffs(), lake.heartbeats()
     files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}
     reasons = _damaged(diffs, files, tell)
     faults = dict.fromkeys(reasons, Fault.DAMAGED)
@@ -101,7 +103,6 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    heartbeats = lake.heartbeats()
     since = heartbeats.extent().oldest_event_time
     closed = [] if since is None else settings.windowing.closed_at(watermark, since)
     for window in due([one for one in closed if one.key in windows], diffs.computed(), heartbeats.hours()):
@@ -116,18 +117,11 @@ def check_windows(
     except (LakeError, pa.ArrowException) as error:
         untold.append(f"which windows are stale cannot be told until the rest is mended: {error}")
     inputs = list(_damaged_inputs(lake.table(HEARTBEATS), windows.values(), settings.windows.lookback, tell))
-    return Integrity(
-        start=start,
-        end=end,
-        windows=len(windows),
-        files=sum(map(len, files.values())),
-        broken=[
-            Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
-            for key in sorted(faults)
-        ],
-        inputs=inputs,
-        untold=untold,
-    )
+    broken = [
+        Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
+        for key in sorted(faults)
+    ]
+    return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, untold)
 
 
 def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:
@@ -145,21 +139,20 @@ def _damaged(
     diffs: HeartbeatDiffs, files: Mapping[LakeTable, Sequence[DataFile]], tell: Progress
 ) -> defaultdict[str, list[str]]:
     """What is wrong with the files of computed windows and with the manifests of their runs, by window."""
-    found, runs = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
+    found, computed_by = defaultdict[str, list[str]](list), defaultdict[str, set[str]](set)
     for table, of_table in files.items():
         for file, why in _looked_at(table, of_table, tell):
             found[file.partition].append(f"{table.file_location(file.path)}: {why}")
-        of_windows = defaultdict[str, set[str]](set)
+        runs_of = defaultdict[str, set[str]](set)
         for file in of_table:
-            of_windows[file.partition].add(file.path.split("/")[1])
-        for key, of_window in of_windows.items():
-            if len(of_window) > 1:
-                found[key].append(f"it has rows of several runs: {', '.join(sorted(of_window))}")
-            runs[key] |= of_window
-    told = {run: _damage_of_manifest(diffs, run) for run in set().union(*runs.values())}
-    for key, of_window in runs.items():
-        for run in sorted(of_window):
-            if (damage := told[run]) is not None:
+            runs_of[file.partition].add(run_of(file.path))
+            computed_by[run_of(file.path)].add(file.partition)
+        for key, runs in runs_of.items():
+            if len(runs) > 1:
+                found[key].append(f"it has rows of several runs: {', '.join(sorted(runs))}")
+    for run in sorted(computed_by):
+        if damage := _damage_of_manifest(diffs, run):
+            for key in computed_by[run]:
                 found[key].append(damage)
     return found
 
@@ -181,10 +174,7 @@ def _damaged_inputs(
     if table is None:
         return
     actions = pa.table(table.get_add_actions(flatten=True))
-    oldest, newest = (
-        actions[name].cast(MOMENT).to_pylist() if name in actions.column_names else [None] * len(actions)
-        for name in ("min.event_time", "max.event_time")
-    )
+    oldest, newest = (event_times(actions, bound).to_pylist() for bound in ("min", "max"))
     needing = {
         path: [
             window

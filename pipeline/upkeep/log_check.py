@@ -1,9 +1,10 @@
 """The tracking log looked at for a repair, and the note that takes the place of an entry beyond repair."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import Lake
@@ -39,7 +40,8 @@ def check_log(log: TrackingLog, since: datetime, tell: Callable[[int, int], None
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []
     read, is_before, is_compacted = 0, False, False
-    for number, entry in _backwards(log, numbers):
+    backwards = range(numbers[-1], numbers[0] - 1, -1) if numbers else ()
+    for number, entry in read_ahead(partial(_entry_or_damage, log), backwards):
         read += 1
         is_compacted = isinstance(entry, Compacted)
         match entry:
@@ -81,16 +83,11 @@ def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | No
     return floor
 
 
-def _backwards(log: TrackingLog, numbers: Sequence[int]) -> Iterator[tuple[int, Entry | str]]:
-    """Each entry from the newest to the oldest, or what is wrong with it."""
-    present = set(numbers)
-
-    def look(number: int) -> Entry | str:
-        try:
-            return log.entry(number) if number in present else f"{entry_name(number)} is missing"
-        except ObjectMissing:
-            return f"{entry_name(number)} is missing"
-        except CorruptObject as error:
-            return str(error)
-
-    return read_ahead(look, range(numbers[-1], numbers[0] - 1, -1) if numbers else ())
+def _entry_or_damage(log: TrackingLog, number: int) -> Entry | str:
+    """The entry, or what is wrong with it."""
+    try:
+        return log.entry(number)
+    except ObjectMissing:
+        return f"{entry_name(number)} is missing"
+    except CorruptObject as error:
+        return str(error)

@@ -1,6 +1,6 @@
 """A lake looked at as a whole before a repair: its windows, its tracking log, and its orphans."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from pipeline.lake.layout import Lake
 from pipeline.settings import Settings
 from pipeline.upkeep.integrity import Integrity, Progress, check_windows
 from pipeline.upkeep.log_check import LogHealth, check_log
-from pipeline.upkeep.orphans import GRACE, Orphan, find_orphans, remove_orphans
+from pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
 from pipeline.windows import Window
 
 
@@ -27,7 +27,7 @@ class Survey:
     @property
     def is_sound(self) -> bool:
         """Whether there is nothing to mend."""
-        return not self.needs_a_hand and not self.integrity.broken and not self.orphans
+        return not (self.needs_a_hand or self.integrity.broken or self.orphans)
 
     @property
     def needs_a_hand(self) -> bool:
@@ -78,19 +78,19 @@ def findings(survey: Survey, now: datetime) -> Iterator[Finding]:
 
 
 class Surveyor:
-    """Looks at one lake. Removes orphans when it is told to, and changes nothing else."""
+    """Looks at one lake, and changes nothing."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
+        self.lake = Lake(settings.lake, settings.message.fields, clock)
         self._settings = settings
         self._clock = clock
-        self._lake = Lake(settings.lake, settings.message.fields, clock)
-        self._kept = self._lake.kept_windows(settings.windowing)
+        self._kept = self.lake.kept_windows(settings.windowing)
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """From the start of one window to the end of another. In place of None stands the first window with a landed
         heartbeat, or the last closed one. None if there is none."""
         if first is None or last is None:
-            oldest = self._kept.begin(self._lake.heartbeats().extent().oldest_event_time)
+            oldest = self._kept.begin(self.lake.heartbeats().extent().oldest_event_time)
             watermark = self._watermark()
             closed = self._settings.windowing.closed_at(watermark, oldest) if oldest and watermark else []
             if not closed:
@@ -103,7 +103,7 @@ class Surveyor:
     ) -> Survey:
         """Look at the windows in `[start, end)` that are kept, at the log from then on, and at all orphans older than
         `grace`. Raises LakeError if a table's own log cannot be read, or the lake does not answer."""
-        lake, watermark, now = self._lake, self._watermark(), self._clock.now()
+        lake, watermark, now = self.lake, self._watermark(), self._clock.now()
         start = min(self._kept.begin(start) or start, end)
         # A window whose end is still to come by the clock is left for later: Dagster's partitions end now.
         closed_at = None if watermark is None else min(watermark, now)
@@ -111,25 +111,12 @@ class Surveyor:
         log = check_log(lake.tracking_log(), start, lambda done, of: tell("entries of the tracking log", done, of))
         tell("orphans", 0, 1)
         orphans = find_orphans(lake, self._settings.lake, now - grace)
-        return Survey(integrity=integrity, log=log, orphans=orphans, watermark=watermark)
-
-    def remove(self, orphans: Iterable[Orphan]) -> None:
-        """Delete orphans."""
-        remove_orphans(orphans, self._lake.objects())
-
-    def are_mended(self, windows: Sequence[Window], since: Mapping[str, frozenset[str]]) -> bool:
-        """Whether all of these windows have other files now than they had `since`."""
-        now = self.files_of(windows)
-        return all(now[window.key] and now[window.key] != since[window.key] for window in windows)
-
-    def files_of(self, windows: Sequence[Window]) -> Mapping[str, frozenset[str]]:
-        """The files that each window has now."""
-        return self._lake.diffs().fence([window.key for window in windows])
+        return Survey(integrity, log, orphans, watermark)
 
     def _watermark(self) -> datetime | None:
         """The watermark by the log; None if there is none, or the log cannot be read."""
         try:
-            decided = self._lake.tracking_log().newest_decision()
+            decided = self.lake.tracking_log().newest_decision()
         except CorruptObject:
             return None
         return None if decided is None else decided.decision.watermark

@@ -275,9 +275,9 @@ def test_archives_older_than_the_log_is_kept_are_dropped_and_a_replay_begins_wit
     folded = log_on(objects).catch_up()
     dropped = LogPacking(objects).drop(at(100 + 20 * 12))
     left = LogArchive(objects).ranges()
-    assert 0 < dropped.dropped_archives < len(archives)
-    assert left == archives[dropped.dropped_archives :]
-    assert dropped.dropped_entries == left[0][0]
+    assert 0 < dropped.archives < len(archives)
+    assert left == archives[dropped.archives :]
+    assert dropped.entries == left[0][0]
     log = log_on(objects)
     assert log.catch_up() == folded
     state, ticks = recorded_ticks(log)

@@ -37,6 +37,9 @@ DAY, HOUR, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(0)
 MANY_DAYS = 30 * DAY
 LONG_AGO = 40 * DAY.total_seconds()
 
+EVERY, NONE = "9", ""
+"""The last partition to rewrite: beyond all of them, and before."""
+
 
 class House:
     """A lake with five computed windows, many small files, and a watermark at 600 s; `clock` is far beyond."""
@@ -98,10 +101,6 @@ def of(chores: Sequence[Chore], name: str, about: str) -> list[Chore]:
     return [chore for chore in chores if (chore.name, chore.about) == (name, about)]
 
 
-def every_hour(_: str) -> bool:
-    return True
-
-
 def make_older(folder: Path, by: timedelta) -> None:
     """As if everything in it had been written so long before."""
     then = time.time() - by.total_seconds()
@@ -136,7 +135,7 @@ def keep_in(bucket: LakeSettings) -> None:
     for second in range(MANY):
         append_beats(lake.heartbeats(), columns_of([Beat("a", second), Beat("b", second)]))
     table = lake.table(HEARTBEATS)
-    (did,) = compact(table, every_hour, "event_time")
+    (did,) = compact(table, EVERY, "event_time")
     assert (did.files, did.files_after) == (MANY, 1)
     assert trim(table, NOTHING).files == MANY
     current = lake.table(HEARTBEATS).current()
@@ -167,10 +166,10 @@ def test_a_compaction_makes_no_window_stale_and_what_lands_afterwards_is_still_m
 def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(tmp_path: Path) -> None:
     house = House(tmp_path)
     table = house.lake.table(HEARTBEATS)
-    assert not list(compact(table, lambda _: False, "event_time"))
-    assert len(list(compact(table, every_hour, "event_time"))) == 1
+    assert not list(compact(table, NONE, "event_time"))
+    assert len(list(compact(table, EVERY, "event_time"))) == 1
     house.history.land([Beat("c", second) for second in range(3)])
-    assert not list(compact(table, every_hour, "event_time"))
+    assert not list(compact(table, EVERY, "event_time"))
     keeper = Housekeeper(house.settings(), house.clock)
     assert keeper._newest_over(HEARTBEATS) < "2026-11-21T05Z", "the watermark is ten minutes into it"
     house.decide(2 * HOUR.total_seconds())
@@ -190,7 +189,7 @@ def test_what_lands_while_a_partition_is_written_anew_is_there_afterwards(tmp_pa
         landing = [pool.submit(land, number) for number in range(others)]
         rewritten = 0
         while not all(each.done() for each in landing):
-            rewritten += len(list(compact(house.lake.table(HEARTBEATS), every_hour, "event_time")))
+            rewritten += len(list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time")))
         for each in landing:
             each.result()
     assert rewritten >= 1
@@ -209,7 +208,7 @@ def test_a_reader_of_an_earlier_version_reads_on_until_that_is_no_longer_kept(tm
     reader = house.lake.heartbeats().pinned()
     assert reader is not None
     rows = reader.to_pyarrow_table().num_rows
-    assert list(compact(house.lake.table(HEARTBEATS), every_hour, "event_time"))
+    assert list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time"))
     trim(house.lake.table(HEARTBEATS), DAY)
     assert reader.to_pyarrow_table().num_rows == rows
     removed = trim(house.lake.table(HEARTBEATS), NOTHING)
@@ -437,4 +436,4 @@ def test_as_many_small_files_as_are_written_anew_are_what_is_said(tmp_path: Path
     for number in range(MANY - files):
         house.history.land([Beat("late", number)])
     assert not house.files(STREAM_STATUS)
-    assert len(list(compact(house.lake.table(HEARTBEATS), every_hour, "event_time", dry_run=True))) == 1
+    assert len(list(compact(house.lake.table(HEARTBEATS), EVERY, "event_time", dry_run=True))) == 1

@@ -26,14 +26,12 @@ ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was moved or dropped, or would be. `leftovers` are entries that an archive held already and whose own
-    objects were still there; they were deleted."""
+    """What was moved to archives or dropped with them, or would be. `leftovers` are entries that an archive held
+    already and whose own objects were still there; they were deleted."""
 
     entries: int = 0
     archives: int = 0
     leftovers: int = 0
-    dropped_archives: int = 0
-    dropped_entries: int = 0
 
 
 class LogPacking:
@@ -62,19 +60,19 @@ class LogPacking:
             entries, archives = entries + len(stretch), archives + 1
             if not dry_run:
                 self._move(stretch)
-        return Packed(entries=entries, archives=archives, leftovers=len(leftovers))
+        return Packed(entries, archives, len(leftovers))
 
     def drop(self, before: datetime, *, dry_run: bool = False) -> Packed:
         """Delete the archives whose last decision was made before a moment, the oldest first. Raises LakeError."""
-        dropped = 0, 0
+        dropped = Packed()
         for numbers in self._archive.ranges():
             decided_at = self._decided_at(numbers)
             if decided_at is None or decided_at >= before:
                 break
             if not dry_run:
                 self._objects.delete(archive_name(numbers))
-            dropped = dropped[0] + 1, dropped[1] + len(numbers)
-        return Packed(dropped_archives=dropped[0], dropped_entries=dropped[1])
+            dropped = Packed(dropped.entries + len(numbers), dropped.archives + 1)
+        return dropped
 
     def _old_stretches(self, numbers: Sequence[int], before: datetime) -> Iterator[dict[int, bytes]]:
         """The entries of each new archive: a compacted entry made before the moment follows each of them."""
@@ -98,6 +96,11 @@ class LogPacking:
 
     def _move(self, entries: dict[int, bytes]) -> None:
         """Archive consecutive entries durably, then delete their own objects. Safe to repeat."""
+        self._keep(entries)
+        for number in sorted(entries):
+            self._objects.delete(entry_name(number))
+
+    def _keep(self, entries: dict[int, bytes]) -> None:
         numbers = range(min(entries), max(entries) + 1)
         sink = io.BytesIO()
         columns = {"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]}
@@ -110,8 +113,6 @@ class LogPacking:
                     f"{self._objects.uri}/{archive_name(numbers)} holds other entries than the log; move it away, and "
                     "`tidemark housekeep` makes it anew"
                 ) from None
-        for number in sorted(entries):
-            self._objects.delete(entry_name(number))
 
     def _decided_at(self, numbers: range) -> datetime | None:
         """When the last decision in an archive was made."""

@@ -138,7 +138,7 @@ class Heartbeats:
         if table is None:
             return HeartbeatFiles(version=-1, paths=(), rows=0)
         actions = pa.table(table.get_add_actions(flatten=True))
-        low, high = _event_times(actions, "min"), _event_times(actions, "max")
+        low, high = event_times(actions, "min"), event_times(actions, "max")
         # A file without statistics may hold anything; one that the library truncated to the millisecond holds
         # event times up to the next.
         upper = pc.add(high, pa.scalar(CUT, pa.duration("us")))
@@ -162,8 +162,8 @@ class Heartbeats:
         actions = pa.table(table.get_add_actions(flatten=True))
         return Extent(
             rows=pc.sum(actions["num_records"]).as_py() or 0,
-            oldest_event_time=pc.min(_event_times(actions, "min")).as_py(),
-            newest_event_time=pc.max(_event_times(actions, "max")).as_py(),
+            oldest_event_time=pc.min(event_times(actions, "min")).as_py(),
+            newest_event_time=pc.max(event_times(actions, "max")).as_py(),
         )
 
     def published_between(
@@ -202,7 +202,7 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
 
 
-def _event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:
+def event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:
     """Each file's least or greatest event time; null for a file without statistics, as other writers may leave."""
     name = f"{which}.event_time"
     known = name in actions.column_names

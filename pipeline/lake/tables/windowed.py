@@ -84,7 +84,7 @@ class WindowedTable:
         are not computed are left out."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
-        return {file.partition: _run_of(file.path) for file in files if wanted is None or file.partition in wanted}
+        return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
 
     def fence(self, windows: Iterable[str]) -> Fence:
         """The files that the windows have now. Take the fence before the input is listed."""
@@ -246,7 +246,7 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
     return {key: frozenset(paths) for key, paths in found.items()}
 
 
-def _run_of(path: str) -> str:
+def run_of(path: str) -> str:
     """The run that wrote a file of the table."""
     return path.split("/")[1]
 
