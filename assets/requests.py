@@ -13,7 +13,7 @@ from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.services.dagster_names import RANGE_END, RANGE_START
-from pipeline.windows import Window, Windowing, due
+from pipeline.windows import Window, due
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
 """The pause before any run after one failure, which doubles with each further failure in a row, and its limit. A window
@@ -46,7 +46,6 @@ def next_request(
     watermark: datetime | None,
     now: datetime,
     *,
-    windowing: Windowing,
     heartbeats: Heartbeats,
     diffs: HeartbeatDiffs,
     kept: KeptWindows,
@@ -58,10 +57,9 @@ def next_request(
     A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
     Dagster has no partition for it yet.
     """
-    since = kept.begin(heartbeats.extent().oldest_event_time)
-    if watermark is None or since is None:
+    closed = kept.closed(heartbeats, None if watermark is None else min(watermark, now))
+    if not closed:
         return Request((), "no window is closed yet")
-    closed = windowing.closed_at(min(watermark, now), since)
     wanted = due(closed, diffs.computed(), heartbeats.hours())
     if not wanted:
         return Request((), "every closed window is computed")

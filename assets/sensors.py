@@ -62,7 +62,6 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
             request = next_request(
                 tracked.decision.watermark,
                 now,
-                windowing=windowing,
                 heartbeats=lake.heartbeats("tracking"),
                 diffs=lake.diffs("tracking"),
                 kept=lake.kept_windows(windowing),

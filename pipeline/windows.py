@@ -65,9 +65,10 @@ class Windowing:
             yield window
             window = Window(window.end, window.end + self.length)
 
-    def closed_at(self, watermark: datetime | None, since: datetime) -> list[Window]:
-        """The windows that the watermark has passed, in order, from the one that contains `since` on."""
-        if watermark is None:
+    def closed_at(self, watermark: datetime | None, since: datetime | None) -> list[Window]:
+        """The windows that the watermark has passed, in order, from the one that contains `since` on; none if either is
+        not known."""
+        if watermark is None or since is None:
             return []
         return list(self.between(self.containing(since).start, watermark))
 

@@ -41,8 +41,7 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
         rows[file.partition] += file.rows
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
     landed = heartbeats.extent()
-    since = lake.kept_windows(windowing).begin(landed.oldest_event_time)
-    closed = [] if since is None else windowing.closed_at(state.watermark, since)
+    closed = lake.kept_windows(windowing).closed(heartbeats, state.watermark)
     return LakeReport(
         state=state,
         landed_rows=landed.rows,

@@ -95,14 +95,13 @@ class Housekeeper:
         first = None if keep.windows is None else _floor(until - keep.windows, windowing.length)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
         since = max(moment for moment in (first, needed) if moment is not None)
-        begin = lake.kept_windows(windowing).begin(lake.heartbeats().extent().oldest_event_time)
-        closed = [] if begin is None else windowing.closed_at(since, begin)
-        waiting = due(closed, lake.diffs().computed(), lake.heartbeats().hours())
+        kept, heartbeats = lake.kept_windows(windowing), lake.heartbeats()
+        waiting = due(kept.closed(heartbeats, since), lake.diffs().computed(), heartbeats.hours())
         if waiting:
             yield f"{len(waiting)} windows before {iso(since)} are not computed yet, the first is {waiting[0]}", {}
             return
         if not self._dry_run:
-            lake.kept_windows(windowing).raise_to(windowing.containing(since))
+            kept.raise_to(windowing.containing(since))
         if hour is not None:
             yield self._dropped(HEARTBEATS, hour.strftime(HOUR_FORMAT), f"of event hours before {iso(hour)}")
         if first is not None:

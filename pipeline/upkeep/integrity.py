@@ -103,8 +103,7 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    since = heartbeats.extent().oldest_event_time
-    closed = [] if since is None else settings.windowing.closed_at(watermark, since)
+    closed = settings.windowing.closed_at(watermark, heartbeats.extent().oldest_event_time)
     for window in due([one for one in closed if one.key in windows], diffs.computed(), heartbeats.hours()):
         blame(window, Fault.MISSING, "it is closed, and not computed")
     untold = []

@@ -90,9 +90,7 @@ class Surveyor:
         """From the start of one window to the end of another. In place of None stands the first window with a landed
         heartbeat, or the last closed one. None if there is none."""
         if first is None or last is None:
-            oldest = self._kept.begin(self.lake.heartbeats().extent().oldest_event_time)
-            watermark = self._watermark()
-            closed = self._settings.windowing.closed_at(watermark, oldest) if oldest and watermark else []
+            closed = self._kept.closed(self.lake.heartbeats(), self._watermark())
             if not closed:
                 return None
             first, last = first or closed[0], last or closed[-1]
@@ -104,7 +102,7 @@ class Surveyor:
         """Look at the windows in `[start, end)` that are kept, at the log from then on, and at all orphans older than
         `grace`. Raises LakeError if a table's own log cannot be read, or the lake does not answer."""
         lake, watermark, now = self.lake, self._watermark(), self._clock.now()
-        start = min(self._kept.begin(start) or start, end)
+        start = min(max(start, self._kept.since() or start), end)
         # A window whose end is still to come by the clock is left for later: Dagster's partitions end now.
         closed_at = None if watermark is None else min(watermark, now)
         integrity = check_windows(lake, self._settings, start, end, watermark=closed_at, tell=tell)

@@ -306,13 +306,14 @@ def test_what_waits_through_an_outage_does_not_grow_old(tmp_path: Path) -> None:
 
 
 def test_the_first_kept_window_never_goes_back(tmp_path: Path) -> None:
-    kept = House(tmp_path).lake.kept_windows(WINDOWING)
+    lake = House(tmp_path).lake
+    kept, heartbeats = lake.kept_windows(WINDOWING), lake.heartbeats()
+    assert kept.closed(heartbeats, at(600)) == WINDOWS[:10]
     for window in (WINDOWS[4], WINDOWS[2], WINDOWS[4], WINDOWS[6]):
         kept.raise_to(window)
     assert kept.since() == WINDOWS[6].start
-    assert kept.begin(at(0)) == WINDOWS[6].start
-    assert kept.begin(at(500)) == at(500)
-    assert kept.begin(None) is None
+    assert kept.closed(heartbeats, at(600)) == WINDOWS[6:10]
+    assert kept.closed(heartbeats, None) == []
 
 
 def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:

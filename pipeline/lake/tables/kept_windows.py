@@ -10,6 +10,7 @@ from datetime import datetime
 
 from pipeline.errors import ObjectExists, WindowExpired
 from pipeline.lake.store.objects import ObjectStore
+from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.windows import Window, Windowing
 
 FOLDER = "retention/"
@@ -27,10 +28,12 @@ class KeptWindows:
         """The start of the first window that is kept; None if all are. Raises LakeError."""
         return max(self._noted(), default=None)
 
-    def begin(self, oldest: datetime | None) -> datetime | None:
-        """Where the windows to compute begin, given the oldest event time that has landed. Raises LakeError."""
-        since = self.since()
-        return oldest if oldest is None or since is None else max(oldest, since)
+    def closed(self, heartbeats: Heartbeats, watermark: datetime | None) -> list[Window]:
+        """The kept windows that the watermark has passed, from the first one with a landed heartbeat on. Raises
+        LakeError."""
+        oldest, since = heartbeats.extent().oldest_event_time, self.since()
+        begin = oldest if oldest is None or since is None else max(oldest, since)
+        return self._windowing.closed_at(watermark, begin)
 
     def raise_to(self, window: Window) -> None:
         """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
