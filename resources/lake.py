@@ -54,7 +54,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def late(self, user: str, windowing: Windowing) -> LateHeartbeats:
         """Heartbeats whose first landing was below the watermark."""
-        return self._part(user, lambda lake: LateHeartbeats.of(lake, windowing), "late")
+        return self._part(user, lambda lake: LateHeartbeats(lake, windowing), "late")
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """The first window whose input the lake still keeps."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +15,8 @@ from deltalake import DeltaTable
 from pipeline.clock import duration_us, from_us
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
-from pipeline.lake.tables.table import LakeTable, table_errors
+from pipeline.lake.tables.table import table_errors
+from pipeline.quality.affected import microseconds
 from pipeline.windows import Windowing
 
 
@@ -45,26 +45,21 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The counts of an event hour while it had these files."""
+    """The counts of an event hour."""
 
-    files: frozenset[str]
     by_window: Counter[str]
     by_stream: Counter[str]
     copies: int
 
 
 class LateHeartbeats:
-    """Counts the late heartbeats of one table again and again. One user at a time."""
+    """Counts the late heartbeats of one lake again and again. One user at a time."""
 
-    def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
-        self._heartbeats = heartbeats
+    def __init__(self, lake: Lake, windowing: Windowing) -> None:
+        self._heartbeats = lake.table(HEARTBEATS)
         self._windowing = windowing
-        self._hours: dict[str, _Hour] = {}
-
-    @classmethod
-    def of(cls, lake: Lake, windowing: Windowing) -> "LateHeartbeats":
-        """The counter of a lake."""
-        return cls(lake.table(HEARTBEATS), windowing)
+        self._hours: dict[tuple[str, frozenset[str]], _Hour] = {}
+        """The counts of each hour while it had these files."""
 
     def since(self, since: datetime) -> Late:
         """Count what has event times from the hour of `since` on. Raises LakeError."""
@@ -74,10 +69,9 @@ class LateHeartbeats:
         first = since.strftime(HOUR_FORMAT)
         files = pa.table(table.get_add_actions(flatten=True))
         files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], first))
-        hours = {hour: self._counted(table, hour, paths) for hour, paths in _with_late_rows(files).items()}
-        self._hours = hours
+        self._hours = {key: self._hours.get(key) or self._counted(table, key[0]) for key in _with_late_rows(files)}
         by_window, by_stream = Counter[str](), Counter[str]()
-        for counted in hours.values():
+        for counted in self._hours.values():
             by_window.update(counted.by_window)
             by_stream.update(counted.by_stream)
         return Late(
@@ -85,13 +79,10 @@ class LateHeartbeats:
             rows=pc.sum(files["num_records"]).as_py() or 0,
             by_window=dict(sorted(by_window.items())),
             by_stream=dict(by_stream.most_common()),
-            copies=sum(counted.copies for counted in hours.values()),
+            copies=sum(counted.copies for counted in self._hours.values()),
         )
 
-    def _counted(self, table: DeltaTable, hour: str, files: frozenset[str]) -> _Hour:
-        known = self._hours.get(hour)
-        if known is not None and known.files == files:
-            return known
+    def _counted(self, table: DeltaTable, hour: str) -> _Hour:
         with table_errors(self._heartbeats.uri):
             dataset = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
             late = dataset.to_table(columns=list(IDENTITY_SOURCE), filter=pc.field("late"), use_threads=False)
@@ -99,26 +90,21 @@ class LateHeartbeats:
             in_time = dataset.to_table(columns=list(IDENTITY_SOURCE), filter=of_these_streams, use_threads=False)
         each = identities(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
         each = each.join(identities(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
-        event_us = each["event_time"].cast(pa.int64()).combine_chunks().to_numpy()
-        starts = _counts(pa.array(event_us - event_us % duration_us(self._windowing.length)))
+        event_us = microseconds(each["event_time"])
+        starts = Counter((event_us - event_us % duration_us(self._windowing.length)).tolist())
         return _Hour(
-            files=files,
             by_window=Counter({self._windowing.containing(from_us(start)).key: n for start, n in starts.items()}),
-            by_stream=Counter(_counts(each["stream_id"])),
+            by_stream=Counter(each["stream_id"].to_pylist()),
             copies=late.num_rows - each.num_rows,
         )
 
 
-def _counts(values: pa.Array | pa.ChunkedArray) -> dict[Any, int]:
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(values).to_pylist()}
-
-
-def _with_late_rows(files: pa.Table) -> dict[str, frozenset[str]]:
-    """All files of each event hour in which some file may hold late rows, by its statistics."""
+def _with_late_rows(files: pa.Table) -> list[tuple[str, frozenset[str]]]:
+    """Each event hour in which some file may hold late rows, by its statistics, with all its files."""
     may_hold = pa.chunked_array([pa.array([True] * files.num_rows, pa.bool_())])
     if "max.late" in files.column_names:
         may_hold = pc.fill_null(files["max.late"].cast(pa.bool_()), True)
     hour = f"partition.{PARTITION}"
     chosen = files.filter(pc.is_in(files[hour], files[hour].filter(may_hold)))
     by_hour = chosen.group_by(hour, use_threads=False).aggregate([("path", "list")])
-    return {row[hour]: frozenset(row["path_list"]) for row in by_hour.to_pylist()}
+    return [(row[hour], frozenset(row["path_list"])) for row in by_hour.to_pylist()]

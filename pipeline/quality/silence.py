@@ -4,7 +4,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.stream_status import Kind, StreamStatus
@@ -44,26 +43,26 @@ def silence_of(
     """The computed ones of these windows, in order, and their rows of `stream_status`. Raises LakeError."""
     rows = status.rows(windows)
     by_kind = rows.group_by([PARTITION, "kind"], use_threads=False)
-    sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum")]).to_pylist()
-    streams_of = {(entry[PARTITION], entry["kind"]): entry["count_all"] for entry in sums}
-    missed_of = {(entry[PARTITION], entry["kind"]): entry["missed_heartbeats_sum"] or 0 for entry in sums}
+    sums = by_kind.aggregate([([], "count_all"), ("missed_heartbeats", "sum"), ("stream_id", "list")]).to_pylist()
+    of_kind = {(each[PARTITION], each["kind"]): each for each in sums}
+    nothing = {"count_all": 0, "missed_heartbeats_sum": 0, "stream_id_list": []}
     found = []
     for key, streams in streams_in(diffs, windows).items():
-        window, new = windowing.named(key), 0
-        if (key, Kind.STARTED) in streams_of:
-            begun = pa.array(sorted(known.begun_in(window.start, window.end)), pa.string())
-            started = rows.filter(pc.and_(pc.equal(rows[PARTITION], key), pc.equal(rows["kind"], str(Kind.STARTED))))
-            new = pc.sum(pc.is_in(started["stream_id"], begun)).as_py() or 0
+        window = windowing.named(key)
+        stopped, started, missed = (
+            of_kind.get((key, kind), nothing) for kind in (Kind.STOPPED, Kind.STARTED, Kind.MISSED)
+        )
+        begun = known.begun_in(window.start, window.end) if started["count_all"] else set()
         found.append(
             WindowSilence(
                 window=key,
                 streams=streams,
                 absent=max(0, known.begun_before(window.end) - streams),
-                stopped=streams_of.get((key, Kind.STOPPED), 0),
-                started=streams_of.get((key, Kind.STARTED), 0),
-                new=new,
-                missing=streams_of.get((key, Kind.MISSED), 0),
-                missed_heartbeats=missed_of.get((key, Kind.MISSED), 0),
+                stopped=stopped["count_all"],
+                started=started["count_all"],
+                new=len(begun.intersection(started["stream_id_list"])),
+                missing=missed["count_all"],
+                missed_heartbeats=missed["missed_heartbeats_sum"] or 0,
             )
         )
     return found, rows

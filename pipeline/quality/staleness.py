@@ -20,9 +20,8 @@ from deltalake import DeltaTable
 from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.delta_log import READERS, AddedFile, added_files
-from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from pipeline.lake.tables.table import CUT, LakeTable
+from pipeline.lake.tables.table import CUT
 from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, microseconds, missed_by
 from pipeline.quality.comparison import Comparison
 from pipeline.quality.first_landings import earliest, first_landings
@@ -50,29 +49,21 @@ class Staleness:
     that is not stale may be called stale, never the other way round.
     """
 
-    def __init__(
-        self, heartbeats: LakeTable, diffs: HeartbeatDiffs, affected: AffectedWindows, store: CheckpointStore
-    ) -> None:
+    def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
         self.checkpoint: StalenessCheckpoint | None = None
-        self._heartbeats = heartbeats
-        self._diffs = diffs
-        self._affected = affected
-        self._store = store
+        self._heartbeats = lake.table(HEARTBEATS)
+        self._diffs = lake.diffs()
+        self._affected = AffectedWindows(windowing, lookback)
+        self._store = CheckpointStore(lake.objects())
         self._missed = MissedHeartbeats()
         self._comparison: Comparison | None = None
         self._runs: tuple[tuple[str, int], Mapping[str, str]] = ("", -1), {}
         self._version_of_run: dict[str, int | None] = {}
 
     @classmethod
-    def of(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
-        """A check of a lake that begins at the beginning."""
-        affected = AffectedWindows(windowing, lookback)
-        return cls(lake.table(HEARTBEATS), lake.diffs(), affected, CheckpointStore(lake.objects()))
-
-    @classmethod
     def restored(cls, lake: Lake, windowing: Windowing, lookback: timedelta) -> "Staleness":
         """A check that goes on from the checkpoint that the lake keeps. Raises LakeUnreachable."""
-        staleness = cls.of(lake, windowing, lookback)
+        staleness = cls(lake, windowing, lookback)
         staleness.checkpoint = staleness._store.newest()
         return staleness
 

@@ -68,7 +68,7 @@ def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: date
     newest = log.newest_decision()
     return Losses(
         missed=Staleness.restored(lake, windowing, lookback).check(),
-        late=LateHeartbeats.of(lake, windowing).since(
+        late=LateHeartbeats(lake, windowing).since(
             late_since(None if newest is None else newest.decision.watermark, now)
         ),
         lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),

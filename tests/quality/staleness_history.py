@@ -92,7 +92,7 @@ class History:
             table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
     def staleness(self) -> Staleness:
-        return Staleness.of(self.lake, WINDOWING, LOOKBACK)
+        return Staleness(self.lake, WINDOWING, LOOKBACK)
 
     def restored(self) -> Staleness:
         """A new process's, which goes on from what the lake keeps."""

@@ -15,7 +15,7 @@ WINDOWING = Windowing(length=seconds(60), first=START)
 
 def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_apart(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats.of(lake, WINDOWING)
+    late = LateHeartbeats(lake, WINDOWING)
     assert late.since(START) == Late(START)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10), Beat("b", 70, publisher_id="own", message_id="m1")]))
     assert late.since(START) == Late(START, rows=2)
@@ -41,7 +41,7 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
 
 def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats.of(lake, WINDOWING)
+    late = LateHeartbeats(lake, WINDOWING)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
     assert late.since(START).total == 1
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10)]))
@@ -51,7 +51,7 @@ def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tm
 
 def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_nothing(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats.of(lake, WINDOWING)
+    late = LateHeartbeats(lake, WINDOWING)
     for event in (10, 20, 3600):
         append_beats(lake.heartbeats(), columns_of([Beat("a", event, late=True)]))
     assert (late.since(START).total, late.since(at(3599)).total) == (3, 1)
@@ -63,7 +63,7 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
 
 def test_an_hour_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats.of(lake, WINDOWING)
+    late = LateHeartbeats(lake, WINDOWING)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
     found = late.since(START)
 
