@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from pipeline.clock import to_us
-from pipeline.lake.log.stored_decision import StoredDecision
+from pipeline.lake.log import codec
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason
 from pipeline.watermark.estimator import RULES, estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
@@ -95,8 +96,9 @@ def effective(
     )
 
 
-flat = StoredDecision.of
-"""A decision with the fields of its evidence beside its own."""
+def flat(decision: Decision) -> SimpleNamespace:
+    """A decision with the fields of its evidence beside its own."""
+    return SimpleNamespace(**codec.flat(decision))
 
 
 def uncounted(bound: BandEvidence | FrontierEvidence) -> BandEvidence | FrontierEvidence:

@@ -9,8 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import astuple, fields
-from datetime import datetime, timedelta
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from pipeline.errors import CorruptObject
-from pipeline.lake.log.stored_decision import StoredDecision, StoredRecord
+from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram
 from pipeline.watermark.state import (
     Beginning,
@@ -56,7 +55,22 @@ KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writ
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
 
-_RECORD = TypeAdapter(StoredRecord)
+DECISION = (
+    *("at", "watermark", "reason", "candidate", "base", "tracking", "band_start", "band_end", "anchor", "pin"),
+    *("messages_in_band", "newest_publish_time", "recent_lag", "complete_from", "frontier", "released_before"),
+)
+"""A decision as it is stored: its fields, and those of its evidence beside them."""
+
+STORED_AS = {
+    "pruned_frontier": "passed",
+    "start": "band_start",
+    "end": "band_end",
+    "messages": "messages_in_band",
+}
+"""Stored names that differ from a field's."""
+
+_RECORD = TypeAdapter(DecisionRecord)
+_DECISION = TypeAdapter(Decision)
 _FACTS = TypeAdapter(dict[str, Any])
 
 _STATE: Mapping[str, TypeAdapter[Any]] = {
@@ -66,9 +80,6 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
 }
 """The fields of a state that its entry's metadata holds. Its number is the entry's, its histogram the table, and its
 newest decision is stored like any other."""
-
-STORED_AS = {"pruned_frontier": "passed"}
-"""Stored names that differ from a field's."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:
@@ -127,11 +138,27 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
 
 
 def _dumped(record: DecisionRecord) -> Any:
-    return _RECORD.dump_python(StoredRecord.of(record), mode="json")
+    return _RECORD.dump_python(record, mode="json") | {"decision": flat(record.decision, "json")}
+
+
+def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict[str, Any]:
+    """A decision's fields with those of its evidence beside them, by their stored names."""
+    found = _DECISION.dump_python(decision, mode=mode)
+    evidence = found["evidence"] or {}
+    found |= {"messages_in_band": 0} | {STORED_AS.get(name, name): value for name, value in evidence.items()}
+    if "pin" in found:
+        found["candidate"] = found["pin"]["min_event_time"]
+    return {name: found.get(name) for name in DECISION}
 
 
 def _restored(stored: Any) -> DecisionRecord:
-    return _RECORD.validate_python(stored).record()
+    """The inverse of `_dumped`. Raises ValueError for fields that no decision has together."""
+    found, evidence = stored["decision"], None
+    if found.get("candidate") is not None:
+        has_lag, has_frontier = (found.get(name) is not None for name in ("recent_lag", "frontier"))
+        kind = SilenceEvidence if has_lag else FrontierEvidence if has_frontier else BandEvidence
+        evidence = {field.name: found.get(STORED_AS.get(field.name, field.name)) for field in fields(kind)}
+    return _RECORD.validate_python(stored | {"decision": found | {"evidence": evidence}})
 
 
 def _cells(histogram: Histogram) -> pa.Table:
@@ -173,20 +200,13 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
 
 def _decision_row(entry: DecisionRecord) -> pa.Table:
     """The decision's plain values as columns, for people and charts. The metadata holds the whole decision."""
-    decision = StoredDecision.of(entry.decision)
-    row: dict[str, Any] = {}
-    for column in fields(StoredDecision):
-        value = getattr(decision, column.name)
-        if value is None or isinstance(value, datetime | timedelta | int | str):
-            row[column.name] = value
-    row["reason"] = str(decision.reason)
-    row["base_oldest_unacked"] = None if decision.base is None else decision.base.oldest_unacked
-    row["tracking_oldest_unacked"] = None if decision.tracking is None else decision.tracking.oldest_unacked
-    lag = row.pop("recent_lag", None)
+    row = flat(entry.decision)
+    base, tracking, _, lag = (row.pop(name) for name in ("base", "tracking", "pin", "recent_lag"))
+    row["base_oldest_unacked"] = base and base["oldest_unacked"]
+    row["tracking_oldest_unacked"] = tracking and tracking["oldest_unacked"]
     row["recent_lag_seconds"] = None if lag is None else lag.total_seconds()
     types = {"reason": pa.string(), "messages_in_band": pa.int64(), "recent_lag_seconds": pa.float64()}
-    names = [name for name in row if name not in ("base", "tracking", "pin")]
-    return pa.table({name: pa.array([row[name]], types.get(name, MOMENT)) for name in names})
+    return pa.table({name: pa.array([value], types.get(name, MOMENT)) for name, value in row.items()})
 
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
