@@ -55,7 +55,7 @@ def test_a_duration_is_read_with_its_unit(text: str, duration: timedelta) -> Non
         "x10s",
     ],
 )
-def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
+def test_anything_else_is_refused_with_an_example_that_is_right(text: str) -> None:
     with pytest.raises(ValueError, match="with its unit, such as 500ms, 10s, 5m, 1h30m or 7d"):
         parse_duration(text)
 
@@ -88,7 +88,7 @@ def test_a_duration_is_written_short(duration: timedelta, text: str) -> None:
 
 @bounded
 @given(st.timedeltas(min_value=timedelta(0), max_value=LONGEST))
-def test_what_was_written_is_read_back_to_within_a_millisecond(duration: timedelta) -> None:
+def test_a_written_duration_is_read_back_to_within_a_millisecond(duration: timedelta) -> None:
     assert abs(parse_duration(format_duration(duration)) - duration) < MILLISECOND
 
 
@@ -106,7 +106,7 @@ def test_a_negative_duration_is_the_positive_one_with_a_sign(duration: timedelta
 
 @bounded
 @given(st.text(alphabet="0123456789.smhd -+eE", max_size=12) | st.text(max_size=8))
-def test_no_text_does_anything_but_be_read_or_be_refused(text: str) -> None:
+def test_every_text_is_either_read_or_refused(text: str) -> None:
     try:
         duration = parse_duration(text)
     except ValueError as error:

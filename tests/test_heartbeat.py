@@ -173,7 +173,7 @@ def test_rfc_3339_is_exact_in_every_offset(naive: datetime, offset: int) -> None
 
 
 @pytest.mark.parametrize("attributes", [{}, {"event_time": ""}, {"Event_Time": "1"}])
-def test_no_event_time(attributes: dict[str, str]) -> None:
+def test_a_message_without_an_event_time_is_rejected(attributes: dict[str, str]) -> None:
     outcome = by_attributes(**attributes, stream_id="a")
     assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, "event_time is absent")
 
@@ -203,7 +203,7 @@ def test_a_long_unreadable_value_is_quoted_short() -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"stream_id": ""}])
-def test_no_stream_id(attributes: dict[str, str]) -> None:
+def test_a_message_without_a_stream_id_is_rejected(attributes: dict[str, str]) -> None:
     outcome = by_attributes(event_time=milliseconds(PUBLISHED_US), **attributes)
     assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "stream_id is absent or empty")
 
@@ -357,7 +357,7 @@ def test_an_absent_field_is_null(kind: FieldKind) -> None:
     assert read_field({}, "field", kind) is None
 
 
-def test_json_is_compared_by_what_it_says_and_not_by_the_order_of_its_keys() -> None:
+def test_json_is_compared_by_value_and_not_by_the_order_of_its_keys() -> None:
     one, other = (
         read_payload(b'{"f": {"a": 1, "b": {"d": 2, "c": 3}}}'),
         read_payload(b'{"f":{"b":{"c":3,"d":2},"a":1}}'),

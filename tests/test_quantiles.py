@@ -12,7 +12,7 @@ from tests.watermark.builders import bounded
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=60), st.floats(0, 1))
 @bounded
-def test_it_is_the_least_value_that_the_share_does_not_exceed(values: list[int], share: float) -> None:
+def test_a_quantile_is_the_least_value_that_the_share_does_not_exceed(values: list[int], share: float) -> None:
     ordered = sorted(values)
     expected = next(value for number, value in enumerate(ordered, start=1) if number / len(ordered) >= share)
     counted = Counter(values)

@@ -146,7 +146,7 @@ def test_a_variable_that_names_no_setting_is_refused(
     assert "TIDEMARK_WATERMARK__<KEY>" in message
 
 
-def test_variables_that_say_where_things_are_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_name_folders_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written('[watermark]\nband = "7s"\n')
     monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
     monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", "/somewhere")
@@ -310,12 +310,12 @@ def test_two_compared_fields_cannot_make_the_same_column(fields: dict[str, str],
     assert "twice; give one of them another name" in refusal(written(f"[message.fields]\n{lines}\n"))
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_a_missing_settings_file_is_reported(tmp_path: Path) -> None:
     message = refusal(tmp_path / "absent.toml")
     assert message.startswith(f"there is no settings file {tmp_path / 'absent.toml'}; ")
 
 
-def test_a_file_that_is_no_toml_is_said_to_be_unreadable(written: Written, tmp_path: Path) -> None:
+def test_a_file_that_is_no_toml_is_reported_as_unreadable(written: Written, tmp_path: Path) -> None:
     file = written("[watermark\n")
     assert refusal(file).startswith(f"the settings file {file} cannot be read: ")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
@@ -361,7 +361,7 @@ def test_a_bucket_is_no_folder(written: Written) -> None:
 # ----------------------------------------------------------------------------------------- what is made of them
 
 
-def test_slacks_left_empty_are_nothing_on_the_emulator_and_a_second_and_the_band_on_the_service(
+def test_empty_slacks_are_zero_on_the_emulator_and_a_second_and_the_band_on_the_service(
     written: Written,
 ) -> None:
     on_service = load_settings(written('[watermark]\nband = "20s"\n')).policy

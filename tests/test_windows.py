@@ -123,7 +123,9 @@ def test_a_window_is_closed_when_the_watermark_has_reached_its_end() -> None:
 
 @bounded
 @given(windowings, moments, spans)
-def test_the_closed_windows_are_those_that_say_so(windowing: Windowing, since: datetime, span: timedelta) -> None:
+def test_closed_windows_agrees_with_each_window_s_is_closed_at(
+    windowing: Windowing, since: datetime, span: timedelta
+) -> None:
     watermark = since + span
     closed = windowing.closed_at(watermark, since)
     assert all(each.is_closed_at(watermark) for each in closed)

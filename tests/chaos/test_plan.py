@@ -44,7 +44,7 @@ def test_a_plan_has_as_many_kills_as_are_asked_for(kills: int) -> None:
         assert (len(plan.kills), len(plan.spells)) == (kills, len(TROUBLES))
 
 
-def test_what_cannot_be_played_is_left_out_and_nothing_else_is_moved() -> None:
+def test_faults_that_cannot_be_played_are_left_out_and_nothing_else_is_moved() -> None:
     plan = plan_of(1, 20, TROUBLES)
     left = without(plan, Trouble.DISK_FULL)
     assert left.kills == plan.kills
@@ -87,7 +87,7 @@ RIGHT = Summary(
 )
 
 
-def test_what_is_right_has_no_problems() -> None:
+def test_a_right_summary_has_no_problems() -> None:
     assert RIGHT.problems == []
     beyond_the_band = replace(RIGHT, disorder_seconds=21.0, comparison=replace(RIGHT.comparison, late=1))
     assert beyond_the_band.problems == []
@@ -110,11 +110,11 @@ def test_what_is_right_has_no_problems() -> None:
         ({"incidents": [Incident(8.0, f"kill -9 {Target.DAEMON}", 12)]}, "it did not come back"),
     ],
 )
-def test_what_is_wrong_is_said(wrong: dict[str, object], said: str) -> None:
+def test_each_problem_of_a_summary_is_named(wrong: dict[str, object], said: str) -> None:
     assert any(said in problem for problem in replace(RIGHT, **wrong).problems)  # type: ignore[arg-type]
 
 
-def test_what_belongs_to_a_house_is_known_by_its_mark_whatever_became_of_its_parent(tmp_path: Path) -> None:
+def test_processes_of_a_house_are_known_by_their_mark_even_without_their_parent(tmp_path: Path) -> None:
     ours, others = House(tmp_path / "ours", None), House(tmp_path / "others", None)  # type: ignore[arg-type]
     sleep = (
         "import subprocess as s; "

@@ -188,7 +188,7 @@ def test_the_help_names_every_command_and_says_what_it_does(empty: Place) -> Non
         assert len(line) > len(command) + 20
 
 
-def test_what_real_ticks_decided_is_derived_again(built: Built) -> None:
+def test_decisions_of_real_ticks_are_derived_again(built: Built) -> None:
     said = built.place.program("replay", "--from-lake")
     assert (said.code, said.out.splitlines()[0]) == (0, "identical: 2 decisions"), said.out + said.err
     what_if = json.loads(built.place.tidemark("replay", "--from-lake", "--band", "30s", "--json").out)
@@ -345,7 +345,7 @@ def test_diffs_of_a_stream_are_its_rows_and_the_newest_are_kept(built: Built) ->
         (["--window", "2026-11-21T05:22:10"], "has no time zone"),
     ],
 )
-def test_diffs_of_nothing_that_can_be_found_are_refused(built: Built, arguments: list[str], said: str) -> None:
+def test_diffs_of_an_unknown_window_or_stream_are_refused(built: Built, arguments: list[str], said: str) -> None:
     refused = built.place.tidemark("diffs", *arguments)
     assert refused.code == 2
     assert said in " ".join(refused.err.replace("│", " ").split())

@@ -108,7 +108,7 @@ def test_the_moment_that_is_printed_of_a_decision_leads_back_to_it(log: Log) -> 
     assert facts("--at", first["at"])["log_entry"] == first["log_entry"] == log.last - 2
 
 
-def test_an_alternative_without_a_watermark_to_compare_with_says_what_there_would_be(tmp_path: Path, log: Log) -> None:
+def test_without_a_watermark_an_alternative_names_the_one_that_there_would_be(tmp_path: Path, log: Log) -> None:
     Log(tmp_path / "young").tick(6)
     result = CliRunner().invoke(app, ["explain"], env={"TIDEMARK_LAKE__URI": f"file:{tmp_path}/young/lake"})
     assert "HELD_NO_DATA" in said(result)
@@ -144,7 +144,7 @@ def test_with_entries_lost_the_decision_is_explained_and_what_is_missing_is_name
     assert f"Its rules are not known: {entry_name(3)} is missing" in said(run())
 
 
-def test_a_release_is_told(log: Log) -> None:
+def test_a_release_is_explained(log: Log) -> None:
     log.log.append(Released(at(80), at(101), "an-operator@here"))
     log.tick(110)
     found = facts()

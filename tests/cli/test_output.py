@@ -24,7 +24,7 @@ def printed(capsys: pytest.CaptureFixture[str], name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["[/]", "[bold]x[/]", "\\[x]", "a\\", ":heart:", "[link=file:x]y[/link]"])
-def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_text_that_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert printed(capsys, name).count(name) == 4
 
 
@@ -39,7 +39,9 @@ def test_what_looks_like_markup_is_printed_as_it_is(capsys: pytest.CaptureFixtur
         ("Straße 東京", "Straße 東京"),
     ],
 )
-def test_what_a_terminal_would_obey_is_written_out(capsys: pytest.CaptureFixture[str], name: str, shown: str) -> None:
+def test_control_sequences_for_a_terminal_are_escaped(
+    capsys: pytest.CaptureFixture[str], name: str, shown: str
+) -> None:
     assert printed(capsys, name).count(shown) == 4
 
 
@@ -71,7 +73,7 @@ def test_the_default_of_a_duration_reads_as_it_is_typed() -> None:
     ("read", "text", "value"),
     [(share, "0.01%", 0.0001), (share, "0.5", 0.5), (positive, "1m", timedelta(minutes=1))],
 )
-def test_what_is_typed_is_read(read: Callable[[str], object], text: str, value: object) -> None:
+def test_each_valid_duration_is_read(read: Callable[[str], object], text: str, value: object) -> None:
     assert read(text) == value
 
 
@@ -79,6 +81,6 @@ def test_what_is_typed_is_read(read: Callable[[str], object], text: str, value: 
     ("read", "text"),
     [(share, "100%"), (share, "nan"), (share, "some"), (positive, "0"), (duration, "10"), (moment, "noon")],
 )
-def test_what_makes_no_sense_is_refused(read: Callable[[str], object], text: str) -> None:
+def test_invalid_values_are_refused(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(typer.BadParameter, match=text):
         read(text)

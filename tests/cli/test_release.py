@@ -146,7 +146,7 @@ def test_a_straggler_that_is_let_go_no_longer_holds_and_is_late_when_it_lands(st
     assert world.base.unacknowledged == []
 
 
-def test_it_says_what_will_follow_and_the_next_tick_does_just_that(stuck: Operator) -> None:
+def test_a_release_predicts_exactly_what_the_next_tick_decides(stuck: Operator) -> None:
     before = time_of(200)
     foretold = stuck.facts("--before", before)
     assert foretold["released"] is False
@@ -169,7 +169,7 @@ def test_a_run_with_a_release_can_be_derived_again(stuck: Operator) -> None:
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def test_it_shows_what_is_outstanding_by_publish_time(stuck: Operator) -> None:
+def test_a_release_shows_outstanding_messages_by_publish_time(stuck: Operator) -> None:
     facts = stuck.facts("--before", time_of(200))
     published = stuck.straggler.publish_time.ToDatetime(START.tzinfo)
     assert facts["base_oldest_unacked"] == iso(published)
@@ -188,7 +188,7 @@ def test_the_second_that_the_time_cuts_is_shown_whole(stuck: Operator) -> None:
     assert facts["outstanding_at_most"] == 1
 
 
-def test_what_would_follow_is_decided_with_the_settings_policy(
+def test_the_prediction_of_a_release_uses_the_policy_of_the_settings(
     stuck: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     default = stuck.facts("--before", time_of(200))["with"]["watermark"]
@@ -196,7 +196,7 @@ def test_what_would_follow_is_decided_with_the_settings_policy(
     assert stuck.facts("--before", time_of(200))["with"]["watermark"] < default
 
 
-def test_what_would_follow_without_a_release_is_decided_with_the_settings_policy_too(
+def test_the_prediction_without_a_release_uses_the_policy_of_the_settings_too(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     operator.live(40)
@@ -207,7 +207,7 @@ def test_what_would_follow_without_a_release_is_decided_with_the_settings_policy
     assert operator.facts("--before", time_of(operator.now))["without"]["reason"] == "ADVANCED"
 
 
-def test_it_names_the_windows_that_would_close(stuck: Operator) -> None:
+def test_a_release_names_the_windows_that_would_close(stuck: Operator) -> None:
     windowing = Windowing(timedelta(minutes=1), START)
     facts = stuck.facts("--before", time_of(200))
     without, released = (datetime.fromisoformat(facts[which]["watermark"]) for which in ("without", "with"))
@@ -298,7 +298,7 @@ def test_a_large_backlog_takes_few_lines_and_a_total(operator: Operator) -> None
     assert len(shown.splitlines()) < release.LINES + 15
 
 
-def test_it_minds_what_tracking_never_knew(stuck: Operator) -> None:
+def test_a_release_takes_into_account_messages_that_tracking_never_saw(stuck: Operator) -> None:
     stuck.world.log.append(Lost("an entry, for the test"))
     stuck.world.track()
     facts = stuck.facts("--before", time_of(200))
@@ -308,14 +308,14 @@ def test_it_minds_what_tracking_never_knew(stuck: Operator) -> None:
     assert note in told(stuck.run("--before", time_of(200), answer="n\n"))
 
 
-def test_it_minds_what_tracking_has_not_read(stuck: Operator) -> None:
+def test_a_release_takes_into_account_messages_that_tracking_has_not_read(stuck: Operator) -> None:
     stuck.live(39)
     stuck.world.track(Budget(max_messages=5, max_bytes=1 << 20, max_time=timedelta(seconds=5), batch_messages=5))
     (note,) = stuck.facts("--before", time_of(stuck.now - 1))["notes"]
     assert "Tracking has read up to" in note
 
 
-def test_what_has_landed_since_the_newest_decision_is_said_to_be_so(operator: Operator) -> None:
+def test_messages_that_landed_since_the_newest_decision_are_listed_apart(operator: Operator) -> None:
     operator.live(40)  # base landed it all after the last decision
     facts = operator.facts("--before", time_of(30))
     assert (facts["outstanding_at_most"], facts["outstanding"], facts["oldest_event_time"]) == (0, [], None)
@@ -344,7 +344,7 @@ def test_a_release_that_would_not_move_the_watermark_says_why(stuck: Operator) -
         (iso(START + timedelta(days=400)), "is in the future"),
     ],
 )
-def test_a_time_that_cannot_be_meant_is_refused(stuck: Operator, time: str, said: str) -> None:
+def test_a_time_out_of_range_is_refused(stuck: Operator, time: str, said: str) -> None:
     result = stuck.run("--before", time, "--yes")
     assert result.exit_code == 2
     assert said in told(result)

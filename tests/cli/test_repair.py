@@ -45,7 +45,7 @@ def house(tmp_path: Path) -> Repairing:
     return Repairing(tmp_path)
 
 
-def test_a_lake_that_is_whole_is_said_to_be_with_exit_code_0(house: Repairing) -> None:
+def test_a_sound_lake_is_reported_with_exit_code_0(house: Repairing) -> None:
     said = house.repair("--dry-run")
     assert (said.code, said.out.splitlines()[-1]) == (0, "nothing is wrong"), said.err
     assert "looked at 5 windows from 2026-11-21T05:20:00Z to 2026-11-21T05:25:00Z, 5 of their files" in said.out
@@ -93,7 +93,7 @@ def test_without_dagster_the_command_says_so_after_naming_and_removing_what_it_c
     assert not orphan.exists()
 
 
-def test_the_lost_end_of_the_log_is_told_and_forgetting_accepts_it(house: Repairing) -> None:
+def test_the_lost_end_of_the_log_is_reported_and_forgetting_accepts_it(house: Repairing) -> None:
     newest = noted(house, 20)
     cut(house, newest.number - 2)
     said = house.repair()

@@ -177,7 +177,7 @@ def test_a_later_beginning_of_what_tracking_knows_holds_until_base_is_there(tmp_
     assert facts["longest_hold"]["begin"] == facts["first_tick"]
 
 
-def test_what_was_acknowledged_before_it_was_published_or_never_is_counted_and_told(tmp_path: Path) -> None:
+def test_messages_acknowledged_before_publication_or_never_are_counted_and_reported(tmp_path: Path) -> None:
     whole = steady(1, per_second=1, minutes=5)
     landed_us, tracked_us = whole.landed_us.copy(), whole.tracked_us.copy()
     landed_us[7], landed_us[100] = whole.publish_us[7] - 1, NEVER
@@ -220,7 +220,7 @@ def test_times_without_a_zone_are_taken_for_utc_and_that_is_said(tmp_path: Path)
         (["--from-lake", "--complete-from", "2026-11-21T05:20:00Z"], "--complete-from does not go with --from-lake"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(tmp_path: Path, options: list[str], words: str) -> None:
+def test_contradictory_options_are_refused_with_a_sentence(tmp_path: Path, options: list[str], words: str) -> None:
     trace = write_trace(steady(1, per_second=1, minutes=1), tmp_path / "trace.parquet")
     result = tidemark("replay", *(str(trace) if word == "TRACE" else word for word in options))
     assert result.exit_code == 2
@@ -281,7 +281,7 @@ def test_the_decisions_of_a_lake_are_identical(lake: Recorded, tmp_path: Path) -
     assert rows[-1]["late_total"] > 10
 
 
-def test_identical_is_told_to_scripts_as_well_and_since_a_time_there_is_less_of_it(lake: Recorded) -> None:
+def test_identical_decisions_are_reported_to_scripts_too_and_since_limits_them(lake: Recorded) -> None:
     _, decided, _ = lake
     facts = told("replay", "--from-lake")
     assert facts["identical"]
@@ -316,7 +316,7 @@ def test_the_first_decision_that_differs_is_shown_side_by_side_and_the_exit_code
     assert facts["first_difference"]["decision.watermark"]["recorded"] == "2026-11-21T05:20:17.000001Z"
 
 
-def test_with_an_option_of_the_policy_it_shows_what_would_have_been_and_says_that_it_verifies_nothing(
+def test_with_an_option_of_the_policy_replay_shows_other_decisions_and_says_that_it_verifies_nothing(
     lake: Recorded, tmp_path: Path
 ) -> None:
     _, decided, messages = lake
@@ -338,7 +338,7 @@ def test_with_an_option_of_the_policy_it_shows_what_would_have_been_and_says_tha
     assert [row["watermark"] for row in rows_of(tmp_path / "decisions.parquet")] == would_be
 
 
-def test_a_lake_without_decisions_or_with_none_since_then_is_told(lake: Recorded, tmp_path: Path) -> None:
+def test_a_lake_without_decisions_or_with_none_since_then_is_reported(lake: Recorded, tmp_path: Path) -> None:
     log = lake[0].tracking_log()
     log.append(Compacted(log.catch_up()))
     none_since = tidemark("replay", "--from-lake", "--since", "2027-01-01T00:00:00Z").exception

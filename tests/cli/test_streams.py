@@ -120,7 +120,7 @@ def test_the_silent_are_those_without_a_heartbeat_in_the_newest_window_however_l
     assert "1 of 3 streams without a heartbeat" in run("--silent", "--limit", "1").stdout
 
 
-def test_of_a_window_those_that_stopped_started_or_missed_beats_are_named(computed: Lake) -> None:
+def test_the_streams_that_stopped_started_or_missed_beats_in_a_window_are_named(computed: Lake) -> None:
     assert rows("--silent", "--window", KEYS[1]) == [
         {"stream_id": "b", "last_event_time": iso(WINDOWS[0].start + timedelta(seconds=40))}
     ]
@@ -168,7 +168,7 @@ def test_two_questions_at_once_are_refused(computed: Lake) -> None:
     assert "ask for one of --silent, --started and --missing" in " ".join(said.stderr.replace("│", " ").split())
 
 
-def test_what_is_not_computed_is_said_to_be(lake: Lake) -> None:
+def test_a_window_that_is_not_computed_is_reported_as_such(lake: Lake) -> None:
     nothing = run()
     assert isinstance(nothing.exception, LakeError)
     assert "no window has been computed" in str(nothing.exception)

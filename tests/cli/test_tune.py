@@ -95,7 +95,7 @@ def test_the_late_share_of_a_band_is_what_a_replay_with_it_says(folder: Path, la
     assert tuned["landed"] == LATE.seconds * LATE.rate
 
 
-def test_one_message_in_two_hundred_a_minute_late_is_seen_for_what_it_is(late: Any) -> None:
+def test_one_message_in_two_hundred_a_minute_late_is_reported_as_such(late: Any) -> None:
     assert late["disorder_beyond_band"] / late["messages"] == pytest.approx(0.005, rel=0.2)
     assert 60 <= late["disorder_seconds"]["max"] <= 68
     assert late["disorder_seconds"]["p99"] <= 8
@@ -109,7 +109,7 @@ def test_one_message_in_two_hundred_a_minute_late_is_seen_for_what_it_is(late: A
     assert late["slow_streams"] > 50
 
 
-def test_it_says_in_words_and_in_tables_what_it_found(folder: Path) -> None:
+def test_the_report_says_in_words_and_in_tables_what_it_found(folder: Path) -> None:
     told = tidemark(folder, "tune", "late.parquet", "--target", "0.1%", "--bands", "0,5s,10s,1m,2m")
     assert told.code == 0, told.err
     assert "With the present band of 10s and the rule band" in told.out
@@ -157,7 +157,7 @@ def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tup
     assert told["slowest"] == same["slowest"]
 
 
-def test_of_a_lake_only_what_landed_since_then_is_counted(lake: tuple[Path, MemoryTrace]) -> None:
+def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path, MemoryTrace]) -> None:
     folder, trace = lake
     now_us = to_us(SystemClock().now())
     told = figures(folder, "tune", "--since", "6m", "--bands", "10s,30s")
@@ -192,7 +192,7 @@ def test_a_trace_without_a_valid_message_is_an_error(folder: Path) -> None:
         (["late.parquet", "--since", "1h"], "a trace is looked at whole"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(folder: Path, arguments: list[str], says: str) -> None:
+def test_impossible_options_are_refused(folder: Path, arguments: list[str], says: str) -> None:
     told = tidemark(folder, "tune", *arguments)
     assert told.code == 2
     assert says in " ".join(told.err.replace("│", " ").split())

@@ -114,7 +114,7 @@ def test_more_events_than_one_transaction_takes_go_as_well(instance: dg.DagsterI
     assert prune_events(instance, NOW) == Pruned(2 * (many - 1), many - 1)
 
 
-def test_what_a_run_says_of_its_windows_stays_with_the_run(instance: dg.DagsterInstance) -> None:
+def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg.DagsterInstance) -> None:
     partitions = dg.StaticPartitionsDefinition(["a", "b"])
 
     @dg.asset(partitions_def=partitions)
@@ -181,7 +181,7 @@ def test_runs_are_kept_unless_they_are_asked_not_to_be(instance: dg.DagsterInsta
     assert len(instance.get_runs()) == 2
 
 
-def test_it_is_scheduled_every_hour_from_the_start(tmp_path: Path) -> None:
+def test_housekeeping_is_scheduled_every_hour_from_the_start(tmp_path: Path) -> None:
     schedule = build_definitions(settings_in(tmp_path)).resolve_schedule_def("hourly_housekeeping")
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
     assert schedule.job_name == HOUSEKEEPING

@@ -106,7 +106,7 @@ def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_compu
         assert house.rows().equals(house.whole)
 
 
-def test_of_streams_it_tells_what_the_run_that_computed_the_window_first_told(tmp_path: Path) -> None:
+def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance)
         house.file_of(WINDOWS[1]).unlink()
@@ -123,7 +123,9 @@ def test_of_streams_it_tells_what_the_run_that_computed_the_window_first_told(tm
         assert f"(1 in {WINDOWS[1]})" in str(check.description)
 
 
-def test_what_computing_does_not_mend_fails_the_run_and_is_named_and_the_rest_is_mended(tmp_path: Path) -> None:
+def test_a_window_that_computing_does_not_mend_fails_the_run_and_is_named_and_the_rest_is_mended(
+    tmp_path: Path,
+) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance)
         house.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own

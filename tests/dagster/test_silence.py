@@ -104,7 +104,7 @@ def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
 
 
 @pytest.mark.parametrize(("stopped", "passed"), [(5, True), (6, False)])
-def test_as_many_as_are_put_up_with_pass(stopped: int, passed: bool) -> None:
+def test_the_check_passes_up_to_the_tolerated_number(stopped: int, passed: bool) -> None:
     windows = [WindowSilence("first", streams=100), WindowSilence("second", streams=100 - stopped, stopped=stopped)]
     assert stopped_result(windows, 0.05).passed is passed
 

@@ -122,7 +122,7 @@ def definitions(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
     return build_definitions(settings_in(tmp_path_factory.mktemp("lake")))
 
 
-def test_it_runs_every_day_from_the_start(definitions: dg.Definitions) -> None:
+def test_the_tuning_report_is_scheduled_every_day_from_the_start(definitions: dg.Definitions) -> None:
     schedule = definitions.resolve_schedule_def("daily_tuning")
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
     assert schedule.cron_schedule == "15 4 * * *"

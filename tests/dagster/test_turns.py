@@ -62,7 +62,7 @@ def test_windows_that_go_on_failing_together_are_tried_by_quarters_of_what_faile
     assert take_turn(WINDOWS[16:70], history, at(300), 288).windows == WINDOWS[16:20]
 
 
-def test_of_many_that_rest_a_few_are_named_and_the_others_counted() -> None:
+def test_when_many_windows_rest_a_few_are_named_and_the_others_counted() -> None:
     turn = take_turn(WINDOWS[:5], [attempt(WINDOWS[0], WINDOWS[4], at(0))], at(1), 288)
     assert turn.windows == ()
     assert turn.sentence.endswith("and 2 more")

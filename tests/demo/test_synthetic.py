@@ -86,7 +86,7 @@ def test_live_messages_are_never_sent_before_their_time(run: Run) -> None:
     assert len(publisher.requests) > 1_000
 
 
-def test_what_is_past_is_sent_at_once_in_full_batches(run: Run) -> None:
+def test_past_messages_are_sent_at_once_in_full_batches(run: Run) -> None:
     clock = ManualClock(START + timedelta(hours=1))
     publisher = RecordingPublisher(clock)
     run(publisher, clock)

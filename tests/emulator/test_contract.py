@@ -19,7 +19,7 @@ from pipeline.errors import SubscriptionMissing
 from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
 
 
-def test_what_is_created_is_there_and_listed_and_what_is_deleted_is_gone(server: Server) -> None:
+def test_created_resources_are_listed_and_deleted_ones_are_gone(server: Server) -> None:
     topic = server.topic()
     subscription = server.subscription(topic)
     assert server.publisher.get_topic(topic=topic).name == topic
@@ -109,7 +109,7 @@ def test_an_ack_deadline_or_a_retention_that_is_too_long_or_too_short_is_refused
             server.subscription(topic, f"wrong-{number}", **config)
 
 
-def test_what_is_missing_is_not_found(server: Server) -> None:
+def test_missing_resources_are_not_found(server: Server) -> None:
     topic = f"projects/{server.project}/topics/missing"
     subscription = f"projects/{server.project}/subscriptions/missing"
     with pytest.raises(api.NotFound):
@@ -228,7 +228,7 @@ def test_a_pull_that_need_not_wait_does_not(server: Server) -> None:
     assert CLOCK.monotonic() - start < 3
 
 
-def test_what_is_published_while_a_pull_waits_is_given_to_it(server: Server) -> None:
+def test_a_waiting_pull_gets_messages_that_are_published_meanwhile(server: Server) -> None:
     topic = server.topic()
     subscription = server.subscription(topic)
     with ThreadPoolExecutor() as pool:
@@ -290,7 +290,7 @@ def test_an_extension_keeps_the_messages_and_a_refusal_brings_them_back_at_once(
         server.extend(subscription, [kept], -1)
 
 
-def test_what_is_acknowledged_does_not_come_again(server: Server) -> None:
+def test_acknowledged_messages_do_not_come_again(server: Server) -> None:
     topic = server.topic()
     subscription = server.subscription(topic)
     server.publish(topic, 10)
@@ -480,7 +480,7 @@ def test_a_seek_needs_a_target(server: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["filter", "topic", "enable_message_ordering", "nonsense", "labels.kind", "expiration_policy.nonsense"]
 )
-def test_what_cannot_be_changed_is_refused(server: Server, path: str) -> None:
+def test_changing_a_fixed_option_is_refused(server: Server, path: str) -> None:
     changed = {"name": server.subscription(server.topic()), "filter": 'attributes.kind = "one"'}
     with pytest.raises(api.InvalidArgument):
         server.subscriber.update_subscription(request={"subscription": changed, "update_mask": FieldMask(paths=[path])})

@@ -154,7 +154,7 @@ def test_a_message_is_seen_by_nobody_until_it_is_visible_and_each_subscription_s
     assert len(outstanding(model)) == 200
 
 
-def test_whole_seconds_make_ties() -> None:
+def test_publish_times_in_whole_seconds_make_ties() -> None:
     model = under(whole_seconds=True)
     publish(model, 1, 1.2)
     publish(model, 1, 1.9)

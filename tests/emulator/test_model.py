@@ -50,7 +50,7 @@ def test_a_leased_message_does_not_come_and_comes_again_the_same_when_its_lease_
     assert [one.ack_id for one in again] != [one.ack_id for one in first]
 
 
-def test_what_is_acknowledged_never_comes_again() -> None:
+def test_acknowledged_messages_never_come_again() -> None:
     model = a_model()
     ids = publish(model, 4)
     delivered = pull(model)
@@ -182,7 +182,7 @@ def test_a_seek_back_restores_what_was_acknowledged_where_that_is_kept(retained:
     assert model.oldest_unacked(BASE, after(8)) == (after(5) if retained else None)
 
 
-def test_what_was_acknowledged_is_kept_no_longer_than_the_retention() -> None:
+def test_acknowledged_messages_are_kept_no_longer_than_the_retention() -> None:
     model = a_model(retain_acked_messages=True)
     publish(model, 1)
     (young,) = publish(model, 1, 60)

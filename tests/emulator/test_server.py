@@ -64,7 +64,7 @@ def test_no_answer_at_all_is_an_empty_one() -> None:
     assert not PullResponse.pb().FromString(pull_response([])).received_messages
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_taken_port_is_reported() -> None:
     with served() as address:
         port = int(address.rpartition(":")[2])
         with pytest.raises(ServiceFailed, match=f"{port}.*is the port taken"), served(port=port):

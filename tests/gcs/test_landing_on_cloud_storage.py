@@ -24,7 +24,7 @@ def names_in(world: PiecesWorld) -> set[str]:
     return set(world.stored().names(FOLDER))
 
 
-def test_what_landed_under_a_name_is_served_to_whoever_asks_again(world: PiecesWorld) -> None:
+def test_a_batch_that_landed_under_a_name_is_served_again_under_it(world: PiecesWorld) -> None:
     publish(world, 5)
     world.topic.publish("yesterday")
     first = world.land_as(NAME)
@@ -40,7 +40,7 @@ def test_what_landed_under_a_name_is_served_to_whoever_asks_again(world: PiecesW
     assert world.land_as(AFTER).landed.heartbeats == 2
 
 
-def test_of_twins_one_wins_and_the_other_acknowledges_nothing_and_leaves_no_object(
+def test_one_of_two_twins_wins_and_the_other_acknowledges_nothing_and_leaves_no_object(
     world: PiecesWorld, tmp_path: Path
 ) -> None:
     publish(world, 3)

@@ -28,17 +28,17 @@ def test_a_table_of_a_bucket_lies_beside_its_objects() -> None:
 
 
 @pytest.mark.parametrize("lake", [folder, bucket])
-def test_delta_is_told_nothing_where_it_finds_its_way_itself(lake: LakeSettings) -> None:
+def test_delta_gets_no_options_where_it_finds_its_way_itself(lake: LakeSettings) -> None:
     assert storage_options(lake) == {}
 
 
-def test_delta_is_told_a_server_on_loopback_that_asks_for_no_token() -> None:
+def test_delta_gets_the_address_of_a_loopback_server_that_asks_for_no_token() -> None:
     options = storage_options(loopback)
     key = json.loads(options["google_service_account_key"])
     assert (key["gcs_base_url"], key["disable_oauth"], options["allow_http"]) == (ENDPOINT, True, "true")
 
 
-def test_spark_is_told_nothing_of_a_folder() -> None:
+def test_spark_gets_no_options_for_a_folder() -> None:
     assert spark_storage_config(folder) == {}
 
 

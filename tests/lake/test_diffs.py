@@ -229,7 +229,7 @@ def test_a_commit_that_did_not_land_is_tried_again(lake: Lake, fault: Exception)
     assert rows_by_window(lake) == {SHARED: {"run": WHOLE}}
 
 
-def test_a_lake_that_stays_away_is_told_and_nobody_sees_anything(tmp_path: Path) -> None:
+def test_a_lake_that_stays_away_is_reported_and_no_reader_sees_a_partial_window(tmp_path: Path) -> None:
     lake, away = lake_in(tmp_path), LakeUnreachable("no answer")
     with pytest.raises(LakeUnreachable):
         compute(faulty(lake, (False, away), (False, away)), "run", [SHARED])
@@ -244,7 +244,7 @@ def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> N
     assert rows_by_window(lake) == {}
 
 
-def test_what_cannot_be_written_beside_the_runs_files_makes_the_lake_unwritable(tmp_path: Path) -> None:
+def test_a_manifest_that_cannot_be_written_makes_the_lake_unwritable(tmp_path: Path) -> None:
     diffs = lake_in(tmp_path).diffs()
     (tmp_path / "lake" / "heartbeat_diffs" / "runs").write_bytes(b"not a folder")
     with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
@@ -286,7 +286,7 @@ def test_a_manifest_is_create_only(lake: Lake) -> None:
         diffs.leave_manifest(run_of("run", [SHARED], version=4))
 
 
-def test_the_version_that_each_window_was_computed_from_is_told(lake: Lake) -> None:
+def test_each_window_names_the_version_that_it_was_computed_from(lake: Lake) -> None:
     diffs = lake.diffs()
     other = "2026-11-21T05-25Z"
     assert diffs.versions([SHARED]) == {}

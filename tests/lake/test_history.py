@@ -81,7 +81,7 @@ def test_without_a_moment_it_is_the_newest_although_a_compacted_entry_stands_aft
     assert first_decision(log) == log.entry(2)
 
 
-def test_of_a_long_log_few_entries_are_read(tmp_path: Path) -> None:
+def test_a_search_in_a_long_log_reads_few_entries(tmp_path: Path) -> None:
     log, objects = ticked(tmp_path, 150)
     before = objects.reads
     decision_in_force(log, at(701))
@@ -122,7 +122,7 @@ def test_the_search_finds_what_reading_everything_finds(
     assert second_of(decision_in_force(log, at(moment)), log) == wanted
 
 
-def test_what_stands_before_a_decision_gives_it_again(tmp_path: Path) -> None:
+def test_the_entries_before_a_decision_give_it_again(tmp_path: Path) -> None:
     log, _ = ticked(tmp_path, 12, checkpoint_every=5)
     for moment in (10, 60, 120):
         found = decision_in_force(log, at(moment))
@@ -133,7 +133,7 @@ def test_what_stands_before_a_decision_gives_it_again(tmp_path: Path) -> None:
         assert state.decide(decided.base, decided.tracking, decided.policy, decided.decision.at) == decided
 
 
-def test_what_stands_before_is_read_back_to_the_last_compacted_entry_and_no_further(tmp_path: Path) -> None:
+def test_a_decision_s_history_is_read_back_to_the_last_compacted_entry_and_no_further(tmp_path: Path) -> None:
     log, objects = ticked(tmp_path, 30, checkpoint_every=6)
     number = decision_in_force(log, at(290))
     assert number is not None

@@ -146,7 +146,7 @@ def an_entry_of_each_kind() -> list[Entry]:
 
 
 @pytest.mark.parametrize("entry", an_entry_of_each_kind(), ids=lambda entry: type(entry).__name__)
-def test_one_changed_byte_anywhere_is_told(entry: Entry) -> None:
+def test_one_changed_byte_anywhere_is_detected(entry: Entry) -> None:
     """Parquet's footer has no checksum of its own, and decisions are kept there."""
     content = encode(entry, "a writer")
     undetected = []
@@ -162,7 +162,7 @@ def test_one_changed_byte_anywhere_is_told(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("entry", an_entry_of_each_kind(), ids=lambda entry: type(entry).__name__)
-def test_a_truncated_entry_is_told_wherever_it_ends(entry: Entry) -> None:
+def test_a_truncated_entry_is_detected_wherever_it_ends(entry: Entry) -> None:
     content = encode(entry, "a writer")
     for length in range(0, len(content), 7):
         with pytest.raises(CorruptObject):
@@ -176,6 +176,6 @@ def foreign_parquet() -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"not Parquet", foreign_parquet()], ids=["empty", "text", "foreign Parquet"])
-def test_what_is_no_entry_is_named_with_what_to_do(content: bytes) -> None:
+def test_an_object_that_is_no_entry_is_named_with_what_to_do(content: bytes) -> None:
     with pytest.raises(CorruptObject, match=rf"{NAME} cannot be read.*backup.*`tidemark forget"):
         decode(content, NAME)

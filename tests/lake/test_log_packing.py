@@ -153,7 +153,7 @@ def test_packed_entries_are_read_under_their_numbers_and_the_rest_is_what_a_rest
     assert LogPacking(objects).pack(at(END - 200)) == Packed()
 
 
-def test_what_is_derived_from_the_log_is_the_same_when_most_of_it_is_archived(objects: ObjectStore) -> None:
+def test_everything_derived_from_the_log_is_the_same_when_most_of_it_is_archived(objects: ObjectStore) -> None:
     log = told(objects)
     moment = at(100 + 20 * 7 + 5)
     in_force = decision_in_force(log, moment)
@@ -222,7 +222,7 @@ def test_two_at_once_that_pack_to_different_moments_keep_every_entry(tmp_path: P
     assert log_on(objects).catch_up().number == max(before)
 
 
-def test_who_held_the_log_while_it_was_packed_goes_on_from_its_end(objects: ObjectStore) -> None:
+def test_a_process_that_held_the_log_while_it_was_packed_goes_on_from_its_end(objects: ObjectStore) -> None:
     held, waiting = log_on(objects), log_on(objects)
     held.begin(Beginning(at(0)))
     tell(held, 0, 3)

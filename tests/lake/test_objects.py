@@ -46,7 +46,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     return open_objects(settings)
 
 
-def test_what_was_created_is_read_back(objects: ObjectStore) -> None:
+def test_created_content_is_read_back(objects: ObjectStore) -> None:
     objects.create("tracking/log/000001.parquet", b"content")
     assert objects.read("tracking/log/000001.parquet") == b"content"
 
@@ -132,7 +132,7 @@ def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ObjectStore) -> 
     assert objects.read("folder/name") == b"second"
 
 
-def test_deleting_what_is_not_there_is_no_error(objects: ObjectStore) -> None:
+def test_deleting_a_missing_object_is_no_error(objects: ObjectStore) -> None:
     objects.delete("folder/name")
 
 
@@ -147,7 +147,7 @@ def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Pat
         DiskObjects(tmp_path / "lake").create("folder/name", b"content")
 
 
-def test_what_a_crash_left_half_written_is_never_listed(tmp_path: Path) -> None:
+def test_half_written_files_of_a_crash_are_never_listed(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create("folder/name", b"content")
     (tmp_path / "folder" / f"{TEMPORARY}0123").write_bytes(b"cont")
@@ -225,7 +225,7 @@ def nobody_listens() -> Iterator[str]:
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
-def test_credentials_without_a_permission_are_told_which_one() -> None:
+def test_an_error_names_the_permission_that_credentials_lack() -> None:
     with answering(403) as endpoint:
         objects = CloudStorageObjects("gs://bucket/lake", endpoint)
         with pytest.raises(LakeUnwritable, match=r"storage\.objects\.create is needed.*roles/storage\.objectUser"):
@@ -238,7 +238,7 @@ def test_credentials_without_a_permission_are_told_which_one() -> None:
             objects.delete("name")
 
 
-def test_credentials_that_are_not_accepted_are_told_how_to_get_others() -> None:
+def test_refused_credentials_give_an_error_that_says_how_to_get_others() -> None:
     with answering(401) as endpoint:
         objects = CloudStorageObjects("gs://bucket/lake", endpoint)
         with pytest.raises(LakeUnwritable, match="gcloud auth application-default login"):
@@ -331,7 +331,7 @@ def test_content_that_arrives_changed_is_never_returned(
 
 
 @pytest.mark.gcs
-def test_a_bucket_that_is_not_there_is_told_from_an_object_that_is_not(gcs_endpoint: str) -> None:
+def test_a_missing_bucket_is_distinguished_from_a_missing_object(gcs_endpoint: str) -> None:
     objects = CloudStorageObjects("gs://tidemark-no-such-bucket/lake", gcs_endpoint)
     for use in (lambda: objects.create("name", b""), lambda: objects.read("name"), lambda: list(objects.names(""))):
         with pytest.raises(LakeError, match="gcloud storage buckets create gs://tidemark-no-such-bucket"):

@@ -96,7 +96,7 @@ def test_the_longest_silent_is_named_first(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_in_any_order_saved_or_not_gathered_anew_or_not_the_streams_are_the_same(tmp_path: Path, seed: int) -> None:
+def test_the_known_streams_do_not_depend_on_the_order_of_windows_nor_on_restarts(tmp_path: Path, seed: int) -> None:
     source = random.Random(seed)
     of_window = {key: beats(n, *(f"s{i}" for i in range(20) if source.random() < 0.3)) for n, key in enumerate(KEYS)}
     expected: dict[str, tuple[float, float]] = {}
@@ -120,7 +120,7 @@ def test_in_any_order_saved_or_not_gathered_anew_or_not_the_streams_are_the_same
     assert lake.streams().save().rows.equals(saved)
 
 
-def test_what_is_known_already_is_not_written_again(lake: Lake, tmp_path: Path) -> None:
+def test_known_streams_are_not_written_again(lake: Lake, tmp_path: Path) -> None:
     put(lake.diffs(), "one", {KEYS[0]: beats(0, "a")})
     streams = lake.streams()
     streams.save()
@@ -201,7 +201,7 @@ def test_a_window_at_a_glance(lake: Lake) -> None:
     assert last.stopped_share == 0
 
 
-def test_who_is_new_does_not_depend_on_which_window_was_computed_first(lake: Lake) -> None:
+def test_new_streams_do_not_depend_on_which_window_was_computed_first(lake: Lake) -> None:
     started = [remarkable("a", Kind.STARTED)]
     put(lake.diffs(), "later", {KEYS[5]: beats(5, "a")})
     put(lake.stream_status(), "later", {KEYS[5]: started})
@@ -216,7 +216,7 @@ def test_streams_are_counted_once_in_each_window(lake: Lake) -> None:
     assert streams_in(lake.diffs(), KEYS) == {KEYS[0]: 2, KEYS[1]: 0}
 
 
-def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_told(lake: Lake) -> None:
+def test_a_status_that_is_missing_or_of_older_input_than_the_diffs_is_named(lake: Lake) -> None:
     diffs, status = lake.diffs(), lake.stream_status()
     put(diffs, "none", {KEYS[0]: []}, version=1)
     put(status, "older", {KEYS[1]: []}, version=1)

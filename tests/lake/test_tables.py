@@ -67,7 +67,7 @@ def test_no_messages_at_all_can_be_landed(tmp_path: Path) -> None:
     assert heartbeats.extent().rows == 1
 
 
-def test_what_has_landed_is_there_whole(lake_settings: LakeSettings) -> None:
+def test_landed_rows_are_there_whole(lake_settings: LakeSettings) -> None:
     lake = lake_of(lake_settings, {"load": FieldKind.NUMBER})
     message = {
         "stream_id": ["a stream: with = signs / and ünïcode"],
@@ -294,7 +294,7 @@ def commits(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("content", [b"not JSON", b'{"add": 5}\n', bytes(range(256)), None, b"{"])
-def test_a_damaged_commit_is_told_by_whoever_reads_or_lands(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_commit_is_reported_to_readers_and_writers(tmp_path: Path, content: bytes | None) -> None:
     lake = lake_in(tmp_path)
     for second in range(3):
         append_beats(lake.heartbeats(), columns_of([Beat("a", second)]))
@@ -371,7 +371,7 @@ def lose(settings: LakeSettings, table: str) -> None:
         objects.delete(name)
 
 
-def test_who_holds_a_table_sees_that_it_was_deleted(lake_settings: LakeSettings) -> None:
+def test_an_open_table_notices_that_it_was_deleted(lake_settings: LakeSettings) -> None:
     held = lake_of(lake_settings).heartbeats()
     append_beats(held, columns_of([Beat("a", 0)]))
     assert held.version() == 0
@@ -382,7 +382,7 @@ def test_who_holds_a_table_sees_that_it_was_deleted(lake_settings: LakeSettings)
 
 
 @pytest.mark.parametrize("versions", [1, 3, 5])
-def test_who_holds_a_table_sees_that_it_was_deleted_and_begun_anew(lake_settings: LakeSettings, versions: int) -> None:
+def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings: LakeSettings, versions: int) -> None:
     held = lake_of(lake_settings).heartbeats()
     for second in range(3):
         append_beats(held, columns_of([Beat("a", second)]))

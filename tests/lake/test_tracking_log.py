@@ -102,13 +102,13 @@ def folded(log: TrackingLog) -> list[tuple[WatermarkState, int, Entry]]:
     return found
 
 
-def test_a_log_that_is_not_there_stands_nowhere(settings: LakeSettings) -> None:
+def test_a_log_that_does_not_exist_has_an_empty_state(settings: LakeSettings) -> None:
     log = log_on(settings)
     assert log.catch_up() == WatermarkState()
     assert (log.numbers(), log.newest_decision()) == ([], None)
 
 
-def test_what_is_restored_from_the_log_alone_is_the_live_standing(settings: LakeSettings) -> None:
+def test_the_state_restored_from_the_log_alone_equals_the_live_state(settings: LakeSettings) -> None:
     live = told_so_far(log_on(settings, checkpoint_every=7), ticks=12)
     assert live.checkpoint > 7  # it was compacted more than once
     assert log_on(settings, checkpoint_every=7).catch_up() == live
@@ -173,7 +173,7 @@ def test_many_writers_interleave_without_gaps_and_agree(settings: LakeSettings) 
     assert marks
 
 
-def test_who_loses_a_number_folds_what_took_it_and_decides_again(tmp_path: Path) -> None:
+def test_a_writer_that_loses_a_number_folds_the_entry_that_took_it_and_decides_again(tmp_path: Path) -> None:
     store = Watched(DiskObjects(tmp_path))
     log, other = (TrackingLog(objects, checkpoint_every=100) for objects in (store, DiskObjects(tmp_path)))
     told_so_far(log, ticks=2)
@@ -307,7 +307,7 @@ def test_a_missing_entry_is_named_with_what_to_do(tmp_path: Path, number: int) -
         TrackingLog(objects, checkpoint_every=100).catch_up()
 
 
-def test_a_live_tracker_tells_a_damaged_entry_of_another_and_goes_on_once_it_is_mended(tmp_path: Path) -> None:
+def test_a_live_tracker_reports_a_damaged_entry_of_another_and_goes_on_once_it_is_mended(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     live, other = (TrackingLog(objects, checkpoint_every=100) for _ in range(2))
     told_so_far(live, ticks=2)
@@ -351,7 +351,7 @@ def test_a_lost_beginning_is_begun_again(tmp_path: Path) -> None:
     assert log.decide(deciding(121)).decision.watermark == at(99)
 
 
-def test_a_lost_checkpoint_is_made_up_for_by_what_stands_before_it(tmp_path: Path) -> None:
+def test_a_lost_checkpoint_is_replaced_by_the_entries_before_it(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     log = TrackingLog(objects, checkpoint_every=6)
     live = told_so_far(log, ticks=5)
@@ -370,7 +370,7 @@ def newest_decision_lost(objects: ObjectStore, ticks: int) -> tuple[TrackingLog,
     return log, state
 
 
-def test_the_watermark_does_not_go_back_below_what_is_known_of_a_lost_decision(tmp_path: Path) -> None:
+def test_the_watermark_stays_at_the_floor_that_is_known_of_a_lost_decision(tmp_path: Path) -> None:
     log, before = newest_decision_lost(DiskObjects(tmp_path), ticks=3)
     assert before.watermark == at(119)
     log.forget(before.number, "damaged")
@@ -431,7 +431,7 @@ def test_the_command_keeps_the_watermark_that_was_noted_or_else_the_end_of_the_n
 
 
 @pytest.mark.parametrize("lost", range(1, 8))
-def test_whatever_is_lost_from_the_end_a_writer_that_starts_then_appends_nothing(tmp_path: Path, lost: int) -> None:
+def test_a_writer_that_starts_on_a_log_without_its_end_appends_nothing(tmp_path: Path, lost: int) -> None:
     objects = DiskObjects(tmp_path)
     state = told_so_far(TrackingLog(objects, checkpoint_every=3), ticks=3)
     first = state.number - lost + 1
@@ -469,7 +469,7 @@ def test_an_entry_whose_writer_was_killed_before_it_noted_it_is_an_entry_like_an
     assert log.append(snapshot(120)).number == 3
 
 
-def test_what_another_writer_noted_and_lost_is_missed_by_one_that_has_been_running_all_the_while(
+def test_a_running_writer_notices_the_loss_of_an_entry_that_another_writer_noted(
     tmp_path: Path,
 ) -> None:
     objects = DiskObjects(tmp_path)

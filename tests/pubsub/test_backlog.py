@@ -157,7 +157,7 @@ def test_sweeping_removes_leaked_snapshots_and_only_our_own(
     assert sorted(left) == sorted(others)
 
 
-def test_a_backlog_too_old_for_a_snapshot_is_said(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
+def test_a_backlog_too_old_for_a_snapshot_is_reported(subscriber: SubscriberClient, settings: PubSubSettings) -> None:
     refusing = Altered(subscriber, create_snapshot=raising(api.FailedPrecondition("expires within the hour")))
     with pytest.raises(SnapshotRefused, match="within an hour"):
         backlog_of(refusing, settings).read()
@@ -175,6 +175,6 @@ def test_a_missing_permission_is_named(subscriber: SubscriberClient, settings: P
 
 
 @pytest.mark.timeout(60)
-def test_an_unreachable_server_is_said(fresh_pubsub: PubSubSettings) -> None:
+def test_an_unreachable_server_is_reported(fresh_pubsub: PubSubSettings) -> None:
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
         backlog_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub).read()

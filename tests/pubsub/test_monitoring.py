@@ -176,7 +176,7 @@ def test_a_number_of_messages_that_is_no_whole_number_is_no_number(
         grpc.StatusCode.NOT_FOUND,  # the metric's descriptor, where nothing was ever written
     ],
 )
-def test_what_passes_means_that_nothing_is_known_now(
+def test_a_passing_error_means_that_the_backlog_is_unknown_now(
     fake: FakeMonitoring, backlog: MonitoringBacklog, code: grpc.StatusCode
 ) -> None:
     fake.sampled(BASE, at(-60), age=30)
@@ -194,7 +194,7 @@ def test_a_missing_permission_is_named(fake: FakeMonitoring, backlog: Monitoring
         backlog.read()
 
 
-def test_another_refusal_is_said_as_it_is(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
+def test_another_refusal_is_reported_word_for_word(fake: FakeMonitoring, backlog: MonitoringBacklog) -> None:
     fake.errors = [grpc.StatusCode.INVALID_ARGUMENT]
     with pytest.raises(PubSubError, match="refused") as caught:
         backlog.read()
@@ -258,7 +258,7 @@ def test_two_series_of_one_subscription_are_unknown(fake: FakeMonitoring, backlo
 
 
 @pytest.mark.parametrize("values", [(0, 900), (900, 0)])
-def test_of_two_values_for_one_sample_the_careful_one_counts(
+def test_the_more_careful_of_two_values_for_one_sample_counts(
     fake: FakeMonitoring, backlog: MonitoringBacklog, values: tuple[int, int]
 ) -> None:
     for value in values:

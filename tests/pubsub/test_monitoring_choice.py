@@ -97,7 +97,7 @@ def test_monitoring_is_read_where_the_snapshot_is_refused_and_no_other_is_tried_
     assert fake.asked_for(OLDEST_AGE) == asked
 
 
-def test_a_refusal_that_monitoring_cannot_make_good_says_both_and_the_snapshot_is_tried_again(
+def test_when_the_snapshot_is_refused_and_monitoring_fails_both_are_reported_and_the_snapshot_is_tried_again(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     backlog = auto(snapshots, monitoring, clock)
@@ -111,7 +111,7 @@ def test_a_refusal_that_monitoring_cannot_make_good_says_both_and_the_snapshot_i
     assert backlog.read().source == "snapshot"
 
 
-def test_what_is_no_refusal_is_no_reason_for_monitoring(
+def test_an_error_that_is_no_refusal_does_not_switch_to_monitoring(
     snapshots: Snapshots, fake: FakeMonitoring, monitoring: MetricServiceClient, clock: ManualClock
 ) -> None:
     snapshots.problem = PubSubUnreachable("away")
@@ -146,7 +146,7 @@ def test_beyond_snapshot_max_backlog_a_gap_is_unknown_and_after_it_a_snapshot_is
     assert backlog.read().source == "snapshot"
 
 
-def test_a_size_that_is_not_known_is_told_once_and_does_not_stand_in_the_way(
+def test_an_unknown_backlog_size_is_reported_once_and_stops_nothing(
     snapshots: Snapshots,
     fake: FakeMonitoring,
     monitoring: MetricServiceClient,

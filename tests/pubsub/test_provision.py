@@ -96,7 +96,7 @@ def test_losing_the_race_against_another_provisioning_is_finding(
     assert report.created == []
 
 
-def test_what_another_provisioning_created_meanwhile_is_judged_as_well(
+def test_subscriptions_that_another_provisioning_created_meanwhile_are_judged_as_well(
     provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
 ) -> None:
     publisher.create_topic(name=fresh_pubsub.topic_path)
@@ -166,7 +166,7 @@ def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ign
         provisioned(settings=settings, contract=replace(CONTRACT, event_time_field="at"))
 
 
-def test_a_base_backlog_that_is_older_than_tracking_is_said_with_its_age(
+def test_a_base_backlog_that_is_older_than_tracking_is_reported_with_its_age(
     provisioned: Provision, subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings
 ) -> None:
     provisioned()
@@ -210,7 +210,7 @@ def test_a_missing_permission_is_named(provisioned: Provision, publisher: Publis
         provisioned(publisher=Altered(publisher, create_topic=raising(api.PermissionDenied("no"))))
 
 
-def test_an_unreachable_server_is_said_within_the_call_timeout(fresh_pubsub: PubSubSettings) -> None:
+def test_an_unreachable_server_is_reported_within_the_call_timeout(fresh_pubsub: PubSubSettings) -> None:
     nobody = f"{HOST}:{free_port()}"
     settings = fresh_pubsub.model_copy(update={"call_timeout": timedelta(seconds=1), "emulator_host": nobody})
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):

@@ -44,7 +44,9 @@ def refused(**found: types.Subscription) -> list[str]:
         ),
     ],
 )
-def test_what_parts_the_two_subscriptions_is_refused_on_either(role: str, change: dict[str, Any], said: str) -> None:
+def test_options_that_would_make_the_subscriptions_differ_are_refused_on_either(
+    role: str, change: dict[str, Any], said: str
+) -> None:
     (reason,) = refused(**{role: existing(role, **change)})
     assert said in reason
     assert existing(role).name in reason

@@ -109,7 +109,7 @@ def test_a_message_has_the_same_id_on_both_subscriptions(
         assert sorted(drained(subscription_of(subscriber, settings, path))) == sorted(sent)
 
 
-def test_leases_outlast_a_slow_write_and_what_is_not_leased_comes_again(
+def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     subscriber: SubscriberClient, publisher: PublisherClient, settings: PubSubSettings
 ) -> None:
     sent = send(publisher, settings, 50)

@@ -40,7 +40,7 @@ def audited(world: World, since: datetime | None = None) -> Audit:
     return audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine(), since)
 
 
-def test_what_landed_is_not_lost_also_if_it_was_delivered_twice_or_rejected(tmp_path: Path) -> None:
+def test_landed_messages_are_not_lost_even_if_delivered_twice_or_rejected(tmp_path: Path) -> None:
     world = World(tmp_path, redelivered=0.5)
     for number in range(6):
         world.topic.publish(float(number))
@@ -57,7 +57,7 @@ def test_what_landed_is_not_lost_also_if_it_was_delivered_twice_or_rejected(tmp_
     assert found.before > at(6)
 
 
-def test_a_second_of_which_nothing_landed_is_a_loss_for_certain(tmp_path: Path) -> None:
+def test_a_second_without_any_landed_message_is_a_certain_loss(tmp_path: Path) -> None:
     world = World(tmp_path)
     first, second = world.topic.publish(1.0), world.topic.publish(2.0)
     world.wait(2)
@@ -96,7 +96,7 @@ def test_in_a_cell_that_something_filled_a_loss_is_possible_and_not_certain(tmp_
     assert (found.at_least, found.at_most) == (0, 1)
 
 
-def test_what_base_has_not_passed_is_outstanding_and_not_lost(tmp_path: Path) -> None:
+def test_messages_that_base_has_not_passed_are_outstanding_and_not_lost(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.topic.publish(1.0)
     for _ in range(3):

@@ -52,7 +52,7 @@ THREE = [("m0", 10.1, 3.0), ("m1", 10.9, 4.5), ("m2", 12.0, 6.0)]
 TRACKED = published([(publish, event) for _, publish, event in THREE], rejected=[11.5])
 
 
-def test_on_a_lake_without_tables_all_that_was_tracked_is_outstanding(tmp_path: Path) -> None:
+def test_on_a_lake_without_tables_every_tracked_message_is_outstanding(tmp_path: Path) -> None:
     found = left(lake_in(tmp_path), TRACKED, 10, 20)
     assert (found.tracked, found.landed, found.at_most) == (4, 0, 4)
     assert found.oldest_event_time == at(3)
@@ -63,7 +63,7 @@ def test_on_a_lake_without_tables_all_that_was_tracked_is_outstanding(tmp_path: 
     ]
 
 
-def test_what_has_landed_in_either_table_is_not_outstanding(tmp_path: Path) -> None:
+def test_messages_in_either_table_are_not_outstanding(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     land(lake, THREE[:1])
     reject(lake, [("m3", 11.5)])
@@ -142,7 +142,7 @@ def test_few_seconds_are_shown_one_by_one_and_many_are_grouped_no_more_than_need
     st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.booleans(), st.booleans()), max_size=40),
     st.integers(1, 10),
 )
-def test_no_more_is_outstanding_than_is_said_and_nothing_is_said_without_a_second(
+def test_the_count_of_outstanding_messages_is_an_upper_bound(
     messages: list[tuple[int, int, bool, bool]], lines: int
 ) -> None:
     histogram = Histogram.empty()

@@ -89,7 +89,7 @@ def land_or_compute(history: History, under_way: list[UnderWay], step: str, argu
 @hypothesis.settings(bounded, max_examples=60)
 @given(st.lists(steps, max_size=25))
 @example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
-def test_what_is_missed_and_stale_is_what_the_whole_history_says(steps: list[tuple[str, object]]) -> None:
+def test_missed_and_stale_windows_equal_those_of_the_whole_history(steps: list[tuple[str, object]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         history = new_history(Path(folder))
         staleness, under_way = history.staleness(), list[UnderWay]()
@@ -126,7 +126,7 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @hypothesis.settings(bounded, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck))
 @given(st.lists(st.one_of(steps, st.tuples(st.just("step"), st.none())), max_size=25), st.booleans())
 @example([("land", [("a", 0.0, True)]), ("compute", (0, 0)), ("land", [("a", 0.0, True)]), ("step", None)], True)
-def test_in_steps_between_which_others_land_and_compute_it_comes_to_the_same(
+def test_a_check_in_steps_gives_the_same_result_although_others_land_and_compute_meanwhile(
     steps: list[tuple[str, object]], is_vacuumed: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -198,7 +198,7 @@ def test_the_lookback_reaches_its_own_first_moment_and_no_further(history: Histo
     ]
 
 
-def test_copies_of_what_was_read_are_not_missed_however_they_come(history: History) -> None:
+def test_copies_of_rows_that_a_window_has_read_are_not_missed_however_they_come(history: History) -> None:
     history.land([Beat("a", 10, message_id="m1"), Beat("a", 20, message_id="m2", publisher_id="own")])
     history.compute(0, 0)
     history.land([Beat("a", 10, message_id="m1")])  # delivered again
@@ -217,7 +217,7 @@ def test_a_heartbeat_that_is_missed_and_then_delivered_again_is_missed_once(hist
         assert staleness.check().total == 1
 
 
-def test_a_copy_of_what_a_window_has_read_is_not_missed_where_another_window_is_looked_at_from_before_it(
+def test_a_copy_of_a_row_is_not_missed_where_another_window_has_an_older_input(
     history: History,
 ) -> None:
     history.land([Beat("a", 500)])
@@ -364,7 +364,7 @@ def test_a_table_of_diffs_that_was_lost_and_begun_again_is_checked_from_the_begi
     assert found_in(history.after_restart(staleness).check()) == history.truth()
 
 
-def test_who_holds_both_tables_while_they_are_lost_and_begun_again_checks_the_new_ones(history: History) -> None:
+def test_a_checker_that_holds_both_tables_open_while_they_are_begun_again_checks_the_new_ones(history: History) -> None:
     staleness = history.staleness()
     history.land([Beat("a", 10)])
     history.compute(3, 3)
@@ -415,7 +415,7 @@ def test_a_window_that_was_computed_before_anything_had_landed_misses_what_lands
     assert history.staleness().check().total == 1
 
 
-def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_over(history: History) -> None:
+def test_a_check_s_progress_is_kept_and_read_back_and_a_damaged_file_is_ignored(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
     staleness = history.staleness()
@@ -432,7 +432,7 @@ def test_what_a_check_leaves_is_kept_and_read_back_and_a_damaged_one_is_passed_o
     assert history.restored().checkpoint is None
 
 
-def test_what_a_check_leaves_is_not_written_again_while_it_says_the_same(history: History) -> None:
+def test_a_check_s_progress_is_not_written_again_while_it_is_the_same(history: History) -> None:
     history.land([Beat("a", 10)])
     history.compute(0, 0)
     staleness = history.staleness()

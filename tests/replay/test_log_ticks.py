@@ -147,7 +147,7 @@ def test_an_empty_log_has_no_ticks_and_a_missing_entry_is_named(tmp_path: Path) 
         list(ticks)
 
 
-def test_what_was_decided_before_an_entry_was_called_lost_is_not_held_against_the_log(tmp_path: Path) -> None:
+def test_decisions_made_before_an_entry_was_called_lost_are_not_reported_as_differing(tmp_path: Path) -> None:
     settings = LakeSettings(uri=f"file:{tmp_path}/lake")
     log = log_on(settings)
     decided = record(log, steady(1, per_second=1, minutes=1), Policy())
@@ -219,7 +219,7 @@ def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path)
     assert sum(map(len, LakeLandings(heartbeats).batches())) == 2
 
 
-def test_the_streams_of_what_landed_are_told(tmp_path: Path) -> None:
+def test_the_trace_names_the_streams_of_landed_messages(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("b", 2, "2"), Beat("a", 3, "3")]))
     (batch,) = LakeLandings(lake.heartbeats()).batches(streams=True)

@@ -203,13 +203,13 @@ def snapshot(*publish: float) -> Snapshot:
 BEGUN = (Beginning(at(0)), snapshot(1, 5, 9), 20, snapshot(21, 25), 30)
 
 
-def test_every_decision_of_a_log_follows_from_what_stands_before_it() -> None:
+def test_every_decision_of_a_log_follows_from_the_entries_before_it() -> None:
     released = Released(before=at(25), at=at(31), by="a test")
     ticks = recorded(*BEGUN, "compact", released, snapshot(41), 50, 60, "compact", snapshot(55, 61), 70)
     assert verify(ticks) == Verdict(decisions=5, compacted=2, unknowable=0, first_difference=None)
 
 
-def test_the_first_decision_that_does_not_follow_is_told_with_what_would() -> None:
+def test_the_first_decision_that_does_not_follow_is_shown_beside_the_expected_one() -> None:
     ticks = recorded(*BEGUN, snapshot(41), 50)
     right = ticks[1].recorded
     assert right is not None
@@ -225,7 +225,7 @@ def test_the_first_decision_that_does_not_follow_is_told_with_what_would() -> No
     [published([(1, 0), (1, 0), (5, 4), (9, 8)]), published([(5, 4), (9, 8)])],
     ids=["a message more", "a cell less"],
 )
-def test_a_compacted_entry_that_holds_something_else_is_told(holding: Histogram) -> None:
+def test_a_compacted_entry_with_another_state_is_reported(holding: Histogram) -> None:
     before = (Beginning(at(0)), snapshot(1, 5, 9))
     wrong = WatermarkState(histogram=holding, complete_from=at(0))
     decided = wrong.decide(reading(20), reading(20), Policy(), at(20))
@@ -235,7 +235,7 @@ def test_a_compacted_entry_that_holds_something_else_is_told(holding: Histogram)
     assert (verdict.decisions, verdict.compacted) == (0, 0)
 
 
-def test_what_was_decided_by_somebody_who_still_knew_a_lost_entry_cannot_be_derived_and_the_rest_can() -> None:
+def test_a_decision_that_knew_a_lost_entry_cannot_be_derived_and_the_rest_can() -> None:
     ticks = recorded(*BEGUN, snapshot(41), 50)
     # The snapshot before the second decision is lost, and found to be so only after the third.
     ticks[1] = replace(ticks[1], entries=(Lost("its object was damaged"),))
@@ -249,7 +249,7 @@ def test_what_was_decided_by_somebody_who_still_knew_a_lost_entry_cannot_be_deri
     assert verify(ticks) == Verdict(decisions=2, compacted=0, unknowable=2, first_difference=None)
 
 
-def test_compacted_entries_do_not_bring_back_what_was_decided_under_another_policy() -> None:
+def test_compacted_entries_do_not_bring_back_decisions_of_another_policy() -> None:
     plain, compacted = recorded(*BEGUN, snapshot(41), 50), recorded(*BEGUN, "compact", snapshot(41), 50)
     wider = Policy(band=seconds(30))
     assert list(decide_again(plain, wider)) == list(decide_again(compacted, wider))

@@ -122,7 +122,9 @@ def test_many_batches_are_merged_on_the_way_to_the_same_ticks(monkeypatch: pytes
 
 @bounded
 @given(traces, st.lists(st.one_of(st.none(), moments), min_size=1, max_size=12))
-def test_late_is_what_lands_after_a_watermark_above_its_event_time(trace: Held, watermarks: list[int | None]) -> None:
+def test_a_message_is_late_if_it_lands_after_a_watermark_above_its_event_time(
+    trace: Held, watermarks: list[int | None]
+) -> None:
     tick_us = START_US + 6 * SECOND_US * np.arange(len(watermarks))
     known = watermarks_us([None if us is None else from_us(us) for us in watermarks])
     cumulated = np.cumsum(late_per_tick(trace, tick_us, known))
@@ -158,12 +160,12 @@ def test_the_last_thing_that_happens_may_be_any_acknowledgement_or_a_publication
     assert extent_of(Held(batch_of([one(70, 0, None, None), one(5, 900, 7, 8)]))).last_us == to_us(at(70))
 
 
-def test_the_extent_counts_what_is_told_apart() -> None:
+def test_the_extent_counts_rejected_and_unacknowledged_messages_apart() -> None:
     rows = [one(1, None, 2, 3), one(2, 1, None, 3), one(3, 1, 4, None), one(9, 1, 8.5, 10), one(9, 1, 10, 8)]
     assert extent_of(Held(batch_of(rows), part=2)) == Extent(5, 1, 1, 1, 2, to_us(at(1)), to_us(at(10)))
 
 
-def test_tracking_is_complete_from_the_first_publish_time_unless_it_is_said() -> None:
+def test_tracking_is_complete_from_the_first_publish_time_unless_an_option_says_otherwise() -> None:
     trace = Held(batch_of([one(3.7, 3, 4, 5), one(8, 7, 9, 10)]))
     (beginning,) = [entry for tick in ticks_in(trace) for entry in tick.entries if isinstance(entry, Beginning)]
     assert beginning == Beginning(at(3.7))

@@ -69,7 +69,7 @@ def test_other_units_and_zones_are_read_as_the_moments_that_they_are(tmp_path: P
     assert not trace.is_taken_for_utc
 
 
-def test_times_without_any_zone_are_taken_for_utc_and_that_is_told(tmp_path: Path) -> None:
+def test_times_without_any_zone_are_taken_for_utc_and_that_is_reported(tmp_path: Path) -> None:
     naive = datetime(2026, 11, 21, 5, 20)  # noqa: DTZ001 (this is what is tested)
     columns = {name: pa.array([naive, naive], pa.timestamp("us")) for name in COLUMNS[2:]}
     trace = ParquetTrace(file_of(tmp_path / "trace.parquet", **columns))
@@ -118,7 +118,7 @@ MOMENTS = pa.array([at(1), at(2)], US)
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_could_be_misread_is_refused_with_the_column_what_it_is_and_what_to_do(
+def test_an_ambiguous_column_is_refused_by_name_with_what_to_do(
     tmp_path: Path, columns: dict[str, Any], words: list[str]
 ) -> None:
     file = file_of(tmp_path / "trace.parquet", **columns)
@@ -128,7 +128,7 @@ def test_what_could_be_misread_is_refused_with_the_column_what_it_is_and_what_to
         assert each in str(refused.value)
 
 
-def test_what_is_no_parquet_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("publish_time,event_time")
     for path in (tmp_path / "text", tmp_path, tmp_path / "nowhere"):
         with pytest.raises(TraceUnusable, match=str(path)):

@@ -30,7 +30,7 @@ def put_sdk(folder: Path, versions: tuple[str, ...] = ("0.8.20",)) -> Path:
     return gcloud
 
 
-def test_a_missing_emulator_is_said_with_how_to_get_it(bare_machine: Path) -> None:
+def test_a_missing_emulator_is_reported_with_how_to_get_it(bare_machine: Path) -> None:
     with pytest.raises(ToolMissing, match="google-cloud-cli-pubsub-emulator"):
         find_emulator_jar()
 
@@ -52,7 +52,7 @@ def test_where_the_official_emulator_and_a_java_are_found_they_are_taken(bare_ma
     assert command[-2:] == ["--host=127.0.0.1", "--port=8085"]
 
 
-def test_without_the_official_emulator_our_own_is_taken_and_that_is_said(bare_machine: Path) -> None:
+def test_without_the_official_emulator_our_own_is_taken_and_that_is_reported(bare_machine: Path) -> None:
     java_saying(bare_machine, "17.0.1")
     chosen = choose_emulator("auto")
     assert chosen.name == "tidemark's own Pub/Sub (the official emulator is not on this machine)"

@@ -94,7 +94,7 @@ def test_a_service_is_started_with_its_environment_and_waited_for_until_it_serve
     assert not listens(HOST, port)
 
 
-def test_a_service_that_ends_at_once_is_said_with_the_end_of_its_log(house: House) -> None:
+def test_a_service_that_ends_at_once_is_reported_with_the_end_of_its_log(house: House) -> None:
     program = "import sys; [print('line', n) for n in range(40)]; sys.exit('the port is taken')"
     with pytest.raises(ServiceFailed) as failed:
         house.supervisor.start(house.spec("A server", program, is_ready=lambda: False))
@@ -106,13 +106,13 @@ def test_a_service_that_ends_at_once_is_said_with_the_end_of_its_log(house: Hous
     assert "line 3\n" not in said
 
 
-def test_a_service_that_does_not_become_ready_in_time_is_said(house: House) -> None:
+def test_a_service_that_does_not_become_ready_in_time_is_reported(house: House) -> None:
     spec = house.spec("A server", FOR_EVER, is_ready=lambda: False, ready_within_seconds=0.5)
     with pytest.raises(ServiceFailed, match=r"A server was not ready within 0\.5 s; the end of .*a-server\.log"):
         house.supervisor.start(spec)
 
 
-def test_what_died_is_started_again_and_what_runs_is_left_alone(house: House) -> None:
+def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(house: House) -> None:
     for name in ("one", "two"):
         house.supervisor.start(house.spec(name, FOR_EVER))
     one, two = house.pid("one"), house.pid("two")
@@ -152,7 +152,7 @@ def test_stopping_ends_services_with_all_their_descendants_and_what_was_started_
     assert not (house.supervisor.state_folder / STATE_FILE).exists()
 
 
-def test_what_does_not_end_when_asked_is_made_to(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_end_when_asked_is_killed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.services.processes.STOP_WITHIN_SECONDS", 0.5)
     house.supervisor.start(house.spec("deaf", DEAF))
     until("it is deaf", lambda: "deaf" in house.log("deaf"))
@@ -176,7 +176,7 @@ def test_the_child_of_a_killed_service_is_ended(house: House, restarted: bool) -
     assert not is_alive(orphan)
 
 
-def test_what_a_killed_supervisor_left_behind_is_stopped_by_the_next(house: House) -> None:
+def test_processes_that_a_killed_supervisor_left_are_stopped_by_the_next(house: House) -> None:
     program = f"""
 import sys
 from pathlib import Path
@@ -205,7 +205,7 @@ print("started", flush=True)
     assert not (house.supervisor.state_folder / STATE_FILE).exists()
 
 
-def test_a_process_that_only_has_the_number_of_what_was_left_behind_is_not_touched(house: House) -> None:
+def test_another_process_with_the_number_of_a_left_one_is_not_touched(house: House) -> None:
     innocent = subprocess.Popen([sys.executable, "-c", FOR_EVER])
     try:
         house.supervisor.state_folder.mkdir(parents=True)

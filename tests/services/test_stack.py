@@ -46,7 +46,7 @@ def topics(settings: Settings) -> list[str]:
         client.transport.close()
 
 
-def test_our_own_pubsub_is_started_where_it_is_wanted_and_that_is_said(started: Started) -> None:
+def test_our_own_pubsub_is_started_where_it_is_wanted_and_that_is_reported(started: Started) -> None:
     settings = settings_for("local")
     assert emulator_is_absent(settings)
     start_emulator(started.supervisor, settings)
@@ -68,7 +68,7 @@ def test_on_a_machine_without_the_official_emulator_ours_is_started(
     assert topics(settings) == []
 
 
-def test_what_was_killed_comes_back_empty_and_is_provisioned_again(started: Started) -> None:
+def test_a_killed_emulator_comes_back_empty_and_is_provisioned_again(started: Started) -> None:
     settings = settings_for("local")
     start_emulator(started.supervisor, settings)
     psutil.Process(started.supervisor.running[0].process.pid).kill()

@@ -14,7 +14,7 @@ PARTS = 4
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_under_any_trouble_what_must_always_be_true_is_true(part: int) -> None:
+def test_every_invariant_holds_under_any_trouble(part: int) -> None:
     totals: Counter[str] = Counter()
     for seed in range(part, SEEDS, PARTS):
         totals += counted(Simulation(seed).run())

@@ -140,7 +140,7 @@ def traffic() -> list[Beat]:
     return beats
 
 
-def test_every_row_is_what_plain_python_makes_of_it(spark: SparkSession, traffic: list[Beat]) -> None:
+def test_every_row_equals_the_one_that_plain_python_computes(spark: SparkSession, traffic: list[Beat]) -> None:
     made = [tuple(row) for row in diffs(spark, traffic, 0, 1200)]
     assert len(made) > STREAMS
     assert made == expected(traffic, 0, 1200)

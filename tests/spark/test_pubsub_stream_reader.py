@@ -132,7 +132,7 @@ def test_a_payload_of_bytes_is_handed_on_as_it_is(world: World) -> None:
     assert [row["payload"] for batch in reader.read(partition) for row in batch.to_pylist()] == [b"\xff\x00"]
 
 
-def test_what_was_processed_is_deleted_and_cannot_be_asked_for_again(world: World) -> None:
+def test_processed_batches_are_deleted_and_cannot_be_read_again(world: World) -> None:
     world.topic.publish(900)
     reader = reader_of(world, readers="1", keepBatches="0")
     start = reader.initialOffset()

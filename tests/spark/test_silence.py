@@ -96,7 +96,7 @@ def traffic() -> list[Beat]:
     return beats
 
 
-def test_every_row_is_what_a_person_would_find(spark: SparkSession, traffic: list[Beat]) -> None:
+def test_every_row_equals_a_count_by_hand(spark: SparkSession, traffic: list[Beat]) -> None:
     made = status(spark, traffic, 0, 1200)
     assert {row["kind"] for row in made} == {"stopped", "started", "missed"}
     assert made == expected(traffic, 0, 1200)

@@ -38,19 +38,21 @@ def world(tmp_path: Path) -> World:
     return world
 
 
-def test_while_tracking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracking_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held = held_at_each_pull(world.tracking, monkeypatch)
     assert world.track(BUDGET).snapshots == 4
     assert held == [0, 0, 0, 0, 0]
 
 
-def test_while_landing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landing_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held = held_at_each_pull(world.base, monkeypatch)
     assert world.land(BUDGET).heartbeats == 12
     assert held == [0, 0, 0, 0, 0]
 
 
-def test_while_landing_under_a_name_though_all_of_it_is_leased(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_landing_under_a_name_holds_one_batch_at_a_time_though_it_leases_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = PiecesWorld(tmp_path)
     publish(world, 12)
     held = held_at_each_pull(world.base, monkeypatch)

@@ -154,7 +154,7 @@ def test_a_watermark_that_moves_between_two_batches_is_that_of_the_second(tmp_pa
 # What goes wrong
 
 
-def test_acknowledging_what_is_not_durable_would_be_seen(world: World) -> None:
+def test_the_fake_fails_a_tick_that_acknowledges_before_messages_are_durable(world: World) -> None:
     """The other tests rest on the fakes failing then."""
     publish(world, 2)
     for subscription in (world.base, world.tracking):
@@ -164,7 +164,7 @@ def test_acknowledging_what_is_not_durable_would_be_seen(world: World) -> None:
         assert len(subscription.unacknowledged) == 2
 
 
-def test_a_lease_that_has_ended_would_be_seen(world: World) -> None:
+def test_the_fake_delivers_again_once_a_lease_has_ended(world: World) -> None:
     publish(world, 2)
     assert len(world.base.pull(10, 1000, 1)) == 2
     assert len(world.base.pull(10, 1000, 1)) == 0
@@ -246,7 +246,7 @@ def test_only_the_entries_since_the_newest_decision_are_read(world: World, monke
     assert read == [entry_name(newest)]
 
 
-def test_acknowledgements_that_fail_are_told_and_their_messages_land_again(world: World) -> None:
+def test_acknowledgements_that_fail_are_reported_and_their_messages_land_again(world: World) -> None:
     publish(world, 5)
     world.base.acknowledgements_that_fail = 2
     landed = world.land()

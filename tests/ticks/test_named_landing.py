@@ -90,7 +90,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     assert world.base.unacknowledged == []
 
 
-def test_asked_again_it_serves_what_landed_and_pulls_nothing(world: PiecesWorld) -> None:
+def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: PiecesWorld) -> None:
     publish(world, 5)
     first = world.land_as(NAME)
     publish(world, 5, first=950)
@@ -112,7 +112,7 @@ def test_an_empty_pull_leaves_an_empty_manifest_which_is_served(world: PiecesWor
     assert len(world.base.unacknowledged) == 2
 
 
-def test_the_twin_that_loses_acknowledges_nothing_removes_its_objects_and_serves_the_winner_s(
+def test_the_losing_twin_acknowledges_nothing_removes_its_objects_and_serves_those_of_the_winner(
     world: PiecesWorld, tmp_path: Path
 ) -> None:
     publish(world, 3)

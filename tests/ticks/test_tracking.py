@@ -92,7 +92,7 @@ def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(wo
     assert tracked.decision.reason is Reason.HELD_STALE_READING
 
 
-def test_no_beginning_can_be_told_while_tracking_cannot_be_read(world: World) -> None:
+def test_the_log_does_not_begin_while_tracking_cannot_be_read(world: World) -> None:
     publish(world, 5)
     world.fails["read tracking"] = ReadingUnavailable("not now")
     with pytest.raises(ReadingUnavailable):
@@ -134,7 +134,7 @@ def test_a_message_that_is_outstanding_on_base_is_known_because_tracking_is_read
     assert decision.complete_from == at(1)  # no hole was found
 
 
-def test_a_refused_snapshot_is_told_and_holds_the_watermark_once_the_last_reading_is_too_old(world: World) -> None:
+def test_a_refused_snapshot_is_reported_and_holds_the_watermark_once_the_last_reading_is_too_old(world: World) -> None:
     publish(world, 30)
     world.tick()
     before = world.track().decision.watermark
@@ -248,7 +248,7 @@ def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
     assert world.track().messages == 0
 
 
-def test_acknowledgements_that_fail_are_told_and_their_messages_come_again(world: World) -> None:
+def test_acknowledgements_that_fail_are_reported_and_their_messages_come_again(world: World) -> None:
     publish(world, 30)
     world.tracking.acknowledgements_that_fail = 7
     tracked = world.track()

@@ -92,7 +92,7 @@ def assert_page(report: TuningReport) -> str:
     return page
 
 
-def test_it_says_how_it_is_what_would_be_enough_and_who_is_to_blame() -> None:
+def test_the_report_describes_disorder_names_the_band_that_is_enough_and_the_streams_to_blame() -> None:
     report = report_on(Source(slow=2, slow_by=45, left=0, rate=10, streams=100).trace())
     said = sentences(report)
     assert said[0].startswith("With the present band of 10s and the rule band, ")
@@ -157,7 +157,7 @@ def test_how_slow_they_are_is_the_most_of_any_message_and_not_of_the_stream_with
     assert f"up to {words(report.disorder.sides['slow'].max_seconds)} behind the typical one" in sentences(report)[-2]
 
 
-def test_what_the_tighter_rule_costs_is_said_as_two_shares_of_all_messages() -> None:
+def test_the_cost_of_the_tighter_rule_is_given_as_two_shares_of_all_messages() -> None:
     said = sentences(report_on(Source(fast=1, fast_by=45, left=0).trace()))
     assert " fresher at the median, with 9" in said[2]
     assert said[2].endswith(" % of the messages late instead of none.")
@@ -165,7 +165,7 @@ def test_what_the_tighter_rule_costs_is_said_as_two_shares_of_all_messages() -> 
     assert punctual[2].endswith("with as many messages late.")
 
 
-def test_rules_that_are_as_fresh_are_said_to_be() -> None:
+def test_rules_of_equal_freshness_are_reported_as_equal() -> None:
     (one,) = Source(seconds=1, rate=1).trace().publish_us.tolist()
     publish = ints(one + number * 40 * SECOND_US for number in range(20))
     lone = MemoryTrace(publish, publish, publish, publish, ints([0] * 20), 1)
@@ -174,7 +174,7 @@ def test_rules_that_are_as_fresh_are_said_to_be() -> None:
     assert "both rules are equally fresh" in page_of(report)
 
 
-def test_a_watermark_that_is_ahead_of_the_clock_is_said_to_be_ahead() -> None:
+def test_a_watermark_ahead_of_the_clock_is_reported_as_ahead() -> None:
     trace = Source(fast=1, fast_by=45, left=0).trace()
     report = report_on(trace, present=Policy(rule="frontier"), target=0.9999)
     assert " ahead of now at the median, " in sentences(report)[0]
@@ -185,7 +185,7 @@ def test_a_watermark_that_is_ahead_of_the_clock_is_said_to_be_ahead() -> None:
     assert stands(14.21) == "14.2s behind"
 
 
-def test_a_band_with_which_there_is_no_watermark_yet_is_not_said_to_give_one() -> None:
+def test_a_band_without_a_watermark_yet_is_not_reported_to_give_one() -> None:
     said = recommendation_sentence(report_on(Source(seconds=1, rate=1).trace()))
     assert said == (
         "For at most 0.1 % late: 0s under the rule band (the watermark nowhere yet), "
@@ -193,7 +193,7 @@ def test_a_band_with_which_there_is_no_watermark_yet_is_not_said_to_give_one() -
     )
 
 
-def test_event_times_after_the_publish_times_are_said_to_be_so() -> None:
+def test_event_times_after_the_publish_times_are_reported() -> None:
     trace = Source().trace()
     chart = lag_of_messages(report_on(replace(trace, event_us=trace.event_us + 60 * SECOND_US)))
     assert chart.title.startswith("Half of the messages have an event time that is 5")
@@ -278,7 +278,7 @@ def _is_named_by_its_unit(path: str) -> bool:
     return not path.endswith("*") or re.search(r"_seconds\b|_share\*|quantile\*", path) is not None
 
 
-def test_no_band_that_is_enough_is_said_and_drawn() -> None:
+def test_the_absence_of_a_sufficient_band_is_reported_and_drawn() -> None:
     report = report_on(Source(late=0.02, late_by=200, rate=5, left=0).trace(), target=0.0)
     assert "not even 1m under the rule frontier" in sentences(report)[1]
     page = assert_page(report)
@@ -291,7 +291,7 @@ def test_no_band_that_is_enough_is_said_and_drawn() -> None:
     assert found["largest_band_tried_seconds"] == 60.0
 
 
-def test_a_band_that_costs_no_freshness_is_said_beside_the_one_that_is_enough() -> None:
+def test_a_band_that_costs_no_freshness_is_reported_beside_the_sufficient_one() -> None:
     report = report_on(Source(seconds=900, late=0.02, late_by=60, rate=40).trace(), target=0.01)
     assert "no staler up to" in sentences(report)[1]
 

@@ -61,12 +61,12 @@ def together(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list
     [LATE, FAST, Source(late=0.3, late_by=20, slow=5), Source(seconds=1200, rate=1, streams=3)],
     ids=["late", "fast", "slow", "sparse"],
 )
-def test_each_decides_what_it_would_have_decided_alone(source: Source) -> None:
+def test_each_candidate_decides_what_it_would_have_decided_alone(source: Source) -> None:
     ticks = workload_of(source.trace()).ticks
     assert together(ticks) == each_alone(ticks)
 
 
-def test_a_silence_a_backlog_and_what_is_never_landed_change_nothing_about_that() -> None:
+def test_candidates_decide_as_alone_through_a_silence_a_backlog_and_messages_that_never_land() -> None:
     trace = LATE.trace()
     there = (trace.publish_us < START_US + 300 * SECOND_US) | (trace.publish_us > START_US + 600 * SECOND_US)
     outage = (trace.publish_us > START_US + 650 * SECOND_US) & (trace.publish_us < START_US + 750 * SECOND_US)
@@ -89,7 +89,7 @@ def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
     assert found != each_alone(workload_of(LATE.trace()).ticks)
 
 
-def test_a_seek_and_what_it_delivers_again_change_nothing_about_that() -> None:
+def test_candidates_decide_as_alone_through_a_seek_and_its_redeliveries() -> None:
     ticks = list(workload_of(LATE.trace()).ticks)
     again = ticks[35].entries
     assert isinstance(again[0], Snapshot)
@@ -136,7 +136,7 @@ def test_the_late_are_counted_as_a_replay_counts_them() -> None:
     assert expected[-1] == 0 < expected[0]
 
 
-def test_what_lands_at_a_tick_after_the_last_or_never_or_without_an_event_time_is_not_late() -> None:
+def test_messages_that_land_after_the_last_tick_or_never_or_without_an_event_time_are_not_late() -> None:
     tick_us = np.array([START_US, START_US + 10 * SECOND_US, START_US + 20 * SECOND_US])
     watermarks = np.array([[START_US - 5 * SECOND_US, START_US, START_US + 5 * SECOND_US]])
     never = np.iinfo(np.int64).max

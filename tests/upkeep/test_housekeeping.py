@@ -176,7 +176,7 @@ def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(
     assert keeper._newest_over(HEARTBEATS) == "2026-11-21T06Z"
 
 
-def test_what_lands_while_a_partition_is_written_anew_is_there_afterwards(tmp_path: Path) -> None:
+def test_rows_that_land_while_a_partition_is_compacted_are_there_afterwards(tmp_path: Path) -> None:
     house = House(tmp_path)
     others = 40
 
@@ -297,7 +297,7 @@ def test_nothing_is_dropped_before_every_window_of_that_time_is_computed(tmp_pat
     assert house.lake.kept_windows(WINDOWING).since() is None
 
 
-def test_what_waits_through_an_outage_does_not_grow_old(tmp_path: Path) -> None:
+def test_windows_that_wait_through_an_outage_are_not_dropped(tmp_path: Path) -> None:
     house = House(tmp_path, now=LONG_AGO * 10)
     house.history.compute(5, 9)
     house.tidy(heartbeats="1d", windows="1d")
@@ -406,7 +406,7 @@ def test_a_dry_run_says_what_a_run_does_and_changes_nothing_and_a_second_run_is_
     assert all(one.is_idle for one in house.tidy())
 
 
-def test_a_chore_that_fails_is_told_and_keeps_none_of_the_others_from_being_done(tmp_path: Path) -> None:
+def test_a_chore_that_fails_is_reported_and_the_others_are_done(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.decide(2 * HOUR.total_seconds())
     (house.folder / entry_name(1)).write_bytes(b"damaged")
@@ -424,13 +424,13 @@ def test_an_empty_lake_has_nothing_to_be_done(tmp_path: Path) -> None:
     assert all(chore.is_idle and chore.failed is None for chore in chores)
 
 
-def test_what_is_kept_for_less_than_a_run_takes_is_refused() -> None:
+def test_a_retention_shorter_than_a_run_is_refused() -> None:
     for wrong in ({"versions": "1h"}, {"orphans": "2h"}, {"heartbeats": "1h"}, {"orphans": "9d"}):
         with pytest.raises(ValidationError):
             HousekeepingSettings.model_validate(wrong)
 
 
-def test_as_many_small_files_as_are_written_anew_are_what_is_said(tmp_path: Path) -> None:
+def test_the_reported_number_of_small_files_is_the_number_written_anew(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.tidy()
     files = len(house.files(HEARTBEATS))

@@ -114,14 +114,14 @@ def test_a_window_whose_file_is_gone_is_damaged_and_the_file_is_named(house: Hou
     assert found.reasons == [f"{file}: it is gone"]
 
 
-def test_a_file_that_was_cut_short_is_told_by_its_size(house: House) -> None:
+def test_a_truncated_file_is_recognised_by_its_size(house: House) -> None:
     (file,) = house.files(3)
     whole = file.read_bytes()
     file.write_bytes(whole[:-7])
     assert only(house.look()).reasons == [f"{file}: it has {len(whole) - 7} bytes, and the table says {len(whole)}"]
 
 
-def test_a_file_of_another_number_of_rows_is_told_even_if_its_size_is_right(house: House) -> None:
+def test_a_file_with_another_number_of_rows_is_recognised_even_if_its_size_is_right(house: House) -> None:
     (file,) = house.files(3)
     size = file.stat().st_size
     rows = pq.ParquetFile(file).read()
@@ -134,7 +134,7 @@ def test_a_file_of_another_number_of_rows_is_told_even_if_its_size_is_right(hous
     assert reason == f"{file}: it has 1 rows, and the table says 2"
 
 
-def test_a_footer_that_is_no_parquet_is_told(house: House) -> None:
+def test_a_footer_that_is_no_parquet_is_reported(house: House) -> None:
     (file,) = house.files(3)
     content = bytearray(file.read_bytes())
     content[-8:] = bytes(8)
@@ -173,7 +173,7 @@ def test_a_closed_window_that_is_not_computed_is_missing_and_an_open_one_is_not(
     assert survey.integrity.repairable == [WINDOWS[5:]]
 
 
-def test_what_landed_since_makes_its_window_stale_and_those_whose_lookback_reaches_it(house: House) -> None:
+def test_a_heartbeat_that_landed_since_makes_stale_its_window_and_those_whose_lookback_reaches_it(house: House) -> None:
     house.history.land([Beat("late", 70)])
     survey = house.look()
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE}
@@ -208,7 +208,7 @@ def test_a_table_that_is_lost_altogether_is_one_backfill_away(house: House) -> N
     assert broken(house.look()) == {}
 
 
-def test_who_held_a_table_open_while_it_was_lost_sees_what_was_computed_anew(house: House) -> None:
+def test_an_open_table_that_was_lost_shows_what_was_computed_anew(house: House) -> None:
     diffs = house.lake.diffs()
     house.history.compute(0, 4)
     assert len(diffs.computed()) == CLOSED
@@ -279,7 +279,7 @@ def test_files_that_no_version_lists_are_orphans_in_every_table(house: House) ->
     assert broken(survey) == {}
 
 
-def test_what_an_older_version_lists_is_no_orphan_nor_are_spark_s_marks_beside_it(house: House) -> None:
+def test_files_of_older_versions_and_spark_s_marks_are_no_orphans(house: House) -> None:
     house.history.compute(0, 1)  # the first run's files are listed by older versions alone
     run = house.folder / "heartbeat_diffs" / "runs" / house.run_of(0)
     (data,) = house.files(0)
@@ -341,7 +341,7 @@ def test_a_missing_and_a_damaged_entry_are_named(house: House) -> None:
     assert survey.needs_a_hand
 
 
-def test_what_was_forgotten_is_told_and_is_not_wrong(house: House) -> None:
+def test_forgotten_entries_are_listed_and_are_no_fault(house: House) -> None:
     house.decide(610)
     house.lake.tracking_log().forget(1, "a disk broke", at(610))
     survey = house.look()

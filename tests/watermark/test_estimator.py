@@ -53,7 +53,7 @@ def test_the_anchor_was_published_before_the_band_and_not_at_its_beginning() -> 
     assert (flat(at_its_beginning).anchor, at_its_beginning.watermark) == (at(89), at(80))
 
 
-def test_of_a_second_that_the_band_cuts_through_only_what_it_holds_counts() -> None:
+def test_in_a_second_that_the_band_cuts_only_messages_inside_the_band_count() -> None:
     histogram = published([(50, 40), (80.2, 30), (80.6, 60), (89, 85), (99, 98)])
     decision = decide(histogram, base=effective(80.5, observed=100), tracking=effective(100))
     assert (decision.watermark, flat(decision).messages_in_band) == (at(60), 3)
@@ -80,7 +80,7 @@ def test_a_wider_band_holds_the_watermark_back_further() -> None:
     assert (wide.watermark, flat(wide).band_start) == (at(68), at(69))
 
 
-def test_what_was_published_after_tracking_s_reading_is_not_in_the_band() -> None:
+def test_messages_published_after_tracking_s_reading_are_not_in_the_band() -> None:
     histogram = EVERY_SECOND + published([(103, -500)])
     assert decide(histogram, base=effective(100), tracking=effective(100)).watermark == at(88)
 

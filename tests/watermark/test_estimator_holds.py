@@ -128,7 +128,7 @@ def test_a_message_that_became_visible_after_its_publish_time_is_a_hole_as_well(
     assert without_slack.reason is Reason.ADVANCED  # then the lower one is a redelivery, which has landed
 
 
-def test_what_was_pruned_is_no_hole() -> None:
+def test_pruned_messages_are_no_hole() -> None:
     pruned = HOLED.pruned(START_BUCKET + 60)
     base, tracking = effective(50.5, observed=100, names=True), effective(100)
     assert decide(pruned, base=base, tracking=tracking).reason is Reason.HELD_INCOMPLETE

@@ -109,7 +109,7 @@ def test_with_a_quantile_the_estimator_is_the_rule_on_whole_buckets(
 
 @bounded
 @given(timelines, moments, moments, bands)
-def test_what_can_be_reached_holds_the_whole_band_and_its_anchor(
+def test_the_reachable_buckets_hold_the_whole_band_and_its_anchor(
     messages: list[Times], base: datetime, tracking: datetime, band: timedelta
 ) -> None:
     histogram, policy = histogram_of(messages), Policy(band=band, idle="hold")

@@ -78,14 +78,14 @@ def test_tracking_that_stalls_holds_the_frontier_a_band_before_it() -> None:
     assert behind.reason is Reason.HELD_TRACKING_BEHIND
 
 
-def test_what_was_published_just_a_band_before_tracking_is_not_passed() -> None:
+def test_messages_published_exactly_a_band_before_tracking_are_not_passed() -> None:
     histogram = published([(85, 70), (89, 80), (89.9, 95)])
     assert flat(decided(histogram, base=100)).frontier == at(95)
     assert flat(decided(histogram, base=99.95, tracking=99.95)).frontier == at(95)
     assert flat(decided(histogram, base=99.9, tracking=99.9)).frontier == at(80)
 
 
-def test_of_the_highest_cell_the_least_event_time_counts() -> None:
+def test_the_least_event_time_of_the_highest_cell_counts() -> None:
     histogram = published([(80, 70.2), (80.1, 70.7), (80.2, 69.9)])
     assert decided(histogram, base=100).watermark == at(70.2)
 
@@ -102,7 +102,7 @@ def test_a_clock_that_runs_fast_makes_others_late_unless_a_quantile_passes_over_
     assert decided(few, base=100, policy=replace(FRONTIER, frontier_quantile=0.02)).watermark == at(88)
 
 
-def test_what_was_pruned_keeps_its_part_of_the_frontier_through_a_restart() -> None:
+def test_pruned_messages_keep_their_part_of_the_frontier_through_a_restart() -> None:
     fast_once = published([(3, 60), *((second, second - 1) for second in range(4, 100))])
     state = _tick(WatermarkState().after(0, Beginning(LONG_AGO)), fast_once, now=100)
     assert state.watermark == at(88)
@@ -153,7 +153,7 @@ bands = st.sampled_from([0.0, 0.5, 1.0, 2.5, 10.0]).map(seconds)
 
 @bounded
 @given(timelines, moments, moments, bands)
-def test_it_is_the_rule_on_exact_times_or_below_it_by_less_than_a_bucket(
+def test_the_frontier_is_below_the_rule_on_exact_times_by_less_than_a_bucket(
     messages: list[Times], base: datetime, tracking: datetime, band: timedelta
 ) -> None:
     decision = _decision(histogram_of(messages), base, tracking, replace(FRONTIER, band=band))
@@ -169,7 +169,7 @@ def test_it_is_the_rule_on_exact_times_or_below_it_by_less_than_a_bucket(
 
 @bounded
 @given(timelines, moments, moments, bands, st.sampled_from([0.1, 0.5]))
-def test_with_a_quantile_it_is_the_rule_on_whole_buckets(
+def test_with_a_quantile_the_frontier_is_the_rule_on_whole_buckets(
     messages: list[Times], base: datetime, tracking: datetime, band: timedelta, quantile: float
 ) -> None:
     policy = replace(FRONTIER, band=band, frontier_quantile=quantile)
@@ -190,7 +190,7 @@ def test_with_a_quantile_it_is_the_rule_on_whole_buckets(
 
 @bounded
 @given(timelines, moments, moments, bands)
-def test_it_is_never_below_the_band_where_nothing_is_known_beyond_tracking(
+def test_the_frontier_is_never_below_the_band_where_nothing_is_known_beyond_tracking(
     messages: list[Times], base: datetime, tracking: datetime, band: timedelta
 ) -> None:
     seen = histogram_of([times for times in messages if times[0] <= to_us(tracking)])

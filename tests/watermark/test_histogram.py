@@ -156,7 +156,7 @@ def test_the_minimum_is_the_exact_least_event_time(
 
 @bounded
 @given(message_lists, rejected_lists, buckets, buckets)
-def test_what_is_counted_and_occupied_equals_a_dictionary(
+def test_counts_and_occupied_cells_equal_those_of_a_dictionary(
     messages: list[Times], rejected: list[int], bucket: int, other: int
 ) -> None:
     histogram, cells = histogram_of(messages, rejected), brute(messages, rejected)
@@ -264,7 +264,7 @@ def test_a_rejected_message_beside_a_valid_one_changes_neither_minimum_nor_newes
 
 @bounded
 @given(message_lists, rejected_lists, buckets, st.integers(0, 999_999), buckets)
-def test_what_is_looked_at_from_a_moment_on_is_never_less_and_by_no_whole_cell_more(
+def test_a_range_of_buckets_covers_its_moments_and_less_than_a_cell_more(
     messages: list[Times], rejected: list[int], bucket: int, within: int, high: int
 ) -> None:
     histogram, start = histogram_of(messages, rejected), bucket * BUCKET_US + within
@@ -285,7 +285,7 @@ def test_what_is_looked_at_from_a_moment_on_is_never_less_and_by_no_whole_cell_m
 
 @bounded
 @given(message_lists, rejected_lists, buckets, st.integers(0, 999_999))
-def test_something_was_published_from_the_newest_moment_on_and_before_the_limit_to_within_a_slot(
+def test_the_newest_publish_time_before_a_limit_is_exact_to_a_fiftieth_of_a_second(
     messages: list[Times], rejected: list[int], bucket: int, within: int
 ) -> None:
     limit = bucket * BUCKET_US + within
@@ -301,7 +301,7 @@ def test_something_was_published_from_the_newest_moment_on_and_before_the_limit_
     assert newest == max(before) or max(before) // BUCKET_US == limit // BUCKET_US
 
 
-def test_what_was_published_between_a_cell_s_first_and_its_last_moves_the_anchor() -> None:
+def test_messages_between_the_first_and_the_last_of_a_cell_move_the_anchor() -> None:
     cut_through = [(50.1, 49.3), (50.4, 49.4), (50.9, 49.5)]
     histogram = published([*cut_through, (50.3, 40.0)])
     assert histogram.newest_valid_before(to_us(at(50.5))) == to_us(at(50.4))
@@ -367,7 +367,7 @@ def test_pruning_a_sum_is_the_sum_of_the_pruned(a: Histogram, b: Histogram, from
     assert a.pruned(from_bucket).pruned(from_bucket) == a.pruned(from_bucket)
 
 
-def test_what_was_pruned_is_let_go_of_and_not_only_hidden() -> None:
+def test_pruned_buckets_free_their_memory() -> None:
     pruned = published([(second, second) for second in range(100)]).pruned(START_BUCKET + 99)
     assert len(pruned) == 1
     assert pruned.publish_bucket.base is None

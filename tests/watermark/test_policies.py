@@ -283,7 +283,7 @@ def test_a_tracking_subscription_younger_than_base_s_backlog_holds_until_base_ha
     assert log.state.watermark == at(598.25)  # the anchor: all has landed
 
 
-def test_what_ignores_completeness_would_be_late() -> None:
+def test_without_the_completeness_rule_messages_are_late() -> None:
     """The same backlog, with a log that claims to know it: the test above can fail."""
     log = Log(known_from=-4000)
     log.publish(published(beats(0, 600)))

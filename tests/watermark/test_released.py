@@ -42,7 +42,7 @@ def test_a_release_moves_nothing_before_the_next_decision(pinned: Log) -> None:
     assert pinned.state.released_before == at(90)
 
 
-def test_what_was_published_from_the_release_on_holds_as_before_until_base_has_passed_it(pinned: Log) -> None:
+def test_messages_published_after_the_release_hold_as_before_until_base_has_passed_them(pinned: Log) -> None:
     pinned.release(80)
     assert outcome(pinned.tick(102, base=STRAGGLER)) == (Reason.RELEASED, at(79.25))
     later = pinned.tick(150, base=STRAGGLER)

@@ -360,7 +360,7 @@ def test_no_hole_is_found_where_there_is_none() -> None:
 
 
 @both_rules
-def test_decisions_on_the_pruned_and_restored_standing_are_those_on_the_whole_histogram(rule: Rule) -> None:
+def test_decisions_on_the_pruned_and_restored_state_equal_those_on_the_whole_histogram(rule: Rule) -> None:
     fewer = 0
     for seed in range(SCHEDULES // 3):
         simulation = Simulation(seed, rule=rule, shape="any lag" if seed % 3 else "steady lag with silences")
@@ -379,7 +379,7 @@ def test_an_entry_lost_from_the_log_holds_the_watermark_and_loses_no_message() -
     assert held > SCHEDULES // 4 // 10
 
 
-def test_what_a_lost_entry_held_above_tracking_s_reading_is_not_taken_for_known() -> None:
+def test_messages_of_a_lost_entry_above_tracking_s_reading_do_not_count_as_known() -> None:
     # It held what was published at 100.5 and happened at 95; tracking still held 90.5, and so did base.
     state = folded([Beginning(at(0)), Snapshot(published([(50, 49)])), Lost("published at 100.5")])
     first = state.decide(reading(101, 90.5), reading(101, 90.5), Policy(), at(101))

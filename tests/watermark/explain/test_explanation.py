@@ -88,7 +88,7 @@ def test_every_rule_is_told_once_in_order_and_nothing_is_looked_at_after_one_tha
 
 
 @every_situation
-def test_it_is_in_sentences_and_says_what_would_move_the_watermark(name: str) -> None:
+def test_the_explanation_is_in_sentences_and_says_what_would_move_the_watermark(name: str) -> None:
     explanation = SITUATIONS[name]().explain()
     assert explanation.moves
     for sentence in explanation.sentences():
@@ -114,7 +114,7 @@ def test_alternatives_differ_from_what_was_decided_and_say_what_they_cost(name: 
 
 
 @every_situation
-def test_without_the_log_before_it_only_the_decision_itself_is_told(name: str) -> None:
+def test_without_the_log_before_it_only_the_decision_itself_is_explained(name: str) -> None:
     log = SITUATIONS[name]()
     assert log.state.record is not None
     alone = explain(log.state.record, None)
@@ -123,7 +123,7 @@ def test_without_the_log_before_it_only_the_decision_itself_is_told(name: str) -
     assert (alone.since_base, alone.since_pin) == (None, None)
 
 
-def test_a_decision_that_does_not_follow_from_the_log_before_it_is_told_by_itself() -> None:
+def test_a_decision_that_does_not_follow_from_the_log_is_explained_by_itself() -> None:
     log = explained.steady()
     assert log.state.record is not None
     elsewhere = replace(log.before, histogram=EVERY_SECOND.pruned(START_BUCKET + 95))
@@ -152,7 +152,7 @@ def test_a_pin_is_named_with_its_second_and_what_holds_it() -> None:
     assert explained.idle().explain().pin is None
 
 
-def test_it_counts_what_was_published_since_base_s_oldest_and_since_the_pin() -> None:
+def test_the_explanation_counts_messages_since_base_s_oldest_and_since_the_pin() -> None:
     straggler = explained.straggler().explain()
     assert (straggler.since_base, straggler.since_pin) == (50, 50)  # 50.25 to 99.25
     steady = explained.steady().explain()
@@ -165,12 +165,12 @@ def test_it_counts_what_was_published_since_base_s_oldest_and_since_the_pin() ->
     assert "tracking knows of at most 1 message" in straggling
 
 
-def test_what_was_pruned_is_not_counted_as_nothing() -> None:
+def test_pruned_messages_are_not_counted_as_none() -> None:
     """The seek goes back below what is kept: how many messages it replays is not known any more."""
     assert explained.sought().explain().since_base is None
 
 
-def test_a_held_rule_tells_the_numbers_that_held() -> None:
+def test_a_rule_that_holds_names_the_numbers_that_made_it_hold() -> None:
     behind = text_of(explained.tracking_behind().explain(), "tracking")
     assert "a backlog of 40s, more than 10s (near_real_time)" in behind
     assert "5s ahead of base: less than the band of 10s" in behind
@@ -186,14 +186,14 @@ def test_a_held_rule_tells_the_numbers_that_held() -> None:
     assert "never seen: a hole" in text_of(explained.hole().explain(), "completeness")
 
 
-def test_a_hole_is_told_by_the_message_that_the_rule_looked_at() -> None:
+def test_a_hole_is_explained_by_the_message_that_the_rule_looked_at() -> None:
     """A lower reading that is no seek does not become the effective one."""
     log = explained.hole()
     log.tick(101, base=45.5)
     assert f"published at {iso(at(50.5))} that tracking has never seen" in text_of(log.explain(), "completeness")
 
 
-def test_tracking_behind_base_is_said_to_be_behind() -> None:
+def test_tracking_behind_base_is_described_as_behind() -> None:
     log = Log()
     log.publish(EVERY_SECOND)
     log.tick(80, base=79, tracking=70)
@@ -201,14 +201,14 @@ def test_tracking_behind_base_is_said_to_be_behind() -> None:
     assert "10s behind base" in text_of(log.explain(), "tracking")
 
 
-def test_a_lost_entry_is_told_from_a_hole() -> None:
+def test_a_lost_entry_is_distinguished_from_a_hole() -> None:
     log = explained.steady()
     log.write(Lost("for the test"))
     log.tick(110, base=98.25)
     assert text_of(log.explain(), "completeness").startswith("An entry of the tracking log was lost.")
 
 
-def test_a_release_in_force_is_told_and_one_that_base_has_passed_is_not() -> None:
+def test_a_release_in_force_is_explained_and_one_that_base_has_passed_is_not() -> None:
     assert "an operator released" in text_of(explained.released().explain(), "completeness")
     log = explained.released()
     log.tick(130, base=95.25)
@@ -249,7 +249,7 @@ def test_a_smaller_band_that_does_no_more_than_a_wider_one_is_not_listed() -> No
     assert [name for name in changes(log.explain()) if name.startswith("band")] == ["band = 5s"]
 
 
-def test_a_straggler_is_let_pass_by_no_setting() -> None:
+def test_no_setting_lets_a_straggler_pass() -> None:
     assert changes(explained.straggler().explain()) == {}
 
 
@@ -306,7 +306,7 @@ def test_an_alternative_is_what_the_estimator_gives_with_that_setting() -> None:
     assert other.tick(100, base=98.25, tracking=99.25).watermark == alternatives["5s"].watermark
 
 
-def test_a_bound_that_names_no_message_is_told_as_one() -> None:
+def test_a_bound_that_names_no_message_is_explained_as_such() -> None:
     log = Log()
     log.publish(EVERY_SECOND)
     log.read(100, reading(100, 60, names=False), reading(100))

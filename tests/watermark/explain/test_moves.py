@@ -95,7 +95,7 @@ def make_happen(world: World, said: str) -> Decision:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_is_said_to_move_the_watermark_moves_it(seed: int) -> None:
+def test_each_move_that_the_explanation_promises_moves_the_watermark(seed: int) -> None:
     for world in play(seed):
         explanation = world.explain()
         said, watermark = explanation.moves[0], explanation.decision.watermark
@@ -109,7 +109,7 @@ def test_what_is_said_to_move_the_watermark_moves_it(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_setting_that_is_named_is_one_that_can_be_written_and_does_what_is_said(seed: int) -> None:
+def test_each_setting_that_the_explanation_names_can_be_written_and_has_the_stated_effect(seed: int) -> None:
     for world in play(seed)[::3]:
         decided, before = world.log.state.record, world.log.before
         assert decided is not None
@@ -172,7 +172,7 @@ def test_slack_is_part_of_what_base_must_land() -> None:
     assert log.tick(102, base=80).reason is Reason.ADVANCED
 
 
-def test_what_is_within_the_band_must_leave_it_too() -> None:
+def test_messages_within_the_band_must_leave_it_too() -> None:
     """Landing alone does not move it, nor would a release: so it is not proposed."""
     log = explained.late_within_the_band()
     said = log.explain().moves[0]
@@ -182,7 +182,7 @@ def test_what_is_within_the_band_must_leave_it_too() -> None:
     assert log.tick(106.5).reason is Reason.ADVANCED
 
 
-def test_what_tracking_has_seen_beyond_its_reading_is_waited_for_as_well() -> None:
+def test_messages_that_tracking_has_seen_beyond_its_reading_are_waited_for_as_well() -> None:
     log = Log()
     log.publish(EVERY_SECOND)
     log.tick(100)
@@ -210,7 +210,7 @@ def test_a_backlog_that_holds_the_frontier_itself_must_land_and_something_newer_
     assert log.tick(90.5).reason is Reason.ADVANCED
 
 
-def test_what_a_quantile_passes_over_need_not_land() -> None:
+def test_messages_that_a_quantile_passes_over_need_not_land() -> None:
     log = Log(Policy(rule="frontier", quantile=0.5))
     log.publish(EVERY_SECOND + published([(98.5, -100)]))
     log.tick(98)
@@ -218,7 +218,7 @@ def test_what_a_quantile_passes_over_need_not_land() -> None:
     assert log.explain().moves[0].startswith("It moves when tracking has read")
 
 
-def test_a_frontier_is_of_use_again_where_it_is_said_to_be() -> None:
+def test_the_frontier_moves_again_at_the_moment_that_the_explanation_names() -> None:
     log = explained.frontier_after_a_seek()
     (said,) = log.explain().moves
     until = datetime.fromisoformat(said.split("read beyond ")[1].split("Z")[0] + "Z")
