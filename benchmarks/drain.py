@@ -17,11 +17,10 @@ from rich.console import Console
 
 from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain, ticks_of
 from pipeline.clock import Clock, SystemClock, iso
-from pipeline.demo.publishing import Source
-from pipeline.demo.synthetic import Published
+from pipeline.demo.script import USUAL_PORTS, free_port
+from pipeline.demo.synthetic import Published, Source
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.demo.verification import Comparison, compare
-from pipeline.demo.workspace import USUAL_PORTS, free_port
 from pipeline.durations import format_duration, parse_duration
 from pipeline.errors import ServiceFailed
 from pipeline.services.processes import Supervisor
@@ -192,13 +191,7 @@ def _play(
         everything = {window.key for window in settings.windowing.closed_at(last.end, start)}
         next(report for report in watched if everything <= set(report.computed))
     say("comparing every row with the truth")
-    found = compare(
-        truth,
-        asked.folder / "lake",
-        lookback_seconds=settings.windows.lookback.total_seconds(),
-        period_seconds=settings.windows.heartbeat_period.total_seconds(),
-        window_seconds=settings.windows.length.total_seconds(),
-    )
+    found = compare(truth, asked.folder / "lake", settings.windows)
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
     drains, ticks = runs_of_drain(project_root()), ticks_of(project_root())
     return _shown(backlog, reached - start, found, (landed_after, computed_after), drains, ticks, memory, published)

@@ -14,7 +14,7 @@ import dagster as dg
 import psutil
 
 from pipeline.clock import Clock
-from pipeline.demo.publishing import Source
+from pipeline.demo.synthetic import Source
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.layout import Lake

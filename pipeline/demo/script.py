@@ -1,27 +1,73 @@
 """The demonstration, from an empty folder to a summary that was checked against the truth."""
 
 import json
+import shutil
+import socket
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from pipeline.clock import Clock
-from pipeline.demo.publishing import Source
+from pipeline.clock import Clock, iso
 from pipeline.demo.summary import Spread, Summary, show
-from pipeline.demo.synthetic import Published
+from pipeline.demo.synthetic import Published, Source
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.demo.verification import compare
 from pipeline.demo.watch import Watch
-from pipeline.demo.workspace import DemoFolder
 from pipeline.durations import format_duration
 from pipeline.errors import ServiceFailed
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import provision_here, start_emulator, start_stack
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.java import find_java
+
+TEMPLATE = """\
+# Written by the demonstration. `make up` opens its lake in the Dagster UI.
+
+[pubsub]
+emulator_host = "127.0.0.1:{emulator}"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[windows]
+length = "1m"
+first = "{first}"
+
+[lake]
+uri = "file:lake"
+
+[spark]
+remote = "sc://localhost:{spark}"
+
+[dagster]
+storage = "dagster"
+web_port = {web}
+code_port = {code}
+"""
+
+USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
+
+
+class DemoFolder:
+    """The paths of one demonstration."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "tidemark.toml"
+        self.lake = root / "lake"
+        self.truth = root / "truth.parquet"
+        self.summary = root / "summary.json"
+
+    def make_anew(self, first_window: datetime) -> None:
+        """Empty the folder and write the settings, with free ports: the usual ones where possible."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
+        ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
+        self.config.write_text(TEMPLATE.format(first=iso(first_window), **ports))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +140,7 @@ def _play(plan: DemoPlan, folder: DemoFolder, watch: Watch) -> Summary:
     say("the streams fall silent; the idle rule will close the last windows")
     report = watch.until_computed(_windows_of(settings, published))
     say("every window is computed; comparing every row with the truth")
-    comparison = compare(
-        folder.truth,
-        folder.lake,
-        lookback_seconds=settings.windows.lookback.total_seconds(),
-        period_seconds=settings.windows.heartbeat_period.total_seconds(),
-        window_seconds=settings.windows.length.total_seconds(),
-    )
+    comparison = compare(folder.truth, folder.lake, settings.windows)
     ends = {key: settings.windowing.named(key).end for key in report.computed}
     ready = [(end, (report.computed_at[key] - end).total_seconds()) for key, end in ends.items()]
     return Summary(
@@ -130,3 +170,16 @@ def _windows_of(settings: Settings, published: Published) -> set[str]:
     windowing = settings.windowing
     begin, end = windowing.containing(first).start, windowing.containing(last).end
     return {window.key for window in windowing.between(begin, end)}
+
+
+def free_port(wanted: int) -> int:
+    """The wanted port of the loopback interface if it is free, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(candidate.getsockname()[1])
+    raise OSError("no port is free on the loopback interface")

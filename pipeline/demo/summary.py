@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
+from rich.table import Column, Table
 
 from pipeline.demo.synthetic import Published
 from pipeline.demo.verification import Comparison
@@ -83,10 +83,7 @@ def show(summary: Summary, console: Console) -> None:
     """Print the summary for a person."""
     published, found, live = summary.published, summary.comparison, summary.live_ready
     reasons = ", ".join(f"{count} {reason.lower()}" for reason, count in sorted(found.quarantined.items()))
-    table = Table.grid(padding=(0, 3))
-    table.add_column(justify="left", style="bold")
-    table.add_column(justify="right")
-    table.add_column(justify="left", style="dim")
+    table = Table.grid(Column(style="bold"), Column(justify="right"), Column(style="dim"), padding=(0, 3))
     table.add_row("published", f"{published.messages:,}", f"{published.duplicates:,} of them duplicates")
     table.add_row("landed", f"{found.landed:,}", "rows of heartbeats, copies included")
     table.add_row("quarantined", f"{sum(found.quarantined.values()):,}", reasons)

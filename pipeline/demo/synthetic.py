@@ -1,10 +1,12 @@
 """Publishes the synthetic source's heartbeats, each at its time, and records the truth."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Self
 
 import numpy as np
@@ -13,8 +15,8 @@ from google.pubsub_v1 import PublisherClient, PublishRequest
 from pipeline.clock import Clock, from_us, to_us
 from pipeline.demo.synthetic_beats import (
     DUPLICATE,
-    FIRST_BROKEN,
     HEARTBEAT,
+    KINDS,
     REASONS,
     Rows,
     SyntheticSource,
@@ -22,7 +24,8 @@ from pipeline.demo.synthetic_beats import (
     messages,
 )
 from pipeline.demo.truth import TruthFile, truth_of
-from pipeline.pubsub.connection import reported, retrying
+from pipeline.pubsub.connection import publisher_client, reported, retrying
+from pipeline.settings import Settings
 
 BATCH = 1000
 """Messages in one request, the service's limit. Each is under a kilobyte, so a request stays below its 10 MB."""
@@ -81,7 +84,6 @@ def publish(
     SubscriptionMissing (no such topic), PermissionMissing, LakeUnwritable (the truth) and InvalidSettings.
     """
     began = clock.monotonic()
-    tally = _Tally()
 
     def horizon_us() -> int:
         now_us = to_us(clock.now())
@@ -91,12 +93,12 @@ def publish(
 
     with (
         TruthFile(truth_path) as truth,
-        _Sender(source, publisher, topic_path, clock, truth, tally, call_timeout) as sender,
+        _Sender(source, publisher, topic_path, clock, truth, call_timeout) as sender,
     ):
         for batch in _when_due(messages(source, start, end), horizon_us, clock, stop):
             sender.send(batch)
-            progress(tally.messages, from_us(batch["publish_us"][-1]))
-    return tally.published(clock.monotonic() - began)
+            progress(sender.kinds.total(), from_us(batch["publish_us"][-1]))
+    return sender.published(clock.monotonic() - began)
 
 
 def _when_due(
@@ -118,33 +120,6 @@ def _when_due(
                 clock.sleep(LIVE_PAUSE_SECONDS)
 
 
-class _Tally:
-    """Counts confirmed messages."""
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self._kinds = np.zeros(FIRST_BROKEN + len(REASONS), np.int64)
-        self._range_ms: list[int] = []  # the first and the last event time
-
-    def add(self, rows: Rows) -> None:
-        self.messages += len(rows)
-        self._kinds += np.bincount(rows["kind"], minlength=len(self._kinds))
-        times = [*self._range_ms, *rows["event_ms"][rows["kind"] == HEARTBEAT].tolist()]
-        self._range_ms = [min(times), max(times)] if times else []
-
-    def published(self, seconds: float) -> Published:
-        first, last = [from_us(ms * 1000) for ms in self._range_ms] or (None, None)
-        return Published(
-            messages=self.messages,
-            heartbeats=int(self._kinds[HEARTBEAT]),
-            duplicates=int(self._kinds[DUPLICATE]),
-            broken={reason.value: int(self._kinds[FIRST_BROKEN + at]) for at, reason in enumerate(REASONS)},
-            first_event_time=first,
-            last_event_time=last,
-            seconds=seconds,
-        )
-
-
 Sent = tuple[Rows, list[dict[str, str]], list[bytes], list[str], datetime]
 """A confirmed request: its rows, attributes, payloads and message ids, and when it was sent."""
 
@@ -161,8 +136,9 @@ class _Sender:
     topic: str
     clock: Clock
     truth: TruthFile
-    tally: _Tally
     call_timeout: timedelta
+    kinds: Counter[str] = field(default_factory=Counter)  # of the confirmed messages
+    _range_ms: list[int] = field(default_factory=list)  # the first and the last event time of the heartbeats
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="publishing"))
     _under_way: Future[Sent] | None = None
 
@@ -195,11 +171,78 @@ class _Sender:
         self._under_way = self._thread.submit(call)
         self._record(before)
 
+    def published(self, seconds: float) -> Published:
+        """Counts of the messages that were confirmed within so many seconds."""
+        first, last = [from_us(ms * 1000) for ms in self._range_ms] or (None, None)
+        return Published(
+            messages=self.kinds.total(),
+            heartbeats=self.kinds[KINDS[HEARTBEAT]],
+            duplicates=self.kinds[KINDS[DUPLICATE]],
+            broken={reason.value: self.kinds[reason] for reason in REASONS},
+            first_event_time=first,
+            last_event_time=last,
+            seconds=seconds,
+        )
+
     def _confirmed(self) -> Sent | None:
         under_way, self._under_way = self._under_way, None
         return None if under_way is None else under_way.result()
 
     def _record(self, sent: Sent | None) -> None:
-        if sent is not None:
-            self.truth.add(truth_of(*sent))
-            self.tally.add(sent[0])
+        if sent is None:
+            return
+        batch, rows = truth_of(self.source, *sent), sent[0]
+        self.truth.add(batch)
+        self.kinds.update(batch["kind"].to_pylist())
+        times = [*self._range_ms, *rows["event_ms"][rows["kind"] == HEARTBEAT].tolist()]
+        self._range_ms = [min(times), max(times)] if times else []
+
+
+@dataclass
+class Source:
+    """Publishes in a thread of its own from `begin` until it is stopped, for a day at most.
+
+    `sent` messages are confirmed so far, up to the publication time `reached`.
+    """
+
+    beats: SyntheticSource
+    settings: Settings
+    truth: Path
+    begin: datetime
+    clock: Clock
+    call_timeout: timedelta = CALL_TIMEOUT
+    sent: int = 0
+    _stop: Event = field(default_factory=Event)
+    _published: Future[Published] | None = None
+
+    def __post_init__(self) -> None:
+        self.reached = self.begin
+
+    def start(self) -> None:
+        """Begin to publish."""
+        self._published = ThreadPoolExecutor(1, thread_name_prefix="synthetic source").submit(
+            publish,
+            self.beats,
+            publisher_client(self.settings.pubsub.emulator_host),
+            self.settings.pubsub.topic_path,
+            self.clock,
+            self.begin,
+            self.begin + timedelta(days=1),
+            truth_path=self.truth,
+            progress=self._progress,
+            stop=self._stop.is_set,
+            call_timeout=self.call_timeout,
+        )
+
+    def stop(self) -> Published | None:
+        """Stop publishing, and return what was published. Raises what went wrong meanwhile."""
+        self._stop.set()
+        return None if self._published is None else self._published.result()
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong while publishing, if anything did."""
+        if self._published is not None and self._published.done():
+            self._published.result()
+
+    def _progress(self, sent: int, reached: datetime) -> None:
+        self.sent, self.reached = sent, reached

@@ -10,10 +10,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from pipeline.clock import to_us
-from pipeline.demo.synthetic_beats import FIRST_BROKEN, KINDS, NUMBER, REASONS, STATUSES, Rows
+from pipeline.demo.synthetic_beats import KINDS, NUMBER, STATUSES, Rows, SyntheticSource
 from pipeline.errors import LakeUnwritable
 from pipeline.heartbeat import RejectionReason
 
@@ -80,41 +78,29 @@ class TruthFile:
 
 
 def truth_of(
+    source: SyntheticSource,
     rows: Rows,
     attributes: list[dict[str, str]],
     payloads: list[bytes],
     message_ids: list[str],
     published_at: datetime,
 ) -> Any:
-    """The messages as a record batch of `SCHEMA`, made from the rows that they were composed from."""
-    kind = rows["kind"]
-    no_time = _is(kind, RejectionReason.NO_EVENT_TIME) | _is(kind, RejectionReason.UNREADABLE_EVENT_TIME)
-    no_stream = _is(kind, RejectionReason.NO_STREAM_ID)
-    no_payload = _is(kind, RejectionReason.UNREADABLE_PAYLOAD)
+    """The messages that the source composed from the rows, as a record batch of `SCHEMA`."""
+    kinds = np.array(KINDS)[rows["kind"]]
+    no_time = np.isin(kinds, (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME))
+    no_payload = kinds == RejectionReason.UNREADABLE_PAYLOAD
     no_number = no_payload | (rows["temperature_form"] != NUMBER)
     status = pa.array(STATUSES, pa.string()).take(pa.array(rows["status"], mask=no_payload))
-    streams = [f"stream-{stream:05d}" for stream in rows["stream"].tolist()]
-    ids = [
-        f"{stream}-{event_ms}" if healthy else f"{stream}-{event_ms}-broken"
-        for stream, event_ms, healthy in zip(
-            rows["stream"].tolist(), rows["event_ms"].tolist(), (kind < FIRST_BROKEN).tolist(), strict=True
-        )
-    ]
     columns = [
-        pa.array(streams, pa.string(), mask=no_stream),
+        pa.array([carried.get(source.stream_id_attribute) or None for carried in attributes], pa.string()),
         pa.array(rows["event_ms"] * 1000, pa.timestamp("us", tz="UTC"), mask=no_time),
-        pa.array(ids, pa.string()),
+        pa.array([carried[source.heartbeat_id_attribute] for carried in attributes], pa.string()),
         pa.array(rows["temperature"], pa.float64(), mask=no_number),
         status,
-        pa.array(KINDS, pa.string()).take(pa.array(kind)),
+        pa.array(kinds, pa.string()),
         pa.array(message_ids, pa.string()),
-        pa.array(np.full(len(rows), to_us(published_at)), pa.timestamp("us", tz="UTC")),
+        pa.repeat(pa.scalar(published_at, pa.timestamp("us", tz="UTC")), len(rows)),
         pa.array(payloads, pa.binary()),
         pa.array([orjson.dumps(carried).decode() for carried in attributes], pa.string()),
     ]
     return pa.record_batch(columns, schema=SCHEMA)
-
-
-def _is(kind: NDArray[np.uint8], reason: RejectionReason) -> NDArray[np.bool_]:
-    matches: NDArray[np.bool_] = kind == FIRST_BROKEN + REASONS.index(reason)
-    return matches

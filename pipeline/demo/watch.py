@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from pipeline.clock import Clock, iso
-from pipeline.demo.publishing import Source
+from pipeline.demo.synthetic import Source
 from pipeline.durations import format_duration
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.layout import Lake

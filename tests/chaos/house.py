@@ -87,14 +87,7 @@ class House:
 
     def compared(self) -> Comparison:
         """The lake against the truth, row by row."""
-        windows = self.settings.windows
-        return compare(
-            self.truth,
-            self.lake,
-            lookback_seconds=windows.lookback.total_seconds(),
-            period_seconds=windows.heartbeat_period.total_seconds(),
-            window_seconds=windows.length.total_seconds(),
-        )
+        return compare(self.truth, self.lake, self.settings.windows)
 
     def services(self) -> dict[str, psutil.Process]:
         """What `tidemark up` has noted as running, and runs: known by process id and moment of creation."""

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from benchmarks.watched import reports, runs_of_drain, ticks_of
 from pipeline.clock import Clock, iso
-from pipeline.demo.publishing import Source
+from pipeline.demo.synthetic import Source
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.errors import ServiceFailed
 from pipeline.lake.layout import Lake

@@ -163,7 +163,7 @@ def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: Synthet
     rows = all_of(source, length)[:500]
     attributes, payloads = compose(source, rows)
     published_at = START + timedelta(days=1)
-    truth = truth_of(rows, attributes, payloads, ["id"] * len(rows), published_at).to_pylist()
+    truth = truth_of(source, rows, attributes, payloads, ["id"] * len(rows), published_at).to_pylist()
     for said, payload, true in zip(attributes, payloads, truth, strict=True):
         assert len(payload) + sum(len(name) + len(value) for name, value in said.items()) < 1_000
         content = read_payload(payload)

@@ -17,10 +17,14 @@ from pipeline.heartbeat import FieldKind, RejectionReason
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema
 from pipeline.lake.tables.quarantine import QUARANTINE
+from pipeline.settings_sections import WindowSettings
 
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+WINDOWS = WindowSettings(
+    length=timedelta(minutes=1), lookback=timedelta(minutes=10), heartbeat_period=timedelta(seconds=30)
+)
 STREAMS = ("stream-0", "stream-1")
 BEATS = 6
 
@@ -139,7 +143,7 @@ class World:
             if rows:
                 table = pa.Table.from_pylist(rows, schema)
                 write_deltalake(lake / name, table, partition_by=[partition])
-        return compare(folder / "truth.parquet", lake, lookback_seconds=600, period_seconds=30, window_seconds=60)
+        return compare(folder / "truth.parquet", lake, WINDOWS)
 
 
 @pytest.fixture
