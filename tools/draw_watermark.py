@@ -20,10 +20,9 @@ from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.estimator import RULES
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 START_US = to_us(datetime(2026, 11, 21, 12, tzinfo=UTC))

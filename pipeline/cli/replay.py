@@ -19,9 +19,8 @@ from pipeline.replay.trace import extent_of, ticks_of
 from pipeline.replay.trace_file import ParquetTrace
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.settings import load_settings
-from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)

@@ -23,8 +23,7 @@ from pipeline.replay.outcome import Replayed, replayed
 from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.settings import Settings
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.estimator import RULES
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 
 
 def from_lake(

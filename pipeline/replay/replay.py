@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 

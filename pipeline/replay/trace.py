@@ -17,7 +17,7 @@ from pipeline.clock import duration_us, from_us, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import TraceUnusable
 from pipeline.replay.replay import Tick
-from pipeline.watermark.histogram import BUCKET_US, KEYS, NO_EVENT, NO_MINIMUM, Histogram, Ints, grouped, slots_of
+from pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, Ints, cells_of, grouped
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.state import Beginning, Entry, Snapshot
 
@@ -148,25 +148,19 @@ def ticks_of(
     """
     extent = extent_of(trace) if extent is None else extent
     tick_us = tick_times(extent.first_publish_us, extent.last_us, tick, idle_timeout)
-    base, tracking, deltas = _Backlog(len(tick_us)), _Backlog(len(tick_us)), _Deltas(len(tick_us))
+    landed_us, read_us = np.full((2, len(tick_us) + 1), NEVER)
+    deltas = _Deltas(len(tick_us))
     for batch in trace.batches():
         tracked = first_tick_at(tick_us, batch.tracked_us)
-        base.add(batch.publish_us, first_tick_at(tick_us, batch.landed_us))
-        tracking.add(batch.publish_us, tracked)
+        np.minimum.at(landed_us, first_tick_at(tick_us, batch.landed_us), batch.publish_us)
+        np.minimum.at(read_us, tracked, batch.publish_us)
         deltas.add(batch, tracked)
-    beginning = Beginning(from_us(extent.first_publish_us) if complete_from is None else complete_from)
-    histograms = deltas.by_tick()
-    return [
-        Tick(
-            at=at,
-            entries=_entries(beginning if number == 0 else None, histograms.get(number)),
-            base=_reading(at, base_us),
-            tracking=_reading(at, tracking_us),
-        )
-        for number, (at, base_us, tracking_us) in enumerate(
-            zip(map(from_us, tick_us.tolist()), base.oldest(tick_us), tracking.oldest(tick_us), strict=True)
-        )
-    ]
+    entries: list[list[Entry]] = [[] for _ in tick_us]
+    entries[0].append(Beginning(from_us(extent.first_publish_us) if complete_from is None else complete_from))
+    for number, histogram in deltas.by_tick():
+        entries[number].append(Snapshot(histogram))
+    readings = zip(entries, _readings(landed_us, tick_us), _readings(read_us, tick_us), strict=True)
+    return [Tick(base.observed_at, tuple(new), base, tracking) for new, base, tracking in readings]
 
 
 def first_tick_at(tick_us: Ints, moments: Ints) -> Ints:
@@ -191,37 +185,17 @@ def landed_in(batch: Batch, tick_us: Ints) -> int:
     return int(np.count_nonzero((batch.landed_us <= tick_us[-1]) & (batch.event_us != NO_EVENT_TIME)))
 
 
-def _entries(beginning: Beginning | None, histogram: Histogram | None) -> tuple[Entry, ...]:
-    entries: list[Entry] = [] if beginning is None else [beginning]
-    return tuple(entries if histogram is None else [*entries, Snapshot(histogram)])
-
-
-def _reading(at: datetime, oldest_us: int | None) -> Reading:
-    oldest = at if oldest_us is None else from_us(oldest_us)
-    return Reading(observed_at=at, oldest_unacked=oldest, names_a_message=oldest_us is not None)
-
-
-class _Backlog:
-    """The oldest outstanding message at each tick, in one number per tick.
+def _readings(least_publish_us: Ints, tick_us: Ints) -> list[Reading]:
+    """A subscription's reading at each tick, from the least publish time of the messages acknowledged by each tick.
 
     At tick `t`, take the least publish time of all messages acknowledged after `t`. If it is not above `t`, that
-    message is the oldest outstanding one; if it is, none is outstanding. So it is enough to keep the least publish time
-    for each tick of acknowledgement, accumulated from the end.
+    message is the oldest outstanding one; if it is, none is outstanding.
     """
-
-    def __init__(self, ticks: int) -> None:
-        self._least_publish_us = np.full(ticks + 1, NEVER, dtype=np.int64)
-
-    def add(self, publish_us: Ints, acknowledged_by: Ints) -> None:
-        """Add messages, each with the index of the tick by which it was acknowledged."""
-        np.minimum.at(self._least_publish_us, acknowledged_by, publish_us)
-
-    def oldest(self, tick_us: Ints) -> list[int | None]:
-        """For each tick, the publish time of the oldest outstanding message, or None."""
-        later = np.minimum.accumulate(self._least_publish_us[::-1])[::-1][1:]
-        return [
-            oldest if oldest <= tick else None for oldest, tick in zip(later.tolist(), tick_us.tolist(), strict=True)
-        ]
+    later_us = np.minimum.accumulate(least_publish_us[::-1])[::-1][1:]
+    return [
+        Reading(observed_at=from_us(tick), oldest_unacked=from_us(min(tick, oldest)), names_a_message=oldest <= tick)
+        for tick, oldest in zip(tick_us.tolist(), later_us.tolist(), strict=True)
+    ]
 
 
 class _Deltas:
@@ -233,49 +207,28 @@ class _Deltas:
 
     def __init__(self, ticks: int) -> None:
         self._ticks = ticks
-        self._parts: list[list[Ints]] = []
-        self._unmerged = self._merged = 0
-        self._newest_publish_us = np.full(ticks, NO_EVENT, dtype=np.int64)
+        self._parts = [cells_of(*np.empty((3, 0), dtype=np.int64))]  # those that are merged, and then those that wait
+        self._waiting = 0
 
     def add(self, batch: Batch, tracked_by: Ints) -> None:
         """Add messages, each with the index of the tick by which it was tracked."""
         seen = tracked_by < self._ticks
-        tracked, publish, event = tracked_by[seen], batch.publish_us[seen], batch.event_us[seen]
-        valid = event != NO_EVENT_TIME
-        np.maximum.at(self._newest_publish_us, tracked[valid], publish[valid])
-        event_bucket = np.where(valid, event // BUCKET_US, NO_EVENT)
-        keys = [tracked, publish // BUCKET_US, event_bucket]
-        self._parts.append(grouped(keys, [np.ones_like(publish), event, publish, publish, slots_of(publish)]))
-        self._unmerged += len(self._parts[-1][0])
-        if self._unmerged > max(self._merged, FEWEST_CELLS_TO_MERGE):
+        self._parts.append(cells_of(batch.publish_us[seen], batch.event_us[seen], tracked_by[seen]))
+        self._waiting += len(self._parts[-1][0])
+        if self._waiting > max(len(self._parts[0][0]), FEWEST_CELLS_TO_MERGE):
             self._merge()
 
-    def by_tick(self) -> dict[int, Histogram]:
+    def by_tick(self) -> Iterator[tuple[int, Histogram]]:
         """The histogram that each tick adds, by the tick's index; ticks that add nothing are left out."""
-        if not self._parts:
-            return {}
         self._merge()
         tracked, *cells = self._parts[0]
         numbers, starts = np.unique(tracked, return_index=True)
-        bounds = pairwise([*starts.tolist(), len(tracked)])
-        return {
-            number: self._histogram(number, [column[low:high] for column in cells])
-            for number, (low, high) in zip(numbers.tolist(), bounds, strict=True)
-        }
-
-    def _histogram(self, number: int, cells: Sequence[Ints]) -> Histogram:
-        _, _, _, least_event, *_ = cells
-        newest, oldest = int(self._newest_publish_us[number]), int(least_event.min())
-        return Histogram.of_columns(
-            cells,
-            newest_publish_us=None if newest == NO_EVENT else newest,
-            oldest_event_us=None if oldest == NO_EVENT_TIME else oldest,
-        )
+        for number, (low, high) in zip(numbers.tolist(), pairwise([*starts.tolist(), len(tracked)]), strict=True):
+            yield number, Histogram.of_cells([column[low:high] for column in cells])
 
     def _merge(self) -> None:
-        columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-        self._parts = [grouped(columns[: 1 + KEYS], columns[1 + KEYS :])]  # the tick's index is a key, too
-        self._unmerged, self._merged = 0, len(self._parts[0][0])
+        self._parts = [grouped([np.concatenate(column) for column in zip(*self._parts, strict=True)])]
+        self._waiting = 0
 
 
 def watermarks_us(watermarks: Sequence[datetime | None]) -> Ints:

@@ -1,7 +1,6 @@
 """The rules without the anchor, to show which messages it saves. Nothing in production uses them."""
 
-from pipeline.watermark.estimator import RULES
-from pipeline.watermark.rules import band_start, bound, least_since
+from pipeline.watermark.rules import RULES, band_start, bound, least_since
 from pipeline.watermark.situation import Situation
 from pipeline.watermark.verdict import Verdict
 

@@ -16,11 +16,10 @@ from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from pipeline.ticks.budget import Budget, for_each_batch
 from pipeline.ticks.judging import attributes_of, judge, publish_time_us
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.estimator import RULES
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 

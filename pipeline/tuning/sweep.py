@@ -3,8 +3,8 @@
 The late share of a band is exactly what a replay with that band says, under the readings that were taken.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Literal
 
@@ -14,9 +14,8 @@ import numpy.typing as npt
 from pipeline.clock import duration_us, to_us
 from pipeline.durations import format_duration
 from pipeline.quantiles import quantile
-from pipeline.replay.replay import Tick
-from pipeline.replay.trace import NO_WATERMARK, Trace, landed_in, watermarks_us
-from pipeline.tuning.policies import decide_for_each, late_of_each
+from pipeline.replay.replay import Tick, decide_again
+from pipeline.replay.trace import NO_WATERMARK, Batch, Trace, first_tick_at, landed_in, watermarks_us
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import WatermarkState
@@ -88,35 +87,48 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Outcomes in order of variant and band; recommendations in order of variant and target."""
+    """What was tried: the outcome of each variant with each of its bands, both in order. `targets` falls."""
 
-    variants: tuple[Variant, ...]
-    outcomes: tuple[Outcome, ...]
-    recommendations: tuple[Recommendation, ...]
+    tried: Mapping[Variant, Mapping[timedelta, Outcome]]
+    targets: Sequence[float]
     ticks: int
 
     @property
-    def targets(self) -> list[float]:
-        """The targets, the largest first."""
-        return sorted({each.target for each in self.recommendations}, reverse=True)
+    def variants(self) -> list[Variant]:
+        """The variants in order."""
+        return list(self.tried)
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """All outcomes, in order of variant and band."""
+        return [outcome for variant in self.tried for outcome in self.of(variant)]
+
+    @property
+    def recommendations(self) -> list[Recommendation]:
+        """All recommendations, in order of variant and target."""
+        return [self.recommended(variant, target) for variant in self.tried for target in self.targets]
 
     def of(self, variant: Variant) -> list[Outcome]:
         """The outcomes of a variant, by rising band."""
-        return [outcome for outcome in self.outcomes if outcome.variant == variant]
+        return list(self.tried[variant].values())
 
     def at(self, variant: Variant, band: timedelta) -> Outcome:
         """One outcome. Raises KeyError for a band that was not tried."""
-        return {outcome.band: outcome for outcome in self.of(variant)}[band]
+        return self.tried[variant][band]
 
     def recommended(self, variant: Variant, target: float) -> Recommendation:
-        """One recommendation. Raises KeyError for a target that was not asked for."""
-        return {(each.variant, each.target): each for each in self.recommendations}[variant, target]
+        """The band that is enough for a target."""
+        outcomes = self.tried[variant]
+        return Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """The traffic that bands are tried on: the ticks of a run, the state that they begin with (None: the beginning of
     the log), and the messages.
+
+    The decision in that state is left out, because another policy made it: a policy has no watermark until its own band
+    is covered, and its readings begin anew.
 
     Lags are taken at the ticks from `from_us` to `until_us`, while messages were published, because the silence after
     a trace's end is no property of its source.
@@ -148,30 +160,16 @@ def tune(
             for variant, outcomes in tried.items()
             for band in sorted({band for target in wanted for band in _between(outcomes, target)})
         ]
-    return Tuning(
-        variants=tuple(variants),
-        outcomes=tuple(outcomes[band] for outcomes in tried.values() for band in sorted(outcomes)),
-        recommendations=tuple(
-            Recommendation(variant, target, _enough(outcomes, target), max(outcomes))
-            for variant, outcomes in tried.items()
-            for target in wanted
-        ),
-        ticks=len(workload.ticks),
-    )
+    in_order = {variant: dict(sorted(outcomes.items())) for variant, outcomes in tried.items()}
+    return Tuning(in_order, wanted, len(workload.ticks))
 
 
 def outcomes_of(
     workload: Workload, candidates: Sequence[tuple[Variant, timedelta]], policy_of: PolicyOf
 ) -> list[Outcome]:
-    """What each candidate would have done. Costs one fold of the ticks and one pass over the messages for all."""
-    policies = [policy_of(variant, band) for variant, band in candidates]
+    """What each candidate would have done: the decisions of each alone, then one pass over the messages for all."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks], dtype=np.int64)
-    watermarks = np.array(
-        [
-            watermarks_us([each.decision.watermark for each in decided])
-            for decided in decide_for_each(workload.ticks, policies, workload.state)
-        ]
-    ).T
+    watermarks = np.array([watermarks_of(workload, policy_of(*candidate)) for candidate in candidates])
     late, landed = np.zeros(len(candidates), dtype=np.int64), 0
     for batch in workload.messages.batches():
         late += late_of_each(batch, tick_us, watermarks)
@@ -183,6 +181,25 @@ def outcomes_of(
     ]
 
 
+def watermarks_of(workload: Workload, policy: Policy) -> Ints:
+    """The watermark at each tick under a policy, as the sensors would have decided it."""
+    begun = workload.state and replace(workload.state, record=None)
+    return watermarks_us([made.decision.watermark for made in decide_again(workload.ticks, policy, begun)])
+
+
+def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
+    """How many messages of a batch are late under each candidate: the sums of `late_in`.
+
+    `watermarks_us` has a row for each candidate and a column for each tick.
+    """
+    landing = first_tick_at(tick_us, batch.landed_us)
+    before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
+    # Most messages are above the watermark of every candidate.
+    some = (landing < len(tick_us)) & (batch.event_us < before_landing.max(axis=0)[landing])
+    event_us, landing = batch.event_us[some], landing[some]
+    return np.array([np.count_nonzero(event_us < own[landing]) for own in before_landing])
+
+
 def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | None, float | None]:
     """The lag's median and 99th percentile in seconds, over the counted ticks that had a watermark."""
     counted = counted & (watermark_us != NO_WATERMARK)
@@ -192,7 +209,7 @@ def _lags(tick_us: Ints, watermark_us: Ints, counted: Bools) -> tuple[float | No
     return quantile(lag, 0.5), quantile(lag, 0.99)
 
 
-def _enough(outcomes: dict[timedelta, Outcome], target: float) -> Outcome | None:
+def _enough(outcomes: Mapping[timedelta, Outcome], target: float) -> Outcome | None:
     """The smallest band from which on no band exceeds the target."""
     enough = None
     for band in sorted(outcomes, reverse=True):

@@ -15,21 +15,9 @@ from pipeline.watermark.decision import Decision, Reason, SilenceEvidence
 from pipeline.watermark.histogram import Cell, Histogram, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.rules import (
-    Rule,
-    anchor_before,
-    band_start,
-    bound,
-    complete,
-    fresh_readings,
-    ready,
-    same_epoch,
-    silence,
-)
+from pipeline.watermark.rules import RULES, Rule, anchor_before, band_start
 from pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack
 from pipeline.watermark.verdict import Candidate, Finding, Held, Passed, Verdict
-
-RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, bound)
 
 
 def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:

@@ -5,8 +5,8 @@ so partial ones from many readers add up. Counting a redelivery twice never chan
 upper bounds and minima are exact.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import datetime
 from typing import Self
 
@@ -23,19 +23,16 @@ NO_EVENT = np.iinfo(np.int64).min
 
 NO_MINIMUM = np.iinfo(np.int64).max
 
+BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
+"""Buckets beyond any moment."""
+
 SLOTS = 50
 SLOT_US = BUCKET_US // SLOTS
 """A bucket's slots: a cell knows of each fiftieth of its publish second whether anything was published in it."""
 
 Ints = npt.NDArray[np.int64]
-Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Ints]
-"""A histogram's arrays, in the order of its fields."""
-
-KEYS = 2
-"""The number of columns that say which cell a row is."""
-
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)
-"""How each of the others is merged: count, least event time, first and last publish time, slots."""
+"""How a cell's count, least event time, first and last publish time and slots are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +66,14 @@ class Histogram:
     first_publish_us: Ints
     last_publish_us: Ints
     published_in: Ints
+    _: KW_ONLY
     newest_publish_us: int | None = None
     oldest_event_us: int | None = None
 
     @classmethod
     def empty(cls) -> Self:
         """No message at all."""
-        nothing = np.empty(0, dtype=np.int64)
-        return cls(nothing, nothing, nothing, nothing, nothing, nothing, nothing)
+        return cls(*np.empty((len(COLUMNS), 0), dtype=np.int64))
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
@@ -85,21 +82,17 @@ class Histogram:
         rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
-        event_bucket = np.where(event == NO_MINIMUM, NO_EVENT, event // BUCKET_US)
-        return cls.of_columns(
-            grouped(
-                [publish // BUCKET_US, event_bucket],
-                [np.ones_like(publish), event, publish, publish, slots_of(publish)],
-            ),
-            newest_publish_us=int(publish_us.max()) if len(publish_us) else None,
-            oldest_event_us=int(event_us.min()) if len(event_us) else None,
-        )
+        return cls.of_cells(cells_of(publish, event))
 
     @classmethod
-    def of_columns(cls, columns: Iterable[Ints], newest_publish_us: int | None, oldest_event_us: int | None) -> Self:
-        """The histogram of cells that are in order and have unique keys; the arrays come in the order of its fields."""
-        publish, event, count, minimum, first, last, slots = columns
-        return cls(publish, event, count, minimum, first, last, slots, newest_publish_us, oldest_event_us)
+    def of_cells(cls, columns: Sequence[Ints]) -> Self:
+        """The histogram of messages that are counted in cells: its arrays, in order and with unique keys."""
+        _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
+        valid = event_bucket != NO_EVENT
+        if not valid.any():
+            return cls(*columns)
+        newest, oldest = int(last_publish_us[valid].max()), int(min_event_us[valid].min())
+        return cls(*columns, newest_publish_us=newest, oldest_event_us=oldest)
 
     def __len__(self) -> int:
         return len(self.count)
@@ -111,16 +104,8 @@ class Histogram:
         )
 
     @property
-    def _columns(self) -> Columns:
-        return (
-            self.publish_bucket,
-            self.event_bucket,
-            self.count,
-            self.min_event_us,
-            self.first_publish_us,
-            self.last_publish_us,
-            self.published_in,
-        )
+    def _columns(self) -> list[Ints]:
+        return [getattr(self, name) for name in COLUMNS]
 
     @property
     def messages(self) -> int:
@@ -136,17 +121,16 @@ class Histogram:
             return replace(large, newest_publish_us=newest, oldest_event_us=oldest)
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
         overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
-        merged = grouped(overlap[:KEYS], overlap[KEYS:])
-        joined = (np.concatenate([a[:low], b, a[high:]]) for a, b in zip(large._columns, merged, strict=True))
-        return self.of_columns(joined, newest, oldest)
+        merged = zip(large._columns, grouped(overlap), strict=True)
+        joined = [np.concatenate([a[:low], b, a[high:]]) for a, b in merged]
+        return Histogram(*joined, newest_publish_us=newest, oldest_event_us=oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
         """Without the cells that were published before `from_bucket`."""
-        kept = slice(int(np.searchsorted(self.publish_bucket, from_bucket)), None)
-        if kept.start == 0:
+        start = int(self.publish_bucket.searchsorted(from_bucket))
+        if start == 0:
             return self
-        columns = (column[kept].copy() for column in self._columns)
-        return self.of_columns(columns, self.newest_publish_us, self.oldest_event_us)
+        return replace(self, **{name: getattr(self, name)[start:].copy() for name in COLUMNS})
 
     def is_occupied(self, publish_bucket: int) -> bool:
         """Whether any message, valid or rejected, was published in this bucket."""
@@ -155,43 +139,37 @@ class Histogram:
 
     def next_occupied(self, publish_bucket: int) -> int | None:
         """The first occupied publish-time bucket after this one."""
-        position = int(np.searchsorted(self.publish_bucket, publish_bucket, side="right"))
+        position = int(self.publish_bucket.searchsorted(publish_bucket, side="right"))
         return int(self.publish_bucket[position]) if position < len(self) else None
 
     def newest_valid_bucket(self, before: int) -> int | None:
         """The newest publish-time bucket below `before` that holds a message with an event time."""
-        end = int(np.searchsorted(self.publish_bucket, before))
-        valid = np.flatnonzero(self.event_bucket[:end] != NO_EVENT)
+        valid = self._valid(BEFORE_ALL, before - 1)
         return int(self.publish_bucket[valid[-1]]) if len(valid) else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
         """The newest moment from which on, and before the limit, a message with an event time is known to have been
         published: not above the newest such publish time, and below it by less than a slot or by a cell's first."""
         bucket = limit_us // BUCKET_US
-        start, end = self._span(bucket, bucket)
-        begun = (self.event_bucket[start:end] != NO_EVENT) & (self.first_publish_us[start:end] < limit_us)
-        if begun.any():
-            first, last, slots = (
-                column[start:end][begun] for column in (self.first_publish_us, self.last_publish_us, self.published_in)
-            )
-            before = slots & ((1 << (limit_us % BUCKET_US // SLOT_US)) - 1)  # of whole slots before the limit
+        cells = self._valid(bucket, bucket)
+        begun = cells[self.first_publish_us[cells] < limit_us]
+        if len(begun):
+            first, last = self.first_publish_us[begun], self.last_publish_us[begun]
+            # Of whole slots before the limit.
+            before = self.published_in[begun] & ((1 << (limit_us % BUCKET_US // SLOT_US)) - 1)
             # The exponent of a whole number below 2 ** 53 is exact: one more than the number of its highest bit.
             newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
             return int(np.where(last < limit_us, last, np.maximum(first, newest_slot_us)).max())
         older = self.newest_valid_bucket(before=bucket)
-        if older is None:
-            return None
-        start, end = self._span(older, older)
-        return int(self.last_publish_us[start:end][self.event_bucket[start:end] != NO_EVENT].max())
+        return None if older is None else int(self.last_publish_us[self._valid(older, older)].max())
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
         """A bound on `publish time - event time` in a bucket, at most two buckets' widths above the largest.
 
         Assumption: the bucket holds a message with an event time.
         """
-        start, end = self._span(publish_bucket, publish_bucket)
-        valid = self.event_bucket[start:end] != NO_EVENT
-        return int((self.last_publish_us[start:end] - self.min_event_us[start:end])[valid].max())
+        cells = self._valid(publish_bucket, publish_bucket)
+        return int((self.last_publish_us[cells] - self.min_event_us[cells]).max())
 
     def since(self, publish_us: int, high: int) -> slice | Ints:
         """The positions of the cells that hold anything published from a moment on, in the buckets up to `high`."""
@@ -241,29 +219,19 @@ class Histogram:
             above, skipped = total - below - size, np.floor(quantile * total)
             holding = positions[(above <= skipped) & (skipped < above + size)]
         else:
-            start, end = self._span(not_before, bucket)
-            holding = start + np.flatnonzero(
-                (self.event_bucket[start:end] != NO_EVENT) & (self.first_publish_us[start:end] < limit_us)
-            )
+            cells = self._valid(not_before, bucket)
+            holding = cells[self.first_publish_us[cells] < limit_us]
         return self._cell(int(holding[np.argmax(self.min_event_us[holding])])) if len(holding) else None
 
     def _ranks(self, low: int, high: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The cells with event times that were published in the buckets low to high: their positions, how many
         messages of the same bucket have a lesser event bucket, their own counts, and their buckets' totals."""
-        start, end = self._span(low, high)
-        positions = start + np.flatnonzero(self.event_bucket[start:end] != NO_EVENT)
-        buckets, size = self.publish_bucket[positions], self.count[positions]
-        if not len(positions):
-            return positions, size, size, size
-        first = np.flatnonzero(np.diff(buckets, prepend=buckets[0] - 1))
-        cells = np.diff(first, append=len(buckets))
+        positions = self._valid(low, high)
+        size = self.count[positions]
+        _, first, cells = np.unique(self.publish_bucket[positions], return_index=True, return_counts=True)
         running = np.cumsum(size) - size
-        return (
-            positions,
-            running - np.repeat(running[first], cells),
-            size,
-            np.repeat(np.add.reduceat(size, first), cells),
-        )
+        below = running - np.repeat(running[first], cells)
+        return positions, below, size, np.repeat(np.add.reduceat(size, first), cells)
 
     def _cell(self, position: int) -> Cell | None:
         if self.event_bucket[position] == NO_EVENT:
@@ -284,8 +252,18 @@ class Histogram:
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
         """The positions of the cells published in the buckets low to high, both included."""
-        start = int(np.searchsorted(self.publish_bucket, low, side="left"))
-        return start, max(start, int(np.searchsorted(self.publish_bucket, high, side="right")))
+        start = int(self.publish_bucket.searchsorted(low, side="left"))
+        return start, max(start, int(self.publish_bucket.searchsorted(high, side="right")))
+
+    def _valid(self, low: int, high: int) -> Ints:
+        """The positions of the cells with event times published in the buckets low to high."""
+        start, end = self._span(low, high)
+        (positions,) = np.nonzero(self.event_bucket[start:end] != NO_EVENT)
+        return start + positions
+
+
+COLUMNS = [column.name for column in fields(Histogram) if not column.kw_only]
+"""A histogram's arrays. The first two say which cell a row is."""
 
 
 def bucket_of(moment: datetime) -> int:
@@ -298,16 +276,21 @@ def bucket_start(bucket: int) -> datetime:
     return from_us(bucket * BUCKET_US)
 
 
-def slots_of(publish_us: Ints) -> Ints:
-    """The bit of each publish time's slot."""
-    return np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
+def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
+    """The cells of messages as columns. `event_us` is `NO_MINIMUM` for a rejected one. Only messages with equal `keys`
+    share a cell; these columns come first."""
+    event_bucket = np.where(event_us == NO_MINIMUM, NO_EVENT, event_us // BUCKET_US)
+    slots = np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
+    cells = [publish_us // BUCKET_US, event_bucket, np.ones_like(publish_us), event_us, publish_us, publish_us, slots]
+    return grouped([*keys, *cells])
 
 
-def grouped(keys: Sequence[Ints], values: Sequence[Ints]) -> list[Ints]:
-    """Rows in the order of their keys and each with its own, out of such as may have equal keys, in any order. `values`
-    are a cell's, merged as `MERGES` says; the keys may be more than a cell's."""
+def grouped(columns: Sequence[Ints]) -> list[Ints]:
+    """Rows merged where their keys are equal, in the order of the keys. The last columns are merged by `MERGES`; those
+    before them are the keys."""
+    keys, values = columns[: -len(MERGES)], columns[-len(MERGES) :]
     if not len(keys[0]):
-        return [*keys, *values]
+        return list(columns)
     order = np.lexsort(tuple(reversed(keys)))
     ordered = [key[order] for key in keys]
     begins = np.ones(len(order), dtype=bool)

@@ -1,18 +1,15 @@
 """The rules of a decision, one function each, in the order and with the numbers of `docs/watermark.md`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from pipeline.clock import from_us, to_us
 from pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
-from pipeline.watermark.histogram import BUCKET_US, Cell, Histogram, bucket_of, bucket_start
+from pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, BUCKET_US, Cell, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
 from pipeline.watermark.verdict import Candidate, Finding, Held, Passed, Verdict
-
-BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
-"""Buckets beyond any moment."""
 
 Rule = Callable[[Situation], Verdict]
 
@@ -112,6 +109,9 @@ BOUND: dict[str, Rule] = {"band": band, "frontier": frontier}
 def bound(s: Situation) -> Verdict:
     """6. What bounds the event times of all that may still land, by the rule that is set."""
     return BOUND[s.policy.rule](s)
+
+
+RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, bound)
 
 
 def anchor_before(histogram: Histogram, band_edge: datetime) -> datetime | None:

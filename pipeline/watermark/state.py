@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.estimator import RULES, estimate, reachable_from
+from pipeline.watermark.estimator import estimate, reachable_from
 from pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.rules import Rule, frontier_of
+from pipeline.watermark.rules import RULES, Rule, frontier_of
 from pipeline.watermark.situation import Situation, was_sought
 
 

@@ -21,8 +21,8 @@ from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.settings_sections import LakeSettings
-from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
+from pipeline.watermark.rules import RULES
 from pipeline.watermark.state import Compacted, DecisionRecord
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.test_log_ticks import record

@@ -16,11 +16,11 @@ from pipeline.replay.replay import Difference, Tick, Verdict, decide_again, veri
 from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, extent_of, ticks_of, watermarks_us
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import RULES, estimate
+from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import Histogram, Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
 from tests.replay.test_trace import histogram_at, traces
 from tests.replay.traces import NAMED, Held, sparse

@@ -18,9 +18,8 @@ from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
-from pipeline.watermark.estimator import RULES
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import Rule, bound, complete, silence
+from pipeline.watermark.rules import RULES, Rule, bound, complete, silence
 from tests.simulation.broken_estimates import (
     advance_or_go_back,
     anchor_by_what_is_rejected,

@@ -11,10 +11,10 @@ import numpy as np
 from pipeline.clock import from_us, iso
 from pipeline.ticks.judging import publish_time_us
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import RULES, estimate
+from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of

@@ -1,4 +1,4 @@
-"""Many bands in one fold decide what each would have decided alone, and the band that is enough is found."""
+"""Each band has the outcome of a replay with it, and the band that is enough is found."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,9 +9,17 @@ import pytest
 
 from pipeline.clock import from_us, to_us
 from pipeline.replay.replay import Tick, decide_again
-from pipeline.replay.trace import NO_EVENT_TIME, extent_of, landed_in, late_in, ticks_of, watermarks_us
-from pipeline.tuning.policies import decide_for_each, late_of_each
-from pipeline.tuning.sweep import Outcome, Tuning, Variant, Workload, outcomes_of, tune
+from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, extent_of, landed_in, late_in, ticks_of, watermarks_us
+from pipeline.tuning.sweep import (
+    Outcome,
+    Tuning,
+    Variant,
+    Workload,
+    late_of_each,
+    outcomes_of,
+    tune,
+    watermarks_of,
+)
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
 from tests.replay.traces import late_per_tick
@@ -35,8 +43,8 @@ def workload_of(trace: MemoryTrace) -> Workload:
     return Workload(ticks, trace, extent.first_publish_us, int(trace.publish_us.max()))
 
 
-POLICIES = [
-    policy_of(Variant(rule, quantile, frontier_quantile), seconds(band))
+CANDIDATES = [
+    (Variant(rule, quantile, frontier_quantile), seconds(band))
     for band in (0, 3, 10, 61, 300)
     for rule, quantile, frontier_quantile in (
         ("band", 0.0, 0.0),
@@ -45,15 +53,24 @@ POLICIES = [
         ("frontier", 0.0, 0.05),
     )
 ]
+POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
 
 
-def each_alone(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list[list[object]]:
-    return [[decided.decision for decided in decide_again(ticks, policy, state=state)] for policy in POLICIES]
-
-
-def together(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list[list[object]]:
-    rows = [[decided.decision for decided in row] for row in decide_for_each(ticks, POLICIES, state)]
-    return [list(column) for column in zip(*rows, strict=True)]
+def assert_outcomes_are_those_of_replays(workload: Workload, trace: MemoryTrace) -> None:
+    """Of every candidate: the late, the landed and the lag, reckoned from a replay of it alone."""
+    tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
+    for outcome in outcomes_of(workload, CANDIDATES, policy_of):
+        decisions = [d.decision for d in decide_again(workload.ticks, policy_of(outcome.variant, outcome.band))]
+        late = late_per_tick(trace, tick_us, watermarks_us([decision.watermark for decision in decisions]))
+        lags = sorted(
+            decision.lag.total_seconds()
+            for decision in decisions
+            if decision.lag is not None and decision.at <= from_us(workload.until_us)
+        )
+        assert outcome.late == late.sum()
+        assert outcome.landed == (trace.landed_us <= tick_us[-1]).sum()
+        assert outcome.lag_p50 == lags[-(-len(lags) // 2) - 1]
+        assert outcome.lag_p99 == lags[-(-len(lags) * 99 // 100) - 1]
 
 
 @pytest.mark.parametrize(
@@ -61,12 +78,12 @@ def together(ticks: Sequence[Tick], state: WatermarkState | None = None) -> list
     [LATE, FAST, Source(late=0.3, late_by=20, slow=5), Source(seconds=1200, rate=1, streams=3)],
     ids=["late", "fast", "slow", "sparse"],
 )
-def test_each_candidate_decides_what_it_would_have_decided_alone(source: Source) -> None:
-    ticks = workload_of(source.trace()).ticks
-    assert together(ticks) == each_alone(ticks)
+def test_each_candidate_has_the_share_and_the_lag_of_its_replay(source: Source) -> None:
+    trace = source.trace()
+    assert_outcomes_are_those_of_replays(workload_of(trace), trace)
 
 
-def test_candidates_decide_as_alone_through_a_silence_a_backlog_and_messages_that_never_land() -> None:
+def test_candidates_do_so_through_a_silence_a_backlog_and_messages_that_never_land() -> None:
     trace = LATE.trace()
     there = (trace.publish_us < START_US + 300 * SECOND_US) | (trace.publish_us > START_US + 600 * SECOND_US)
     outage = (trace.publish_us > START_US + 650 * SECOND_US) & (trace.publish_us < START_US + 750 * SECOND_US)
@@ -76,21 +93,24 @@ def test_candidates_decide_as_alone_through_a_silence_a_backlog_and_messages_tha
         *(column[there] for column in (trace.publish_us, trace.event_us, trace.tracked_us, landed, trace.stream)),
         trace.streams,
     )
-    ticks = workload_of(stumbling).ticks
-    assert together(ticks) == each_alone(ticks)
+    assert_outcomes_are_those_of_replays(workload_of(stumbling), stumbling)
 
 
 def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
-    ticks = list(workload_of(LATE.trace()).ticks)
+    trace = LATE.trace()
+    workload = workload_of(trace)
+    ticks = list(workload.ticks)
     ticks[30] = replace(ticks[30], entries=(*ticks[30].entries, Released(ticks[28].at, ticks[30].at, "somebody")))
     ticks[50] = replace(ticks[50], entries=(*ticks[50].entries, Lost("an entry", ticks[48].at)))
-    found = together(ticks)
-    assert found == each_alone(ticks)
-    assert found != each_alone(workload_of(LATE.trace()).ticks)
+    changed = replace(workload, ticks=ticks)
+    assert_outcomes_are_those_of_replays(changed, trace)
+    assert outcomes_of(changed, CANDIDATES, policy_of) != outcomes_of(workload, CANDIDATES, policy_of)
 
 
-def test_candidates_decide_as_alone_through_a_seek_and_its_redeliveries() -> None:
-    ticks = list(workload_of(LATE.trace()).ticks)
+def test_candidates_do_so_through_a_seek_and_its_redeliveries() -> None:
+    trace = LATE.trace()
+    workload = workload_of(trace)
+    ticks = list(workload.ticks)
     again = ticks[35].entries
     assert isinstance(again[0], Snapshot)
     sought = at(300)
@@ -102,33 +122,27 @@ def test_candidates_decide_as_alone_through_a_seek_and_its_redeliveries() -> Non
         if ticks[60].tracking
         else None,
     )
-    assert together(ticks) == each_alone(ticks)
+    assert_outcomes_are_those_of_replays(replace(workload, ticks=ticks), trace)
 
 
 def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_another_policy() -> None:
-    ticks = workload_of(LATE.trace()).ticks
+    workload = workload_of(LATE.trace())
     state = WatermarkState()
-    for tick in ticks[:40]:
+    for tick in workload.ticks[:40]:
         for entry in tick.entries:
             state = state.after(state.number + 1, entry)
         state = state.after(state.number + 1, state.decide(tick.base, tick.tracking, Policy(band=seconds(3)), tick.at))
-    whole, begun = each_alone(ticks), together(ticks[40:], state)
-    for alone, later in zip(whole, begun, strict=True):
-        assert [decision.watermark for decision in later[-20:]] == [decision.watermark for decision in alone[-20:]]
-    widest = begun[POLICIES.index(policy_of(BAND, seconds(300)))]
-    assert widest[0].watermark is None
+    begun = replace(workload, ticks=workload.ticks[40:], state=state)
+    for policy in POLICIES:
+        assert watermarks_of(begun, policy)[-20:].tolist() == watermarks_of(workload, policy)[-20:].tolist()
+    assert watermarks_of(begun, policy_of(BAND, seconds(300)))[0] == NO_WATERMARK
 
 
 def test_the_late_are_counted_as_a_replay_counts_them() -> None:
     trace = LATE.trace()
     workload = workload_of(trace)
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
-    watermarks = np.array(
-        [
-            watermarks_us([decided.decision.watermark for decided in decide_again(workload.ticks, policy)])
-            for policy in POLICIES
-        ]
-    )
+    watermarks = np.array([watermarks_of(workload, policy) for policy in POLICIES])
     expected = [int(late_per_tick(trace, tick_us, own).sum()) for own in watermarks]
     found = sum(late_of_each(batch, tick_us, watermarks) for batch in trace.batches())
     assert list(found) == expected
@@ -146,26 +160,6 @@ def test_messages_that_land_after_the_last_tick_or_never_or_without_an_event_tim
     (batch,) = MemoryTrace(event, event, event, landed, np.zeros(7, dtype=np.int64), 1).batches()
     assert list(late_of_each(batch, tick_us, watermarks)) == [late_in(batch, tick_us, watermarks[0]).sum()] == [2]
     assert landed_in(batch, tick_us) == 4
-
-
-@pytest.mark.parametrize("variant", [BAND, FRONTIER], ids=str)
-def test_the_share_and_the_lag_of_a_band_are_those_of_its_replay(variant: Variant) -> None:
-    trace = LATE.trace()
-    workload = workload_of(trace)
-    bands = [seconds(band) for band in (0, 2, 10, 45, 70)]
-    tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
-    for outcome in outcomes_of(workload, [(variant, band) for band in bands], policy_of):
-        decisions = [d.decision for d in decide_again(workload.ticks, policy_of(variant, outcome.band))]
-        late = late_per_tick(trace, tick_us, watermarks_us([decision.watermark for decision in decisions]))
-        lags = sorted(
-            decision.lag.total_seconds()
-            for decision in decisions
-            if decision.lag is not None and decision.at <= from_us(workload.until_us)
-        )
-        assert outcome.late == late.sum()
-        assert outcome.landed == len(trace.publish_us)
-        assert outcome.lag_p50 == lags[-(-len(lags) // 2) - 1]
-        assert outcome.lag_p99 == lags[-(-len(lags) * 99 // 100) - 1]
 
 
 def tuned(source: Source, *variants: Variant, targets: Sequence[float] = (0.01, 0.001, 0.0)) -> Tuning:
@@ -260,4 +254,4 @@ def test_a_variant_is_named_by_what_sets_it_apart() -> None:
     assert BAND.name == "band"
     assert Variant("frontier", 0.01, 0.005).name == "frontier, quantile 0.01, frontier_quantile 0.005"
     with pytest.raises(KeyError):
-        Tuning((BAND,), (), (), 0).at(BAND, seconds(1))
+        Tuning({BAND: {}}, [], 0).at(BAND, seconds(1))

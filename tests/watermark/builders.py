@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from pipeline.clock import to_us
 from pipeline.lake.log import codec
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason
-from pipeline.watermark.estimator import RULES, estimate
+from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import Rule
+from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.situation import Situation
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)

@@ -20,10 +20,11 @@ from pipeline.emulator.model import PubSubModel
 from pipeline.pubsub.subscription import PulledBatch
 from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import RULES, estimate
+from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading, follow
+from pipeline.watermark.rules import RULES
 from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription

@@ -14,8 +14,7 @@ from pipeline.durations import format_duration
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.estimator import is_pinned_by_backlog
 from pipeline.watermark.explain.conditions import messages
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram, bucket_of, bucket_start
-from pipeline.watermark.rules import AFTER_ALL
+from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, NO_EVENT, Histogram, bucket_of, bucket_start
 from pipeline.watermark.situation import Situation, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
