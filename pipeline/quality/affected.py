@@ -21,8 +21,7 @@ NOT_COMPUTED = np.iinfo(np.int64).max
 @dataclass(frozen=True, slots=True, order=True)
 class StaleWindow:
     """A computed window whose input has grown since. `missed` of the new heartbeats are its own, `missed_before` are in
-    its lookback. `computed_from` is the version of `heartbeats` that it was computed from; None if that is not known
-    any more, or if what landed since is not."""
+    its lookback. It was computed from this version of `heartbeats`; None if that, or what landed since, is unknown."""
 
     window: Window
     missed: int
@@ -81,8 +80,7 @@ class AffectedWindows:
         return self.windowing.containing(from_us(start_us)).key
 
     def starts(self, event_us: Ints) -> list[tuple[Ints, NDArray[np.bool_]]]:
-        """The windows that each event time may affect: first its own, then the next one, and so on. Each comes with
-        whether the event time does affect it."""
+        """For each event time its own window, then the next one, and so on, each with whether it is affected."""
         length_us, lookback_us = duration_us(self.windowing.length), duration_us(self.lookback)
         own = event_us - event_us % length_us
         offsets = range(0, length_us + lookback_us, length_us)
@@ -107,11 +105,8 @@ class AffectedWindows:
 def missed_by(
     landings: pa.Table, versions: Mapping[str, int], affected: AffectedWindows
 ) -> tuple[pa.Table, MissedHeartbeats]:
-    """Which of these first landings are missed, given the version that each computed window was computed from.
-
-    Returns the landings that any window still lacks, and what is missed. `mended` counts those that were missed when
-    they were last judged and are not any more.
-    """
+    """Which of these first landings some window still lacks, and what is missed, given the version that each computed
+    window was computed from. `mended` counts what was missed when it was last judged and is not any more."""
     event_us, landed_with = microseconds(landings["event_time"]), landings["version"].combine_chunks().to_numpy()
     was_missed = landings["missed"].combine_chunks().to_numpy(zero_copy_only=False)
     lacking_by_place = []

@@ -105,8 +105,7 @@ def _passed(decided: DecisionRecord) -> int | None:
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
-    """The cells that were live at a moment, and all that tracking has added since: they cover every message that base
-    had not passed by then."""
+    """The live cells of a moment and all later ones: they cover every message that base had not passed by then."""
     state, ticks = recorded_ticks(log, since)
     histogram = state.histogram
     for tick in ticks:

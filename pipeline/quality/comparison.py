@@ -1,7 +1,6 @@
-"""What the windows of `heartbeat_diffs` lack, told from the contents of the two tables alone.
+"""What the windows of `heartbeat_diffs` lack, told from the contents of both tables, hour by hour.
 
-It reads both tables, hour by hour. It serves where the tables' logs do not say what landed when: commits or replaced
-files were removed.
+It serves where the tables' logs do not say what landed when: commits or replaced files were removed.
 """
 
 from collections.abc import Mapping
@@ -48,11 +47,8 @@ class Comparison:
         self._hours = sorted({partition[EVENT_HOUR] for partition in heartbeats.partitions()})
 
     def advance(self, versions: Mapping[str, int]) -> int:
-        """Compare the next few event hours, and return how many are left.
-
-        `versions` says what each window was computed from; windows that are not in it are not compared. Raises
-        LakeError; then the next call tries the same hour again.
-        """
+        """Compare the next few event hours of the windows with known versions, and return how many hours are left.
+        Raises LakeError; then the next call tries the same hour again."""
         for hour in self._hours[:HOURS_AT_ONCE]:
             begins = datetime.strptime(hour, HOUR_FORMAT).replace(tzinfo=UTC)
             if any(key in versions for key in self._affected.keys_between(begins, begins + HOUR)):

@@ -22,9 +22,8 @@ LANDINGS = pa.schema(
 def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime) -> pa.Table:
     """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
 
-    The version before the oldest of the files says what had landed by then. Memory follows the files of one event hour.
-    Assumption: copies that landed after the oldest of these files are in these files. Raises ObjectMissing if a file or
-    that version is gone.
+    The version before the oldest of the files says what had landed by then; it raises ObjectMissing if that version or
+    a file is gone. Memory follows the files of one event hour. Assumption: later copies are in these files.
     """
     earlier = _version(heartbeats, min(file.version for file in files) - 1)
     found = []

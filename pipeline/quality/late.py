@@ -22,9 +22,8 @@ from pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Counts of what has event times from the hour of `since` on: rows that landed, late heartbeats by window and by
-    stream, and late rows that are copies. A heartbeat is late if no copy of it landed in time, as in
-    `heartbeat_diffs`."""
+    """Counts of event times from the hour of `since` on: landed rows, late heartbeats by window and by stream, and
+    late rows that are copies. A heartbeat is late if no copy of it landed in time, as in `heartbeat_diffs`."""
 
     since: datetime
     rows: int = 0

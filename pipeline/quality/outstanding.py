@@ -25,9 +25,8 @@ AT_ONCE = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was published in `[published_from, published_before)`: how many messages tracking counted (redeliveries
-    count again), how many distinct ones landed, how many are outstanding at most, and the least event time that
-    tracking saw (None: none)."""
+    """What was published in `[published_from, published_before)`: the messages that tracking counted (redeliveries
+    count again), the distinct ones that landed, and the least event time that tracking saw (None: none)."""
 
     published_from: datetime
     published_before: datetime
@@ -62,8 +61,7 @@ class Outstanding:
         return _oldest(self.seconds)
 
     def in_lines(self, at_most: int) -> list[Stretch]:
-        """The seconds merged into at most so many stretches, each as short as possible; more if even the longest
-        width leaves more."""
+        """The seconds merged into stretches as short as `at_most` of them allow; more if the longest leaves more."""
         lines: list[Stretch] = []
         for width in WIDTHS:
             lines = _merged(self.seconds, width)

@@ -4,7 +4,7 @@ import io
 import json
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -82,13 +82,8 @@ def _is_news(kept: StalenessCheckpoint, new: StalenessCheckpoint) -> bool:
 
 
 def _encoded(checkpoint: StalenessCheckpoint) -> bytes:
-    values = {
-        "tables": checkpoint.tables,
-        "heartbeats_version": checkpoint.heartbeats_version,
-        "diffs_version": checkpoint.diffs_version,
-        "unknown": sorted(checkpoint.unknown),
-        "mended": checkpoint.mended,
-    }
+    values = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint) if field.name != "unread"}
+    values["unknown"] = sorted(checkpoint.unknown)
     sink = io.BytesIO()
     rows = checkpoint.unread.replace_schema_metadata({METADATA_KEY: json.dumps(values).encode()})
     pq.write_table(rows, sink, compression="zstd")
@@ -98,12 +93,6 @@ def _encoded(checkpoint: StalenessCheckpoint) -> bytes:
 def _decoded(content: bytes) -> StalenessCheckpoint:
     rows = pq.read_table(io.BytesIO(content), use_threads=False)
     values = json.loads(rows.schema.metadata[METADATA_KEY])
-    heartbeats, diffs = values["tables"]
-    return StalenessCheckpoint(
-        tables=(heartbeats, diffs),
-        heartbeats_version=values["heartbeats_version"],
-        diffs_version=values["diffs_version"],
-        unread=rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None),
-        unknown=frozenset(values["unknown"]),
-        mended=values["mended"],
-    )
+    values |= {"tables": tuple(values["tables"]), "unknown": frozenset(values["unknown"])}
+    unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
+    return StalenessCheckpoint(unread=unread, **values)

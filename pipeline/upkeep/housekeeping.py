@@ -1,7 +1,6 @@
 """Housekeeping: what deletes, packs or rewrites what a lake gathers in months.
 
-The chores run one after the other. Each can be killed anywhere and run again, beside everything else. A chore that
-fails is reported, and the others are done all the same.
+The chores run one after the other, whichever of them fail. Each can be killed anywhere, and may run beside everything.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +34,7 @@ Done = tuple[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Chore:
-    """What was done, or would be: its name, what it is about, a sentence, and figures by name. `is_idle`: there was
-    nothing to do; `failed`: why it was not done."""
+    """What was done, or would be, in a sentence and figures. `is_idle`: nothing was to do; `failed`: why it was not."""
 
     name: str
     about: str
@@ -155,8 +153,7 @@ class Housekeeper:
             yield "no partition that is over has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """The newest partition that is over: an hour of `heartbeats` by the watermark, a day of `quarantine` by the
-        clock. Empty if none is."""
+        """The newest partition that is over, by the watermark (`quarantine`: by the clock). Empty if none is."""
         if name == QUARANTINE:
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()

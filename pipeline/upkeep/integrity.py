@@ -150,19 +150,13 @@ def _damaged(
             if len(runs) > 1:
                 found[key].append(f"it has rows of several runs: {', '.join(sorted(runs))}")
     for run in sorted(computed_by):
-        if damage := _damage_of_manifest(diffs, run):
+        try:
+            diffs.manifest(run)
+        except (ObjectMissing, CorruptObject) as error:
+            state = "is gone" if isinstance(error, ObjectMissing) else "cannot be read"
             for key in computed_by[run]:
-                found[key].append(damage)
+                found[key].append(f"the manifest of its run {run} {state}: nobody can say what it was computed from")
     return found
-
-
-def _damage_of_manifest(diffs: HeartbeatDiffs, run: str) -> str | None:
-    try:
-        diffs.manifest(run)
-    except (ObjectMissing, CorruptObject) as error:
-        state = "is gone" if isinstance(error, ObjectMissing) else "cannot be read"
-        return f"the manifest of its run {run} {state}: nobody can say what it was computed from"
-    return None
 
 
 def _damaged_inputs(
@@ -210,8 +204,7 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:
-    """What is wrong with a file, in words; None if nothing is found. Raises LakeUnreachable, LakeUnwritable or LakeFull
-    if the lake itself does not answer."""
+    """What is wrong with a file; None if nothing is. Raises LakeError if the lake itself does not answer."""
     try:
         with table_errors(file.path):
             info = place.get_file_info(file.path)

@@ -8,7 +8,7 @@ from functools import partial
 
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import Lake
-from pipeline.lake.log.read_ahead import read_ahead
+from pipeline.lake.log.history import read_ahead
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
 from pipeline.windows import Windowing
@@ -16,8 +16,7 @@ from pipeline.windows import Windowing
 
 @dataclass(frozen=True, slots=True)
 class LogHealth:
-    """What was found: the number of entries read; the damaged or missing ones and the forgotten ones, each with why;
-    and, in words, that the log's end is lost."""
+    """How many entries were read; which are damaged, missing or forgotten, and why; and whether the end is lost."""
 
     read: int = 0
     damaged: Sequence[tuple[int, str]] = ()
@@ -31,11 +30,8 @@ class LogHealth:
 
 
 def check_log(log: TrackingLog, since: datetime, tell: Callable[[int, int], None] | None = None) -> LogHealth:
-    """Read the log backwards to a compacted entry before the decision that was in force at `since`: all that a restart
-    needs, and all that explains that time.
-
-    Raises LakeUnreachable; damage is returned, not raised.
-    """
+    """Read back to a compacted entry before the decision in force at `since`: all that a restart needs, and all that
+    explains that time. Returns damage, and raises LakeUnreachable."""
     numbers = log.numbers()
     damaged: list[tuple[int, str]] = []
     forgotten: list[tuple[int, str]] = []

@@ -38,8 +38,7 @@ over. A stream of `format("pubsub")` lands under other names, and may go on with
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphaned file: its name in the lake, where it is as a person would write it, its size, when it was written,
-    and what left it behind."""
+    """An orphaned file. `location` is where a person finds it, `what` says what left it behind."""
 
     name: str
     location: str
@@ -90,8 +89,7 @@ def _left_by_a_kill(name: str) -> str | None:
 
 
 def _key(path: str) -> str | None:
-    """What a table must list for a file in its folder not to be an orphan: a data file, or any file of a run. None for
-    a file that is not judged."""
+    """What a table must list to own a file in its folder: a data file, or any of a run. None: it is not judged."""
     folder, _, name = path.rpartition("/")
     if path.startswith(LOG_FOLDER):
         return None

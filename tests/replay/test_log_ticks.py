@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ObjectMissing
-from pipeline.lake.log.read_ahead import READ_AHEAD
+from pipeline.lake.log.history import READ_AHEAD
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.address import open_objects
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks

@@ -78,8 +78,7 @@ _STATE: Mapping[str, TypeAdapter[Any]] = {
     for name, kind in get_type_hints(WatermarkState).items()
     if name not in ("number", "checkpoint", "histogram", "record")
 }
-"""The fields of a state that its entry's metadata holds. Its number is the entry's, its histogram the table, and its
-newest decision is stored like any other."""
+"""The fields of a state that its entry's metadata holds beside its newest decision. The histogram is the table."""
 
 
 def encode(entry: Entry, writer: str) -> bytes:

@@ -44,11 +44,8 @@ class TrackingLog:
         """The newest entry that `newest_watermark` has seen, and the watermark then."""
 
     def catch_up(self) -> WatermarkState:
-        """Fold the entries that others have written since, and return the state.
-
-        Raises CorruptObject for a damaged or missing entry. The caller must not pull then: messages could not be
-        judged against all that is known.
-        """
+        """Fold the entries that others have written since, and return the state. Raises CorruptObject for a damaged or
+        missing entry; the caller must not pull then, since the state lacks what that entry knew."""
         state = self._restored() if self._standing is None else self._standing
         while True:
             name = entry_name(state.number + 1)
@@ -86,8 +83,7 @@ class TrackingLog:
         return self._append(lambda _: entry)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
-        """Write a decision on the fold of all entries, and return it. Calls `decide` again if another entry came
-        first."""
+        """Write a decision on the fold of all entries, and return it. If another entry comes first, decide again."""
         record = self._append(decide).record
         if record is None:
             raise ValueError("a decision was appended, and the state has none")
@@ -109,11 +105,8 @@ class TrackingLog:
         return None
 
     def newest_watermark(self) -> datetime | None:
-        """The newest watermark alone, without the histogram; None before the first one.
-
-        One listing, and the entries since the newest decision or the previous call. Raises CorruptObject if one of
-        them is damaged or missing.
-        """
+        """The newest watermark alone, without the histogram; None before the first one. It reads a listing and the
+        entries since the newest decision or the previous call. Raises CorruptObject if one is damaged or missing."""
         seen, watermark = self._looked
         newest = max(self.live_numbers(), default=-1)
         if newest < seen:
@@ -157,9 +150,8 @@ class TrackingLog:
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
         """Replace an entry that is beyond repair by a note of its loss. Assumption: no tracker runs.
 
-        The entry may have been the newest decision. `watermark_at_least` is how far the watermark is known, from
-        outside the log, to have come; it does not go back below that. Raises LakeError for an archived entry, which no
-        tracker needs.
+        The watermark does not go back below `watermark_at_least`, which is known from outside the log: the entry may
+        have been the newest decision. Raises LakeError for an archived entry, which no tracker needs.
         """
         if self._archive.covers(number):
             raise LakeError(

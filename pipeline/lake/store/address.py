@@ -25,12 +25,9 @@ def table_uri(lake: LakeSettings, name: str) -> str:
 
 
 def storage_options(lake: LakeSettings) -> dict[str, str]:
-    """The options that `deltalake` takes beside a table's address: none for a folder, and none for the service, whose
-    default credentials it finds itself.
-
-    A server on loopback is named in a key that asks for no token. With `google_skip_signature` instead, writes would
-    still look for a metadata server.
-    """
+    """The options that `deltalake` takes beside a table's address. A folder needs none, and neither does the service,
+    whose default credentials it finds itself. A key that asks for no token names a server on loopback; with
+    `google_skip_signature`, writes would still look for a metadata server."""
     endpoint = lake.endpoint
     if endpoint is None or lake.folder is not None:
         return {}

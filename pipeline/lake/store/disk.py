@@ -33,7 +33,7 @@ class DiskObjects:
                 file.flush()
                 os.fsync(file.fileno())
             os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
-            _sync_folder(path.parent)
+            sync(path.parent)  # makes the new name itself durable
         except FileExistsError as error:
             raise ObjectExists(f"{self.uri}/{name} is already there") from error
         except OSError as error:
@@ -87,9 +87,9 @@ def make_folder(folder: Path) -> None:
         raise disk_error(error, folder) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content, or the names in a folder, durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

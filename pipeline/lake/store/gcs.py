@@ -40,16 +40,14 @@ CREATOR = "tidemark-creator"
 class CloudStorageObjects:
     """Objects in a bucket, under a prefix.
 
-    Creation is exclusive by the service's own precondition, `ifGenerationMatch=0`. If the answer to an upload is lost,
-    the next attempt is refused because of the first one's object. So every call of `create` marks its object, and a
-    refusal counts only if the mark is another call's. Checksums verify all transfers. Safe from several threads.
+    The service's precondition `ifGenerationMatch=0` makes creation exclusive. If the answer to an upload is lost, the
+    next attempt is refused because of the first one's object. So every call of `create` marks its object, and a refusal
+    counts only if the mark is another call's. Checksums verify all transfers. Safe from several threads.
     """
 
     def __init__(self, uri: str, endpoint: str | None = None, *, retry_for: timedelta = RETRY_FOR) -> None:
-        """Open `gs://bucket` or `gs://bucket/prefix`, without a request; `endpoint` is a server on loopback.
-
-        Raises LakeUnwritable without credentials.
-        """
+        """Open `gs://bucket` or `gs://bucket/prefix`, without a request; `endpoint` is a server on loopback. Raises
+        LakeUnwritable without credentials."""
         parsed = urlparse(uri)
         prefix = parsed.path.strip("/")
         self._uri = uri.rstrip("/")
@@ -81,7 +79,8 @@ class CloudStorageObjects:
                     retry=None,
                 )
             except PreconditionFailed as error:
-                if not self._is_marked(name, mark):
+                found = self._bucket.get_blob(blob.name, timeout=REQUEST_TIMEOUT.total_seconds(), retry=None)
+                if found is None or (found.metadata or {}).get(CREATOR) != mark:
                     raise ObjectExists(f"{self.uri}/{name} is already there") from error
 
         try:
@@ -126,10 +125,6 @@ class CloudStorageObjects:
 
         with contextlib.suppress(NotFound):
             self._attempt("storage.objects.delete", name, remove)
-
-    def _is_marked(self, name: str, mark: str) -> bool:
-        blob = self._bucket.get_blob(self._prefix + name, timeout=REQUEST_TIMEOUT.total_seconds(), retry=None)
-        return blob is not None and (blob.metadata or {}).get(CREATOR) == mark
 
     def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
         """Run `operation`, and repeat it within the bounds after passing failures.

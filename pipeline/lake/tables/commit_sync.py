@@ -9,6 +9,8 @@ from itertools import count, takewhile
 from pathlib import Path
 from urllib.parse import unquote
 
+from pipeline.lake.store.disk import sync
+
 LOG_FOLDER = "_delta_log"
 
 RECENT_COMMITS = 20
@@ -81,8 +83,4 @@ class CommitSync:
 
 def _sync_one(path: Path) -> None:
     with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(path)

@@ -8,8 +8,6 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow.fs as pafs
-
 from pipeline.errors import ObjectMissing
 from pipeline.lake.tables.table import LakeTable, table_errors
 
@@ -32,25 +30,21 @@ class AddedFile:
 def added_files(table: LakeTable, after: int, through: int, column: str = "") -> list[AddedFile]:
     """The files of new rows that the versions `after + 1` to `through` added, in order of the versions.
 
-    A compaction adds no new rows, so its files are left out. `column` names the time whose range each file's statistics
-    give. Raises ObjectMissing if one of the commits is gone from the log (the library removes old ones after a
-    checkpoint), LakeError if one cannot be read.
+    A compaction adds no new rows, so its files are left out. `column` names the time whose range each file has. Raises
+    ObjectMissing if one of the commits is gone from the log, which is cleaned up after checkpoints, or LakeError.
     """
     files = table.file_system()
 
     def read(version: int) -> list[AddedFile]:
-        adds = (action["add"] for action in _actions(table, files, version) if action.get("add"))
+        name = f"_delta_log/{version:020d}.json"
+        gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
+        with table_errors(table.uri, lambda _: gone), files.open_input_stream(name) as stream:
+            actions = [json.loads(line) for line in stream.read().splitlines() if line]
+        adds = (action["add"] for action in actions if action.get("add"))
         return [_file(table, version, add, column) for add in adds if add["dataChange"]]
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="delta-log") as pool:
         return [file for of_commit in pool.map(read, range(after + 1, through + 1)) for file in of_commit]
-
-
-def _actions(table: LakeTable, files: pafs.FileSystem, version: int) -> list[Mapping[str, Any]]:
-    name = f"_delta_log/{version:020d}.json"
-    gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
-    with table_errors(table.uri, lambda _: gone), files.open_input_stream(name) as stream:
-        return [json.loads(line) for line in stream.read().splitlines() if line]
 
 
 def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:

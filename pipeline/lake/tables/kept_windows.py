@@ -29,8 +29,7 @@ class KeptWindows:
         return max(self._noted(), default=None)
 
     def closed(self, heartbeats: Heartbeats, watermark: datetime | None) -> list[Window]:
-        """The kept windows that the watermark has passed, from the first one with a landed heartbeat on. Raises
-        LakeError."""
+        """The kept windows that the watermark has passed, from the first heartbeat's on. Raises LakeError."""
         oldest, since = heartbeats.extent().oldest_event_time, self.since()
         begin = oldest if oldest is None or since is None else max(oldest, since)
         return self._windowing.closed_at(watermark, begin)

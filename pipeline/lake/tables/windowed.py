@@ -80,8 +80,7 @@ class WindowedTable:
         return {key: int(self.manifest(run)["heartbeats_version"]) for key, run in self.runs(windows).items()}
 
     def runs(self, windows: Iterable[str] | None = None, at: DeltaTable | None = None) -> dict[str, str]:
-        """The run that wrote each of these windows (None: all), in the newest version or in another one; windows that
-        are not computed are left out."""
+        """The run that wrote each computed one of these windows (None: all), in the newest version or in another."""
         table, wanted = at or self.table.current(), None if windows is None else set(windows)
         files = data_files(table, PARTITION)
         return {file.partition: run_of(file.path) for file in files if wanted is None or file.partition in wanted}
@@ -106,8 +105,7 @@ class WindowedTable:
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
 
     def manifest(self, run: str) -> Mapping[str, Any]:
-        """What a run noted before its commit. It never changes, so it is remembered. Raises ObjectMissing,
-        CorruptObject."""
+        """What a run noted before its commit; it is remembered. Raises ObjectMissing, CorruptObject."""
         if run not in self._manifests:
             name = f"{MANIFESTS}{run}.json"
             content = self._objects.read(name)
@@ -127,8 +125,7 @@ class WindowedTable:
 
         Guarantee: however many runs compute a window at once, its rows stand once. A window without rows gets an empty
         file, so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then no
-        reader sees anything of this run, unless the commit succeeded and its answer was lost; a retry of the run finds
-        that out.
+        reader sees anything of this run, unless only the commit's answer was lost, which a retry of the run finds out.
         """
         with table_errors(self.table.uri):
             adds = self._added(run)
