@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import dagster as dg
+import pyarrow.compute as pc
 
 from pipeline.lake.layout import HEARTBEAT_DIFFS
 from pipeline.lake.store.address import open_objects
@@ -48,6 +49,7 @@ def main(uri: str, endpoint: str, jar: str, scratch: str) -> None:
         dry = output(house.repair(dry_run=True, remove_orphans=True, grace="0"))
         young = output(house.repair(dry_run=True))
         result = house.repair(remove_orphans=True, grace="0")
+        stream = house.whole.filter(pc.equal(house.whole["stream_id"], "stream-0"))
         said = output(result)
         facts = {
             "was_sound": was_sound,
@@ -57,6 +59,7 @@ def main(uri: str, endpoint: str, jar: str, scratch: str) -> None:
             "found": said["found"].splitlines(),
             "mended": [said["windows_computed"], said["orphans_removed"]],
             "materialized": materialized(result),
+            "computed": {name: stream[name].to_pylist() for name in ("gap_seconds", "temperature_delta")},
             "rows_are_the_same": house.rows().equals(house.whole),
             "orphans_left": list(objects.names(ORPHAN)),
             "is_sound": house.look().is_sound,

@@ -35,6 +35,8 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
     )
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout.splitlines()[-1])
+    # Spark read the columns of heartbeats from the bucket, and wrote those of the diffs there.
+    assert facts["computed"] == {"gap_seconds": [None] + [30.0] * 5, "temperature_delta": [None] + [2.0] * 5}
     gone, damaged = facts["harmed"]
     assert facts["was_sound"]
     assert facts["dry"] == [2, 0, 1, 0]
