@@ -3,6 +3,8 @@
 import json
 import shutil
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,9 +17,10 @@ from pipeline.demo.summary import Spread, Summary, show
 from pipeline.demo.synthetic import Published, Source
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.demo.verification import compare
-from pipeline.demo.watch import Watch
 from pipeline.durations import format_duration
-from pipeline.errors import ServiceFailed
+from pipeline.errors import LakeError, ServiceFailed
+from pipeline.lake.layout import Lake
+from pipeline.quality.status import LakeReport, read_report
 from pipeline.services.processes import Supervisor
 from pipeline.services.stack import provision_here, start_emulator, start_stack
 from pipeline.settings import Settings, load_settings
@@ -49,6 +52,11 @@ web_port = {web}
 code_port = {code}
 """
 
+LOOK_EVERY_SECONDS = 2.0
+SAY_EVERY_SECONDS = 10.0
+PATIENCE = timedelta(minutes=8)
+"""The longest that one wait may take before something is wrong."""
+
 USUAL_PORTS = {"emulator": 8085, "spark": 15002, "web": 3000, "code": 4266}
 
 
@@ -77,6 +85,53 @@ class DemoPlan:
     backlog: timedelta = timedelta(minutes=20)
     live: timedelta = timedelta(seconds=60)
     source: SyntheticSource = field(default_factory=lambda: SyntheticSource(jitter=timedelta(seconds=8)))
+
+
+@dataclass
+class Watch:
+    """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
+
+    settings: Settings
+    source: Source
+    supervisor: Supervisor
+    clock: Clock
+    say: Callable[[str], None]
+    _said: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._lake = Lake(self.settings.lake, self.settings.message.fields, self.clock)
+        self._log = self._lake.tracking_log()
+
+    def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:
+        """Wait until the lake is as it should be, and return its report. Raises ServiceFailed after `PATIENCE`."""
+        began = self.clock.monotonic()
+        while self.clock.monotonic() - began < PATIENCE.total_seconds():
+            self.supervisor.restart_what_died()
+            self.source.raise_failure()
+            with suppress(LakeError):  # a table that is being created cannot be read yet
+                report = read_report(self._lake, self.settings.windowing, self._log)
+                self._show(report)
+                if reached(report):
+                    return report
+            self.clock.sleep(LOOK_EVERY_SECONDS)
+        raise ServiceFailed(
+            f"nothing came of waiting {format_duration(PATIENCE)}; the logs are in "
+            f"{self.supervisor.state_folder}/logs, and `tidemark explain` says what holds the watermark"
+        )
+
+    def _show(self, report: LakeReport) -> None:
+        if self.clock.monotonic() - self._said < SAY_EVERY_SECONDS:
+            return
+        self._said = self.clock.monotonic()
+        decision = report.state.decision
+        where = "no decision yet"
+        if decision is not None:
+            watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))
+            where = f"watermark {watermark} {decision.reason}"
+        self.say(
+            f"sent {self.source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
+            f"computed, {len(report.waiting)} waiting   {where}"
+        )
 
 
 def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summary:
@@ -131,14 +186,16 @@ def _play(plan: DemoPlan, folder: DemoFolder, watch: Watch) -> Summary:
     pipeline_began = clock.monotonic()
     start_stack(supervisor, settings, folder.config, say, clock)
     say("the pipeline runs: the sensors tick, the backlog drains")
-    watch.until_landed(messages)
+    watch.until(lambda report: report.landed_rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
-    watch.for_a_while(plan.live)
+    live_until = clock.monotonic() + plan.live.total_seconds()
+    watch.until(lambda _: clock.monotonic() >= live_until)
     published = source.stop()
     if published is None:
         raise ServiceFailed("the source left no record of what it published")
     say("the streams fall silent; the idle rule will close the last windows")
-    report = watch.until_computed(_windows_of(settings, published))
+    windows = _windows_of(settings, published)
+    report = watch.until(lambda report: windows <= set(report.computed))
     say("every window is computed; comparing every row with the truth")
     comparison = compare(folder.truth, folder.lake, settings.windows)
     ends = {key: settings.windowing.named(key).end for key in report.computed}

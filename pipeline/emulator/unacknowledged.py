@@ -20,14 +20,11 @@ class Delivered(NamedTuple):
     message: Any
 
 
-class Lease:
+class Lease(NamedTuple):
     """Keeps messages from being delivered again until a moment, in microseconds since the epoch."""
 
-    __slots__ = ("delivery", "until_us")
-
-    def __init__(self, delivery: int, until_us: int) -> None:
-        self.delivery = delivery
-        self.until_us = until_us
+    delivery: int
+    until_us: int
 
 
 class Outstanding:

@@ -1,6 +1,7 @@
 """Chooses between the two readings: a snapshot's where one can be had, else Cloud Monitoring's."""
 
 import logging
+from contextlib import suppress
 
 from pipeline.clock import Clock
 from pipeline.errors import PubSubError, SnapshotRefused
@@ -36,9 +37,11 @@ class AutoBacklog:
         errors of the source it takes."""
         if self._is_too_large():
             return self._monitoring.read()
-        monitored = self._while_refused()
-        if monitored is not None:
-            return monitored
+        if self._is_refused:
+            with suppress(PubSubError):
+                reading = self._monitoring.read()
+                if reading.no_later_than < self._clock.now() - (LIFETIME - REFUSED_WITHIN):
+                    return reading  # a snapshot would be refused again
         try:
             reading = self._snapshot.read()
         except SnapshotRefused as refusal:
@@ -49,17 +52,6 @@ class AutoBacklog:
                 raise SnapshotRefused(f"{refusal}. Nor is there a reading by monitoring: {error}") from error
         self._is_refused = False
         return reading
-
-    def _while_refused(self) -> Reading | None:
-        """After a refusal, monitoring's reading while it shows that a snapshot would be refused again; else None."""
-        if not self._is_refused:
-            return None
-        try:
-            reading = self._monitoring.read()
-        except PubSubError:
-            return None
-        would_be_refused = reading.no_later_than < self._clock.now() - (LIFETIME - REFUSED_WITHIN)
-        return reading if would_be_refused else None
 
     def _is_too_large(self) -> bool:
         """Whether the newest known size is beyond the limit. Asks for the size once in each sample period."""

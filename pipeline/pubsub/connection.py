@@ -1,21 +1,17 @@
 """Clients for the service or an emulator, and Pub/Sub's errors as tidemark's own, which say what to do."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.api_core import exceptions as api
 from google.api_core.retry import Retry, if_exception_type
 from google.auth.exceptions import GoogleAuthError
 from google.pubsub_v1 import PublisherClient, SubscriberClient
-from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
-from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
 
 from pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
-
-Client = TypeVar("Client")
 
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that pass by themselves."""
@@ -23,27 +19,25 @@ TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerErr
 
 def subscriber_client(emulator_host: str | None) -> SubscriberClient:
     """A client for subscriptions and snapshots. Raises PermissionMissing without credentials for the service."""
-    return _client(SubscriberClient, SubscriberGrpcTransport, emulator_host)
+    return client_of(SubscriberClient, emulator_host)
 
 
 def publisher_client(emulator_host: str | None) -> PublisherClient:
     """A client for topics. Raises PermissionMissing without credentials for the service."""
-    return _client(PublisherClient, PublisherGrpcTransport, emulator_host)
+    return client_of(PublisherClient, emulator_host)
 
 
-def _client(client: Callable[..., Client], transport: Callable[..., Any], emulator_host: str | None) -> Client:
-    if emulator_host is not None:
+def client_of(kind: Any, server: str | None) -> Any:
+    """A client of the service, or of a server at host:port that needs neither TLS nor credentials.
+
+    Raises PermissionMissing, which says how to get credentials, where the service needs some.
+    """
+    if server is not None:
         unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-        return client(transport=transport(channel=grpc.insecure_channel(emulator_host, options=unlimited)))
-    with credentials_needed():
-        return client()
-
-
-@contextmanager
-def credentials_needed() -> Iterator[None]:
-    """Raise PermissionMissing, which says how to get credentials, where there are none."""
+        channel = grpc.insecure_channel(server, options=unlimited)
+        return kind(transport=kind.get_transport_class("grpc")(channel=channel))
     try:
-        yield
+        return kind()
     except GoogleAuthError as error:
         raise PermissionMissing(
             f"no credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or set "

@@ -8,17 +8,15 @@ gaps, and an absent metric does not mean that there are no messages.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import grpc
 from google.cloud.monitoring_v3 import MetricServiceClient
-from google.cloud.monitoring_v3.services.metric_service.transports import MetricServiceGrpcTransport
 
-from pipeline.clock import EPOCH, Clock
+from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SubscriptionMissing
-from pipeline.pubsub.connection import credentials_needed, reported
+from pipeline.pubsub.connection import client_of, reported
 from pipeline.watermark.readings import Reading
 
 OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
@@ -55,12 +53,8 @@ class Undelivered:
 
 
 def monitoring_client(endpoint: str | None) -> MetricServiceClient:
-    """A client for the service, or for a server at `endpoint` (host:port) that needs neither TLS nor credentials.
-    Raises PermissionMissing without credentials for the service."""
-    if endpoint is not None:
-        return MetricServiceClient(transport=MetricServiceGrpcTransport(channel=grpc.insecure_channel(endpoint)))
-    with credentials_needed():
-        return MetricServiceClient()
+    """A client for the service, or for a server at `endpoint`. Raises PermissionMissing without credentials."""
+    return client_of(MetricServiceClient, endpoint)
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
@@ -147,7 +141,7 @@ class MonitoringBacklog:
                 continue
             kinds.add((tuple(sorted(labels.items())), tuple(sorted(series.metric.labels.items()))))
             for point in series.points:
-                end, value = _moment(point.interval.end_time), point.value
+                end, value = point.interval.end_time.ToDatetime(UTC), point.value
                 if since < end <= until and value.WhichOneof("value") == "int64_value" and value.int64_value >= 0:
                     points[end] = max(points.get(end, 0), value.int64_value)
         if len(kinds) > 1:
@@ -191,8 +185,3 @@ def _says_none(numbers: dict[datetime, int], end: datetime) -> bool:
     """Whether the number of messages is known and 0 in all samples within a period of `end`."""
     near = [number for sampled_by, number in numbers.items() if abs(sampled_by - end) < SAMPLE_PERIOD]
     return bool(near) and not any(near)
-
-
-def _moment(stamp: Any) -> datetime:
-    """A protobuf timestamp, rounded down to the microsecond."""
-    return EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
