@@ -1,15 +1,15 @@
 """The asset checks for late, missed and lost heartbeats, each against the limit in the settings."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 
 import dagster as dg
 
-from assets.observed import HEARTBEAT_DIFFS, HEARTBEATS
+from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS
 from pipeline.clock import SystemClock, iso
 from pipeline.quality.affected import MissedHeartbeats
-from pipeline.quality.audit import Audit, audit
-from pipeline.quality.late import Late
+from pipeline.quality.audit import audit
 from pipeline.quality.status import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.settings_sections import NEVER
@@ -24,31 +24,25 @@ USER = "checks"
 
 def asset_checks(settings: Settings) -> list[dg.AssetChecksDefinition]:
     """The checks for running by hand. The sensor `staleness` evaluates them on its own."""
-    windowing, lookback, clock = settings.windowing, settings.windows.lookback, SystemClock()
+    clock = SystemClock()
 
-    @dg.asset_check(asset=HEARTBEAT_DIFFS, name=MISSED, description=DESCRIPTIONS[MISSED])
+    @dg.asset_check(asset=HEARTBEAT_DIFFS, name=MISSED)
     def missed(lake: LakeResource) -> dg.AssetCheckResult:
-        return missed_result(lake.staleness(USER, windowing, lookback).check(), settings)
+        """How many heartbeats landed after their window was computed, which has not been computed again."""
+        return missed_result(lake.staleness(USER).check(), settings)
 
-    @dg.asset_check(asset=HEARTBEATS, name=LATE, description=DESCRIPTIONS[LATE])
+    @dg.asset_check(asset=HEARTBEATS, name=LATE)
     def late(lake: LakeResource) -> dg.AssetCheckResult:
-        since = late_since(lake.tracking_log(USER).catch_up().watermark, clock.now())
-        return late_result(lake.late(USER, windowing).since(since), settings)
+        """How many of the last day's heartbeats first landed below the watermark."""
+        return late_result(lake, USER, lake.tracking_log(USER).catch_up().watermark, clock.now())
 
-    @dg.asset_check(asset=HEARTBEATS, name=LOST_OUTSIDE, description=DESCRIPTIONS[LOST_OUTSIDE])
+    @dg.asset_check(asset=HEARTBEATS, name=LOST_OUTSIDE)
     def lost_outside(lake: LakeResource) -> dg.AssetCheckResult:
-        log, heartbeats, quarantine = lake.tracking_log(USER), lake.heartbeats(USER), lake.quarantine(USER)
-        return lost_result(audit(log, heartbeats, quarantine, clock.now() - LOST_WITHIN), settings)
+        """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward,
+        an expiry, or another consumer's acknowledgements on base."""
+        return lost_result(lake, USER, clock.now())
 
     return [missed, late, lost_outside]
-
-
-DESCRIPTIONS: Mapping[str, str] = {
-    MISSED: "How many heartbeats landed after their window was computed, which has not been computed again.",
-    LATE: "How many of the last day's heartbeats first landed below the watermark.",
-    LOST_OUTSIDE: "Messages that tracking saw, that base has passed within an hour, and that never landed: after a "
-    "seek forward, an expiry, or another consumer's acknowledgements on base.",
-}
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -76,12 +70,13 @@ def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheck
     )
 
 
-def late_result(late: Late, settings: Settings) -> dg.AssetCheckResult:
+def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> dg.AssetCheckResult:
     """The check `late`: a warning, since late heartbeats have landed and are computed with their windows."""
+    late = lake.late(user).since(late_since(watermark, now))
     return dg.AssetCheckResult(
         asset_key=HEARTBEATS,
         check_name=LATE,
-        passed=late.share <= settings.checks.max_late_share,
+        passed=late.share <= lake.settings.checks.max_late_share,
         severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
@@ -98,15 +93,16 @@ def late_result(late: Late, settings: Settings) -> dg.AssetCheckResult:
     )
 
 
-def lost_result(found: Audit, settings: Settings) -> dg.AssetCheckResult:
+def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
     """The check `lost_outside`: an error, since only a seek of base to before the loss brings the messages back."""
+    found = audit(lake.tracking_log(user), lake.heartbeats(user), lake.quarantine(user), now - LOST_WITHIN)
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
         asset_key=HEARTBEATS,
         check_name=LOST_OUTSIDE,
-        passed=found.at_least <= settings.checks.max_lost,
+        passed=found.at_least <= lake.settings.checks.max_lost,
         severity=dg.AssetCheckSeverity.ERROR,
         description=(
             f"{found.at_least} messages lost for certain, {found.at_most} at most, of {found.tracked} tracked and "
@@ -126,16 +122,7 @@ def lost_result(found: Audit, settings: Settings) -> dg.AssetCheckResult:
 
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A check's result as the event that a sensor reports."""
-    if result.asset_key is None or result.check_name is None:
-        raise ValueError(f"the result {result} names no asset or no check")
-    return dg.AssetCheckEvaluation(
-        asset_key=result.asset_key,
-        check_name=result.check_name,
-        passed=result.passed,
-        metadata=result.metadata,
-        severity=result.severity,
-        description=result.description,
-    )
+    return dg.AssetCheckEvaluation(**result._asdict())
 
 
 def first_of(counts: Mapping[str, int]) -> dict[str, int]:

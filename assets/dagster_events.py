@@ -6,7 +6,6 @@ tick's events belong to no run. The newest event of each asset and check stays, 
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,23 +32,15 @@ RUNS_AT_ONCE = 100
 Connect = Callable[[], AbstractContextManager[Connection]]
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """The numbers of deleted events of ticks and evaluations of their checks. `events` is None if the kind of Dagster's
-    storage is unknown."""
-
-    events: int | None = 0
-    evaluations: int = 0
-
-
-def prune_events(instance: dg.DagsterInstance, before: datetime) -> Pruned:
+def prune_events(instance: dg.DagsterInstance, before: datetime) -> dict[str, int]:
     """Delete what ticks reported before a moment, except the newest of each asset and check.
 
+    Returns how many events of ticks and evaluations of their checks; nothing if the kind of storage is unknown.
     It is safe to kill, and to run beside ticks. The space is reused; a SQLite file does not shrink.
     """
     storage: Any = instance.event_log_storage
     if not isinstance(storage, SqlEventLogStorage):
-        return Pruned(events=None)
+        return {}
     moment = before.astimezone(UTC).replace(tzinfo=None)  # as Dagster stores it
     connects: list[Connect] = [storage.index_connection]
     if storage.is_run_sharded:
@@ -61,7 +52,7 @@ def prune_events(instance: dg.DagsterInstance, before: datetime) -> Pruned:
     ]
     old = (evaluations.c.run_id == RUNLESS_RUN_ID) & (evaluations.c.evaluation_event_timestamp < moment)
     alike = evaluations.c.asset_key, evaluations.c.check_name
-    return Pruned(deleted[0], _delete_old(storage.index_connection, evaluations, old, alike))
+    return {"events": deleted[0], "evaluations": _delete_old(storage.index_connection, evaluations, old, alike)}
 
 
 def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:

@@ -2,14 +2,14 @@
 
 import dagster as dg
 
+from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, observed_assets
 from assets.checks import MISSED, asset_checks
 from assets.diffs import heartbeat_diffs_asset
 from assets.drain import drain_job, drain_sensor
 from assets.housekeeping import housekeeping_job, housekeeping_schedule
-from assets.observed import HEARTBEAT_DIFFS, observed_assets
 from assets.repair import repair_job
 from assets.sensors import landing_sensor, tracking_sensor
-from assets.silence import STREAM_STATUS, stream_status_asset
+from assets.silence import stream_status_asset
 from assets.staleness import staleness_sensor
 from assets.tuning import tuning_asset, tuning_schedule
 from pipeline.kept import Kept
@@ -42,10 +42,10 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         jobs=[job, drain_job(settings), repair_job(settings), housekeeping],
         asset_checks=asset_checks(settings),
         sensors=[
-            tracking_sensor(settings, COMPUTE_WINDOWS),
+            tracking_sensor(settings),
             landing_sensor(settings),
             drain_sensor(settings),
-            staleness_sensor(settings, COMPUTE_WINDOWS),
+            staleness_sensor(settings),
         ],
         schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
         resources={

@@ -6,12 +6,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.events import landing_events
-from assets.observed import TRACKING_HISTOGRAM
+from assets.events import failing_run, histogram_events, landing_events
 from assets.requests import ended_at, pause_of
 from pipeline.clock import Clock, SystemClock, to_us
 from pipeline.durations import format_duration
-from pipeline.errors import TidemarkError
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.settings import Settings
 from pipeline.settings_sections import DrainSettings
@@ -31,16 +29,13 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
     """The job: rounds of a Spark job, each reported when it is done."""
     clock = clock or SystemClock()
 
-    @dg.op(
-        name="drain_backlog",
-        out=dg.Out(dg.Nothing),
-        description="Reads tracking, then base, until their backlog is gone, and lands as ticks do.",
-    )
+    @dg.op(out=dg.Out(dg.Nothing))
     def drain_backlog(
         context: dg.OpExecutionContext, pubsub: PubSubResource, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+        """Reads tracking, then base, until their backlog is gone, and lands as ticks do."""
         began = clock.monotonic()
-        try:
+        with failing_run():
             drain = Drain(
                 spark=spark.session(),
                 settings=settings,
@@ -52,18 +47,15 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
             for done in drain.rounds():
                 context.log.info(done.sentence())
                 yield from round_events(done)
-        except TidemarkError as error:
-            raise dg.Failure(description=str(error)) from error
-        drained = drain.drained
-        context.instance.add_run_tags(context.run_id, {DRAINED: str(drained.ended)})
-        context.log.info(f"{drained.ended} after {drained.rounds} rounds")
+        context.instance.add_run_tags(context.run_id, {DRAINED: str(drain.ended)})
+        context.log.info(f"{drain.ended} after {drain.rounds_done} rounds")
         metadata: dict[str, Any] = {
-            "ended": str(drained.ended),
-            "rounds": drained.rounds,
-            "tracked": drained.persisted.messages,
-            "heartbeats": drained.landed.heartbeats,
-            "quarantined": drained.landed.rejected.total(),
-            "late": drained.landed.late,
+            "ended": str(drain.ended),
+            "rounds": drain.rounds_done,
+            "tracked": drain.persisted.messages,
+            "heartbeats": drain.landed.heartbeats,
+            "quarantined": drain.landed.rejected.total(),
+            "late": drain.landed.late,
             "seconds": round(clock.monotonic() - began, 1),
         }
         yield dg.Output(None, metadata=metadata)
@@ -117,16 +109,18 @@ def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, ma
     decision = state.decision
     if decision is None:
         return None
-    for side, reading in ((Side.BASE, decision.base), (Side.TRACKING, decision.tracking)):
-        if reading is None or now - reading.newest.observed_at > max_reading_age:
-            continue
+    readings = {Side.BASE: decision.base, Side.TRACKING: decision.tracking}
+    recent = {
+        side: reading
+        for side, reading in readings.items()
+        if reading is not None and now - reading.newest.observed_at <= max_reading_age
+    }
+    for side, reading in recent.items():
         if reading.newest.age >= chosen.start_after:
             age = format_duration(timedelta(seconds=int(reading.newest.age.total_seconds())))
             return f"{side} holds a message that is {age} old"
-    if decision.base is not None and now - decision.base.newest.observed_at <= max_reading_age:
-        histogram = state.histogram
-        since = histogram.since(to_us(decision.base.oldest_unacked), bucket_of(now))
-        size = histogram.messages_at(since)
+    if (base := recent.get(Side.BASE)) is not None:
+        size = state.histogram.messages_at(state.histogram.since(to_us(base.oldest_unacked), bucket_of(now)))
         if size >= chosen.start_size:
             return f"{size} messages were published since the oldest that base holds"
     return None
@@ -152,15 +146,7 @@ def round_events(done: Round) -> list[dg.AssetMaterialization]:
     }
     if done.backlog_age is not None:
         progress[f"{done.side}_backlog_age_seconds"] = done.backlog_age.total_seconds()
-    events = landing_events(done.landed)
-    if done.persisted.messages:
-        metadata: dict[str, Any] = {
-            "messages": done.persisted.messages,
-            "snapshots": done.persisted.snapshots,
-            "acknowledged": done.persisted.acknowledged.count,
-            "acknowledgements_failed": done.persisted.acknowledged.failed,
-        }
-        events.append(dg.AssetMaterialization(TRACKING_HISTOGRAM, metadata=metadata))
+    events = [*landing_events(done.landed), *histogram_events(done.persisted)]
     return [event.with_metadata({**event.metadata, **progress}) for event in events]
 
 

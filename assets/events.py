@@ -1,32 +1,37 @@
 """Outcomes in Dagster's words: materializations whose metadata the UI shows and plots."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
 
-from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from pipeline.errors import TidemarkError
 from pipeline.ticks.landing import Landed
-from pipeline.ticks.tracking import Tracked
-from pipeline.watermark.decision import BandEvidence, Decision
-from pipeline.watermark.readings import EffectiveReading
+from pipeline.ticks.tracking import Persisted, Tracked
+from pipeline.watermark.decision import BandEvidence
 
 
 def tracking_events(tracked: Tracked) -> list[dg.AssetMaterialization]:
     """The watermark at every tick; the histogram only when something was added to it."""
-    events = [dg.AssetMaterialization(WATERMARK, metadata=watermark_metadata(tracked))]
-    if tracked.messages:
-        metadata = {
-            "messages": tracked.messages,
-            "snapshots": tracked.snapshots,
-            "cells": len(tracked.state.histogram),
-            "log_entry": tracked.state.number,
-            "acknowledged": tracked.acknowledged.count,
-            "acknowledgements_failed": tracked.acknowledged.failed,
-        }
-        events.insert(0, dg.AssetMaterialization(TRACKING_HISTOGRAM, metadata=metadata))
-    return events
+    added = histogram_events(tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number)
+    return [*added, dg.AssetMaterialization(WATERMARK, metadata=watermark_metadata(tracked))]
+
+
+def histogram_events(persisted: Persisted, **further: int) -> list[dg.AssetMaterialization]:
+    """The histogram, when something was added to it."""
+    if not persisted.messages:
+        return []
+    metadata = {
+        "messages": persisted.messages,
+        "snapshots": persisted.snapshots,
+        "acknowledged": persisted.acknowledged.count,
+        "acknowledgements_failed": persisted.acknowledged.failed,
+        **further,
+    }
+    return [dg.AssetMaterialization(TRACKING_HISTOGRAM, metadata=metadata)]
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
@@ -41,8 +46,6 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "log_entry": tracked.state.number,
         **_moments(
             watermark=decision.watermark,
-            base_oldest_unacked=_oldest(decision.base),
-            tracking_oldest_unacked=_oldest(decision.tracking),
             band_start=None if bound is None else bound.start,
             band_end=None if bound is None else bound.end,
             anchor=bound.anchor if isinstance(bound, BandEvidence) else None,
@@ -56,6 +59,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         metadata["lag_seconds"] = decision.lag.total_seconds()
     for name, reading in (("base", decision.base), ("tracking", decision.tracking)):
         if reading is not None:
+            metadata[f"{name}_oldest_unacked"] = dg.MetadataValue.timestamp(reading.oldest_unacked)
             metadata[f"{name}_backlog_age_seconds"] = reading.newest.age.total_seconds()
             metadata[f"{name}_read_by"] = reading.newest.source
     if decision.pin is not None:
@@ -83,9 +87,7 @@ def landing_events(landed: Landed) -> list[dg.AssetMaterialization]:
         events.append(dg.AssetMaterialization(HEARTBEATS, metadata=metadata))
     if landed.rejected:
         reasons: Mapping[str, Any] = {f"reason/{reason}": count for reason, count in landed.rejected.items()}
-        events.append(
-            dg.AssetMaterialization(QUARANTINED, metadata={"rows": landed.rejected.total(), **reasons}),
-        )
+        events.append(dg.AssetMaterialization(QUARANTINED, metadata={"rows": landed.rejected.total(), **reasons}))
     return events
 
 
@@ -102,14 +104,14 @@ def landing_sentence(landed: Landed) -> str:
     return sentence
 
 
-def decision_cursor(decision: Decision, number: int) -> str:
-    """A hint for people: the lake is what the next tick goes on from."""
-    watermark = "none" if decision.watermark is None else decision.watermark.isoformat()
-    return f"entry {number}, watermark {watermark}"
-
-
-def _oldest(reading: EffectiveReading | None) -> datetime | None:
-    return None if reading is None else reading.oldest_unacked
+@contextmanager
+def failing_run(*lasting: type[Exception]) -> Iterator[None]:
+    """Report an error that is raised on purpose as the run's failure; without a retry if it is one of `lasting`."""
+    purposeful: tuple[type[Exception], ...] = (TidemarkError, *lasting)
+    try:
+        yield
+    except purposeful as error:
+        raise dg.Failure(description=str(error), allow_retries=not isinstance(error, lasting)) from error
 
 
 def _moments(**moments: datetime | None) -> dict[str, Any]:

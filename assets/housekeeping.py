@@ -24,16 +24,11 @@ class HousekeepingConfig(dg.Config):
 def housekeeping_job(settings: Settings) -> dg.JobDefinition:
     """The job for these settings."""
 
-    @dg.op(
-        name="keep_house",
-        out=dg.Out(dg.Nothing),
-        description=(
-            "Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted "
-            "larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at "
-            "any point, and runs beside everything else."
-        ),
-    )
+    @dg.op(out=dg.Out(dg.Nothing))
     def keep_house(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
+        """Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted
+        larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at any
+        point, and runs beside everything else."""
         figures, failed = Counter[str](), []
         for chore in _chores(settings, context, dry_run=config.dry_run):
             if chore.failed is not None:
@@ -71,11 +66,10 @@ def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool
     clock, keep = SystemClock(), settings.housekeeping
     yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
     if keep.dagster_events is not None and not dry_run:
-        pruned = prune_events(context.instance, clock.now() - keep.dagster_events)
-        says, figures = "this event log storage is of a kind that is not pruned", dict[str, int]()
-        if pruned.events is not None:
-            says = f"deleted {pruned.events} events of ticks and {pruned.evaluations} evaluations of checks"
-            figures = {"events": pruned.events, "evaluations": pruned.evaluations}
+        figures = prune_events(context.instance, clock.now() - keep.dagster_events)
+        says = "this event log storage is of a kind that is not pruned"
+        if figures:
+            says = f"deleted {figures['events']} events of ticks and {figures['evaluations']} evaluations of checks"
         yield Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))
     if keep.dagster_runs is not None and not dry_run:
         runs = prune_runs(context.instance, clock.now() - keep.dagster_runs, but=context.run_id)

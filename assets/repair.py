@@ -5,13 +5,13 @@ from typing import Any
 
 import dagster as dg
 
+from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from assets.checks import evaluation_of
 from assets.diffs import compute_range, metadata_of
-from assets.observed import HEARTBEAT_DIFFS
-from assets.silence import STREAM_STATUS, silence_report, stopped_result
+from assets.events import failing_run
+from assets.silence import silence_report, stopped_result
 from pipeline.clock import SystemClock
 from pipeline.durations import parse_duration
-from pipeline.errors import TidemarkError
 from pipeline.quality.silence import WindowSilence
 from pipeline.settings import Settings
 from pipeline.upkeep.orphans import remove_orphans
@@ -38,19 +38,14 @@ class RepairConfig(dg.Config):
 def repair_job(settings: Settings) -> dg.JobDefinition:
     """The job for these settings."""
 
-    @dg.op(
-        name="look_and_compute_again",
-        out=dg.Out(dg.Nothing),
-        description=(
-            "Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again "
-            "what can be computed. Fails if something is left that this does not mend."
-        ),
-    )
+    @dg.op(out=dg.Out(dg.Nothing))
     def look_and_compute_again(
         context: dg.OpExecutionContext, config: RepairConfig, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
+        """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
+        can be computed. Fails if something is left that this does not mend."""
         clock = SystemClock()
-        try:
+        with failing_run(ValueError):
             surveyor = Surveyor(settings, clock)
             survey = _look(surveyor, settings, config)
             if survey is None:
@@ -64,21 +59,17 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             remove_orphans(removed, surveyor.lake.objects())
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
-                done, watermark = compute_range(settings, windows, lake, spark, context.run_id)
+                done, watermark = compute_range(windows, lake, spark, context.run_id)
                 for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
                     metadata = metadata_of(done, key, watermark)
                     yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata)
                 computed += len(done.rows)
-                report = silence_report(lake, settings.windowing, [window.key for window in windows])
+                report = silence_report(lake, [window.key for window in windows])
                 silence += report.windows
                 for key, said in report.metadata.items():
                     yield dg.AssetMaterialization(STREAM_STATUS, partition=key, metadata=said)
             if silence:
                 yield evaluation_of(stopped_result(silence, settings.checks.max_stopped_share))
-        except ValueError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
-        except TidemarkError as error:
-            raise dg.Failure(description=str(error)) from error
         figures: dict[str, Any] = {
             "windows_looked_at": survey.integrity.windows,
             "files_looked_at": survey.integrity.files,
@@ -95,14 +86,10 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description=grave, metadata=figures, allow_retries=False)
         yield dg.Output(None, metadata=figures)
 
-    @dg.job(
-        name=REPAIR,
-        description=(
-            "After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is "
-            "stale, missing, damaged or orphaned, and computes just that again."
-        ),
-    )
+    @dg.job(name=REPAIR)
     def repair() -> None:
+        """After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is
+        stale, missing, damaged or orphaned, and computes just that again."""
         look_and_compute_again()
 
     return repair

@@ -9,11 +9,9 @@ import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from assets.turns import Attempt, take_turn
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.kept_windows import KeptWindows
-from pipeline.services.dagster_names import RANGE_END, RANGE_START
+from pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from pipeline.windows import Window, due
+from resources.lake import LakeResource
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
 """The pause before any run after one failure, which doubles with each further failure in a row, and its limit. A window
@@ -36,47 +34,58 @@ class Request:
     windows: Sequence[Window]
     sentence: str
 
-    def as_run_request(self) -> dg.RunRequest:
-        """One run over the whole range. It has no run key: a window whose run failed must be requested again."""
-        first, last = self.windows[0].key, self.windows[-1].key
-        return dg.RunRequest(tags={RANGE_START: first, RANGE_END: last})
+    def result(
+        self,
+        context: dg.SensorEvaluationContext,
+        said: str,
+        events: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation],
+        cursor: str | None = None,
+    ) -> dg.SensorResult:
+        """What a sensor returns: the run, or after what it `said` why it requests none.
+
+        The run has no run key: a window whose run failed must be requested again.
+        """
+        if not self.windows:
+            skipped = dg.SkipReason(f"{said}{self.sentence}")
+            return dg.SensorResult(skip_reason=skipped, asset_events=events, cursor=cursor)
+        context.log.info(self.sentence)
+        run = dg.RunRequest(tags={RANGE_START: self.windows[0].key, RANGE_END: self.windows[-1].key})
+        return dg.SensorResult(run_requests=[run], asset_events=events, cursor=cursor)
 
 
 def next_request(
-    watermark: datetime | None,
-    now: datetime,
-    *,
-    heartbeats: Heartbeats,
-    diffs: HeartbeatDiffs,
-    kept: KeptWindows,
-    attempts: Sequence[Attempt],
-    max_windows: int,
+    instance: dg.DagsterInstance, lake: LakeResource, user: str, watermark: datetime | None, now: datetime
 ) -> Request:
-    """Request the first stretch of closed windows that are not computed and do not rest. Reads the lake alone.
+    """Request the first stretch of closed windows that are not computed and do not rest.
 
     A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
     Dagster has no partition for it yet.
     """
-    closed = kept.closed(heartbeats, None if watermark is None else min(watermark, now))
+    if (pause := pause_of(instance, COMPUTE_WINDOWS, now)) is not None:
+        return Request((), pause)
+    heartbeats = lake.heartbeats(user)
+    closed = lake.kept_windows().closed(heartbeats, None if watermark is None else min(watermark, now))
     if not closed:
         return Request((), "no window is closed yet")
-    wanted = due(closed, diffs.computed(), heartbeats.hours())
+    wanted = due(closed, lake.diffs(user).computed(), heartbeats.hours())
     if not wanted:
         return Request((), "every closed window is computed")
-    return _requested(wanted, attempts, now, max_windows, f"of {len(wanted)} windows that closed")
+    return _requested(instance, lake, wanted, now, f"of {len(wanted)} windows that closed")
 
 
-def stale_request(stale: Sequence[Window], now: datetime, *, attempts: Sequence[Attempt], max_windows: int) -> Request:
+def stale_request(instance: dg.DagsterInstance, lake: LakeResource, stale: Sequence[Window], now: datetime) -> Request:
     """Request the first stretch of these stale windows that do not rest."""
     if not stale:
         return Request((), "no stale window is to be computed again")
-    return _requested(stale, attempts, now, max_windows, f"of {len(stale)} stale windows again")
+    if (pause := pause_of(instance, COMPUTE_WINDOWS, now)) is not None:
+        return Request((), pause)
+    return _requested(instance, lake, stale, now, f"of {len(stale)} stale windows again")
 
 
 def _requested(
-    wanted: Sequence[Window], attempts: Sequence[Attempt], now: datetime, max_windows: int, of_which: str
+    instance: dg.DagsterInstance, lake: LakeResource, wanted: Sequence[Window], now: datetime, of_which: str
 ) -> Request:
-    turn = take_turn(sorted(wanted), attempts, now, max_windows)
+    turn = take_turn(sorted(wanted), _attempts(instance), now, lake.settings.windows.max_windows_per_run)
     rest = turn.sentence
     if not turn.windows:
         return Request((), rest)
@@ -84,11 +93,11 @@ def _requested(
     return Request(turn.windows, f"{sentence}; {rest}" if rest else sentence)
 
 
-def attempts_of(instance: dg.DagsterInstance, job_name: str) -> list[Attempt]:
-    """The newest runs of the job that have succeeded or failed, newest first."""
-    ended = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+def _attempts(instance: dg.DagsterInstance) -> list[Attempt]:
+    """The newest runs over windows that have succeeded or failed, newest first."""
+    ended = dg.RunsFilter(job_name=COMPUTE_WINDOWS, statuses=[dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE])
     found = []
-    for record in instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=ended), limit=RUNS_LOOKED_AT):
+    for record in instance.get_run_records(ended, limit=RUNS_LOOKED_AT):
         tags = record.dagster_run.tags
         first = tags.get(RANGE_START) or tags.get(ONE_WINDOW)
         if first is not None:

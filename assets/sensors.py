@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import dagster as dg
 
+from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
 from assets.drain import draining
-from assets.events import decision_cursor, landing_events, landing_sentence, tracking_events
-from assets.observed import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
-from assets.requests import attempts_of, next_request, pause_of
+from assets.events import landing_events, landing_sentence, tracking_events
+from assets.requests import next_request
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
+from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings
 from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
@@ -25,15 +26,14 @@ WHILE_DRAINING = timedelta(seconds=2)
 stay on time."""
 
 
-def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
+def tracking_sensor(settings: Settings) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
-    reader, policy = HeartbeatReader(settings.contract), settings.policy
-    budget, windowing = budget_of(settings.track), settings.windowing
-    clock = SystemClock()
+    reader, policy, clock = HeartbeatReader(settings.contract), settings.policy, SystemClock()
+    budget = budget_of(settings.track)
 
     @dg.sensor(
         name="tracking",
-        job_name=job_name,
+        job_name=COMPUTE_WINDOWS,
         minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
@@ -55,27 +55,12 @@ def tracking_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
         )
-        now = clock.now()
-        events, cursor = tracking_events(tracked), decision_cursor(tracked.decision, tracked.state.number)
-        pause = pause_of(context.instance, job_name, now)
-        if pause is None:
-            request = next_request(
-                tracked.decision.watermark,
-                now,
-                heartbeats=lake.heartbeats("tracking"),
-                diffs=lake.diffs("tracking"),
-                kept=lake.kept_windows(windowing),
-                attempts=attempts_of(context.instance, job_name),
-                max_windows=settings.windows.max_windows_per_run,
-            )
-            if request.windows:
-                context.log.info(request.sentence)
-                return dg.SensorResult(
-                    run_requests=[request.as_run_request()], asset_events=list(events), cursor=cursor
-                )
-            pause = request.sentence
-        sentence = f"{tracked.decision.sentence()}. {tracked.messages} messages tracked; {pause}"
-        return dg.SensorResult(skip_reason=dg.SkipReason(sentence), asset_events=list(events), cursor=cursor)
+        watermark = tracked.decision.watermark
+        said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
+        # A hint for people: the next tick goes on from the lake.
+        cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
+        request = next_request(context.instance, lake, "tracking", watermark, clock.now())
+        return request.result(context, said, tracking_events(tracked), cursor)
 
     return tracking
 
@@ -97,9 +82,8 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
     def landing(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
         run = draining(context.instance, clock.now(), settings.drain)
         if run is not None:
-            return dg.SensorResult(
-                skip_reason=dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
-            )
+            said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
+            return dg.SensorResult(skip_reason=said)
         landed = land(
             pubsub.base(),
             heartbeats=lake.heartbeats("landing"),
@@ -109,9 +93,8 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
             budget=budget,
             clock=clock,
         )
-        return dg.SensorResult(
-            skip_reason=dg.SkipReason(landing_sentence(landed)), asset_events=list(landing_events(landed))
-        )
+        said = dg.SkipReason(landing_sentence(landed))
+        return dg.SensorResult(skip_reason=said, asset_events=landing_events(landed))
 
     return landing
 

@@ -1,25 +1,25 @@
 """The asset `stream_status`: which streams stopped, started or missed heartbeats, by window."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.observed import GROUP, HEARTBEAT_DIFFS, column_schema
-from assets.partitions import window_partitions
+from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, windowed_asset
+from assets.events import failing_run
 from pipeline.clock import iso
-from pipeline.errors import TidemarkError
 from pipeline.lake.tables.stream_status import STATUS, Kind
 from pipeline.lake.tables.windowed import PARTITION
 from pipeline.quality.silence import WindowSilence, silence_of
 from pipeline.settings import Settings
-from pipeline.windows import Windowing
 from resources.lake import LakeResource
 
-STREAM_STATUS = dg.AssetKey("stream_status")
 FEW_STOPPED = "few_streams_stopped"
 USER = "silence"
 NAMED = 5
@@ -29,35 +29,19 @@ NAMED = 5
 def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
     """The asset for these settings. A window's rows are committed with its diffs; materializing the asset brings the
     table `streams` up to date, reports, and checks."""
-    windowing = settings.windowing
-
-    @dg.asset(
-        key=STREAM_STATUS,
-        deps=[HEARTBEAT_DIFFS],
-        partitions_def=window_partitions(settings),
-        backfill_policy=dg.BackfillPolicy.single_run(),
-        group_name=GROUP,
-        kinds={"pyspark", "deltalake"},
-        owners=settings.dagster.owners,
-        metadata={"dagster/column_schema": column_schema(STATUS), "lake": settings.lake.uri},
-        description=(
-            "Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its "
-            "diffs. Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and "
-            "reports again what stands."
-        ),
-        check_specs=[
-            dg.AssetCheckSpec(
-                FEW_STOPPED,
-                asset=STREAM_STATUS,
-                description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
-            )
-        ],
+    few_stopped = dg.AssetCheckSpec(
+        FEW_STOPPED,
+        asset=STREAM_STATUS,
+        description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
     )
+
+    @windowed_asset(settings, STREAM_STATUS, STATUS, deps=[HEARTBEAT_DIFFS], check_specs=[few_stopped])
     def stream_status(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
-        try:
-            report = silence_report(lake, windowing, context.partition_keys)
-        except TidemarkError as error:
-            raise dg.Failure(description=str(error)) from error
+        """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
+        Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
+        what stands."""
+        with failing_run():
+            report = silence_report(lake, context.partition_keys)
         for key, metadata in report.metadata.items():
             context.add_asset_metadata(metadata, asset_key=STREAM_STATUS, partition_key=key)
         if report.behind:
@@ -83,14 +67,14 @@ class SilenceReport:
     streams: int
 
 
-def silence_report(lake: LakeResource, windowing: Windowing, windows: Iterable[str]) -> SilenceReport:
+def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     """Bring the table `streams` up to date, and report on these windows. Raises TidemarkError."""
     keys = sorted(windows)
     whole, diffs = lake.whole(), lake.diffs(USER)
     status, known = whole.stream_status(), whole.streams().save()
-    found, rows = silence_of(diffs, status, known, windowing, keys)
-    tables = _tables(rows)
-    metadata = {window.window: _metadata(window, tables.get(window.window, [])) for window in found}
+    found, rows = silence_of(diffs, status, known, lake.settings.windowing, keys)
+    named = _named(rows)
+    metadata = {window.window: _metadata(window, named[window.window]) for window in found}
     return SilenceReport(found, metadata, status.behind(diffs, keys), known.rows.num_rows)
 
 
@@ -119,33 +103,35 @@ def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetChe
     )
 
 
-def _metadata(window: WindowSilence, named: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    records = [dg.TableRecord(dict(row)) for row in named]
+def _metadata(window: WindowSilence, named: Sequence[dg.TableRecord]) -> dict[str, Any]:
     numbers: dict[str, Any] = asdict(window) | {"stopped_share": window.stopped_share}
     del numbers["window"]
-    if records:
+    if named:
         columns = [dg.TableColumn(name) for name in ("stream", "kind", "last", "first")]
         columns.append(dg.TableColumn("missed_heartbeats", "int"))
-        numbers["first_of_each_kind"] = dg.TableMetadataValue(records=records, schema=dg.TableSchema(columns))
+        numbers["first_of_each_kind"] = dg.TableMetadataValue(records=named, schema=dg.TableSchema(columns))
     return numbers
 
 
-def _tables(rows: pa.Table) -> dict[str, list[dict[str, Any]]]:
+def _named(rows: pa.Table) -> Mapping[str, list[dg.TableRecord]]:
     """The first streams of each kind, by window; those that missed heartbeats begin with the most missed."""
-    most_first = rows.append_column("rank", pc.negate(pc.fill_null(rows["missed_heartbeats"], 0))).sort_by(
-        [(name, "ascending") for name in (PARTITION, "kind", "rank", "stream_id")]
+    kinds = pa.array([str(kind) for kind in Kind])
+    ordered = rows.append_column("kind_number", pc.index_in(rows["kind"], kinds))
+    ordered = ordered.append_column("rank", pc.negate(pc.fill_null(rows["missed_heartbeats"], 0))).sort_by(
+        [(name, "ascending") for name in (PARTITION, "kind_number", "rank", "stream_id")]
     )
-    found: dict[str, dict[Kind, list[dict[str, Any]]]] = {}
-    for row in most_first.to_pylist():
-        of_kind = found.setdefault(row[PARTITION], {}).setdefault(Kind(row["kind"]), [])
-        if len(of_kind) < NAMED:
-            of_kind.append(
+    named = defaultdict[str, list[dg.TableRecord]](list)
+    for (window, kind), of_kind in groupby(ordered.to_pylist(), key=itemgetter(PARTITION, "kind")):
+        named[window] += [
+            dg.TableRecord(
                 {
                     "stream": row["stream_id"],
-                    "kind": row["kind"],
+                    "kind": kind,
                     "last": row["last_event_time"] and iso(row["last_event_time"]),
                     "first": row["first_event_time"] and iso(row["first_event_time"]),
                     "missed_heartbeats": row["missed_heartbeats"],
                 }
             )
-    return {key: [row for kind in Kind for row in kinds.get(kind, [])] for key, kinds in found.items()}
+            for row in islice(of_kind, NAMED)
+        ]
+    return named

@@ -7,11 +7,10 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from assets.checks import evaluation_of, late_result, lost_result, missed_result
-from assets.requests import attempts_of, pause_of, stale_request
+from assets.requests import Request, stale_request
 from pipeline.clock import EPOCH, SystemClock
 from pipeline.quality.affected import MissedHeartbeats
-from pipeline.quality.audit import audit
-from pipeline.quality.status import LOST_WITHIN, late_since
+from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings
 from pipeline.windows import Window
 from resources.lake import LakeResource
@@ -52,13 +51,13 @@ class Memory:
         return [window for window in stale if window not in self.requested]
 
 
-def staleness_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
+def staleness_sensor(settings: Settings) -> dg.SensorDefinition:
     """The sensor for these settings."""
-    windowing, windows, clock, memory = settings.windowing, settings.windows, SystemClock(), Memory()
+    windows, clock, memory = settings.windows, SystemClock(), Memory()
 
     @dg.sensor(
         name="staleness",
-        job_name=job_name,
+        job_name=COMPUTE_WINDOWS,
         minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
@@ -68,39 +67,28 @@ def staleness_sensor(settings: Settings, job_name: str) -> dg.SensorDefinition:
     )
     def staleness(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         now, watermark = clock.now(), lake.tracking_log(USER).catch_up().watermark
-        check = lake.staleness(USER, windowing, windows.lookback)
+        check = lake.staleness(USER)
         missed = check.step()
         check.keep()
-        late = lake.late(USER, windowing).since(late_since(watermark, now))
-        results = [late_result(late, settings)]
+        results = [late_result(lake, USER, watermark, now)]
         if not missed.left:
             results.insert(0, missed_result(missed, settings))
         if now - memory.audited_at >= AUDIT_EVERY:
-            log, heartbeats, quarantine = lake.tracking_log(USER), lake.heartbeats(USER), lake.quarantine(USER)
-            results.append(lost_result(audit(log, heartbeats, quarantine, now - LOST_WITHIN), settings))
+            results.append(lost_result(lake, USER, now))
             memory.audited_at = now
-        events, said = [*memory.news(results)], "; ".join(str(result.description) for result in results)
-
-        def no_request(why: str) -> dg.SensorResult:
-            return dg.SensorResult(skip_reason=dg.SkipReason(f"{said}. {why}"), asset_events=events)
-
         if missed.left:
-            return no_request(
+            request = Request(
+                (),
                 f"A long check of what is missed is under way: {missed.left} commits, manifests or hours of the "
-                "tables are left, and perhaps more after them; the next tick goes on"
+                "tables are left, and perhaps more after them; the next tick goes on",
             )
-        kept_since = lake.kept_windows(windowing).since()
-        stale = memory.requestable(to_compute_again(missed, watermark, windows.recompute_within, kept_since), now)
-        pause = pause_of(context.instance, job_name, now) if stale else None
-        if pause is not None:
-            return no_request(pause)
-        attempts = attempts_of(context.instance, job_name) if stale else []
-        request = stale_request(stale, now, attempts=attempts, max_windows=windows.max_windows_per_run)
-        if not request.windows:
-            return no_request(request.sentence)
-        memory.requested |= dict.fromkeys(request.windows, now)
-        context.log.info(request.sentence)
-        return dg.SensorResult(run_requests=[request.as_run_request()], asset_events=events)
+        else:
+            kept_since = lake.kept_windows().since()
+            stale = to_compute_again(missed, watermark, windows.recompute_within, kept_since)
+            request = stale_request(context.instance, lake, memory.requestable(stale, now), now)
+            memory.requested |= dict.fromkeys(request.windows, now)
+        said = "; ".join(str(result.description) for result in results)
+        return request.result(context, f"{said}. ", memory.news(results))
 
     return staleness
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import dagster as dg
 
-from assets.observed import HEARTBEATS, WATERMARK, spec
+from assets.catalog import HEARTBEATS, WATERMARK, spec
+from assets.events import failing_run
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
-from pipeline.errors import NothingToTune, TidemarkError
+from pipeline.errors import NothingToTune
 from pipeline.settings import Settings
 from pipeline.tuning.inputs import report_on_lake
 from pipeline.tuning.page import page_of
@@ -40,19 +41,15 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
 
     @dg.multi_asset(name=WATERMARK_TUNING.to_python_identifier(), specs=[described.replace_attributes(skippable=True)])
     def watermark_tuning(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
-        made_at = SystemClock().now()
-        try:
-            report = report_on_lake(
-                lake.whole(), settings, made_at, settings.tune.since, target=settings.tune.target_late_share
-            )
-            page = ReportStore(lake.whole().objects()).write(
-                made_at, page_of(report), facts_of(report), keep=settings.tune.keep_reports
-            )
-        except NothingToTune as nothing:
-            context.log.info(str(nothing))
-            return
-        except TidemarkError as error:
-            raise dg.Failure(description=str(error)) from error
+        made_at, tune, whole = SystemClock().now(), settings.tune, lake.whole()
+        with failing_run():
+            try:
+                report = report_on_lake(whole, settings, made_at, tune.since, target=tune.target_late_share)
+            except NothingToTune as nothing:
+                context.log.info(str(nothing))
+                return
+            store = ReportStore(whole.objects())
+            page = store.write(made_at, page_of(report), facts_of(report), keep=tune.keep_reports)
         for sentence in sentences(report):
             context.log.info(sentence)
         yield dg.MaterializeResult(asset_key=WATERMARK_TUNING, metadata=tuning_metadata(report, page))

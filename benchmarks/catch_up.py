@@ -74,7 +74,7 @@ def _caught_up(machine: Machine, messages: int, *, is_tracked: bool) -> float:
 
 
 def _track_all(world: World, count: int) -> None:
-    _ticks_until(count, "tracked", lambda left: world.track(_budget(world.settings.track, left)).messages)
+    _ticks_until(count, "tracked", lambda left: world.track(_budget(world.settings.track, left)).persisted.messages)
 
 
 def _land_all(world: World, count: int) -> None:

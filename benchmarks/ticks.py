@@ -37,7 +37,7 @@ def measure_track(machine: Machine, rounds: int, scale: float) -> Measure:
         rounds,
         scale,
         TRACK_GOAL,
-        lambda world, budget: world.track(budget).messages,
+        lambda world, budget: world.track(budget).persisted.messages,
         lambda world: world.settings.pubsub.base_path,
         "a tracking tick (pull, histogram, append to the log, acknowledge, then read and decide)",
     )

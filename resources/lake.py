@@ -1,7 +1,6 @@
 """The lake as a Dagster resource."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TypeVar
 
 import dagster as dg
@@ -17,7 +16,6 @@ from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.quality.late import LateHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
-from pipeline.windows import Windowing
 
 Part = TypeVar("Part")
 
@@ -48,17 +46,18 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """Computed windows."""
         return self._part(user, Lake.diffs)
 
-    def staleness(self, user: str, windowing: Windowing, lookback: timedelta) -> Staleness:
+    def staleness(self, user: str) -> Staleness:
         """The check of missed heartbeats, which goes on from the checkpoint that the lake keeps."""
+        windowing, lookback = self.settings.windowing, self.settings.windows.lookback
         return self._part(user, lambda lake: Staleness.restored(lake, windowing, lookback), "staleness")
 
-    def late(self, user: str, windowing: Windowing) -> LateHeartbeats:
+    def late(self, user: str) -> LateHeartbeats:
         """Heartbeats whose first landing was below the watermark."""
-        return self._part(user, lambda lake: LateHeartbeats(lake, windowing), "late")
+        return self._part(user, lambda lake: LateHeartbeats(lake, self.settings.windowing), "late")
 
-    def kept_windows(self, windowing: Windowing) -> KeptWindows:
+    def kept_windows(self) -> KeptWindows:
         """The first window whose input the lake still keeps."""
-        return self.whole().kept_windows(windowing)
+        return self.whole().kept_windows(self.settings.windowing)
 
     def _part(self, user: str, make: Callable[[Lake], Part], name: str = "") -> Part:
         return self.kept.get((user, name or make.__name__), lambda: make(self.whole()))

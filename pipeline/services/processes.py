@@ -44,7 +44,7 @@ class Running:
     """A started service."""
 
     spec: ServiceSpec
-    process: "subprocess.Popen[bytes]"
+    process: psutil.Popen
     restarts: int = 0
 
 
@@ -106,10 +106,7 @@ class Supervisor:
         """End every service with all its descendants: SIGTERM first, then SIGKILL."""
         for one in (*self.once, *reversed(self.running)):
             if one.process.poll() is None:
-                with suppress(psutil.NoSuchProcess):
-                    _end(psutil.Process(one.process.pid))
-                with suppress(subprocess.TimeoutExpired):
-                    one.process.wait(timeout=1)
+                _end(one.process)
             else:
                 _kill(_orphans_of(one.process.pid))
         self.running.clear()
@@ -135,12 +132,12 @@ class Supervisor:
         """The file of a service's output."""
         return self.state_folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
 
-    def _spawn(self, spec: ServiceSpec) -> "subprocess.Popen[bytes]":
+    def _spawn(self, spec: ServiceSpec) -> psutil.Popen:
         log = self.log_file(spec.name)
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             # A session of its own: Ctrl-C at the terminal reaches only us, and we stop the services in order.
-            return subprocess.Popen(
+            return psutil.Popen(
                 list(spec.command),
                 cwd=spec.folder,
                 env={**os.environ, **spec.environment},
@@ -154,7 +151,7 @@ class Supervisor:
         noted = []
         for one in self.running:
             with suppress(psutil.NoSuchProcess):
-                noted.append((one.spec.name, one.process.pid, psutil.Process(one.process.pid).create_time()))
+                noted.append((one.spec.name, one.process.pid, one.process.create_time()))
         self.state_folder.mkdir(parents=True, exist_ok=True)
         (self.state_folder / STATE_FILE).write_text(json.dumps(noted))
 
@@ -175,14 +172,12 @@ def listens(host: str, port: int) -> bool:
 
 def _end(process: psutil.Process) -> None:
     """Ask a process to end, wait, then kill it and all that it started."""
-    family = [process]
+    started = _session_of(process.pid)
     with suppress(psutil.NoSuchProcess):
-        family += process.children(recursive=True)
-    family += [one for one in _session_of(process.pid) if one not in family]
-    with suppress(psutil.NoSuchProcess):
+        started += process.children(recursive=True)
         process.terminate()
-    _, alive = psutil.wait_procs([process], timeout=STOP_WITHIN_SECONDS)
-    _kill([*alive, *family[1:]])
+    psutil.wait_procs([process], timeout=STOP_WITHIN_SECONDS)
+    _kill([process, *started])
 
 
 def _kill(processes: Sequence[psutil.Process]) -> None:

@@ -76,7 +76,9 @@ class Round:
             else f"landed {self.landed.heartbeats} heartbeats ({self.landed.late} late), "
             f"quarantined {self.landed.rejected.total()}"
         )
-        age = "unknown" if self.backlog_age is None else format_duration(_whole_seconds(self.backlog_age))
+        age = "unknown"
+        if self.backlog_age is not None:
+            age = format_duration(timedelta(seconds=round(self.backlog_age.total_seconds())))
         together = "" if self.at_once == self.readers else f", at most {self.at_once} at the same time,"
         return (
             f"round {self.number}: {self.readers} readers of {self.side}{together} {what} in {self.seconds:.1f} s, "
@@ -84,19 +86,9 @@ class Round:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """The result of a drain's rounds."""
-
-    ended: Ended
-    rounds: int
-    landed: Landed
-    persisted: Persisted
-
-
 @dataclass(slots=True)
 class Drain:
-    """One run of rounds. `run` is a name that no other run has, not even one that repeats it.
+    """One run of rounds, and its result so far. `run` is a name that no other run has, not even one that repeats it.
 
     `read` is what the tasks run. Assumption: executors reach Pub/Sub and the lake at the same addresses as this
     process, and have tidemark installed.
@@ -109,10 +101,10 @@ class Drain:
     backlogs: Mapping[Side, Backlog]
     clock: Clock
     read: Reader = read_split
-    _ended: Ended = Ended.CAUGHT_UP
-    _rounds: int = 0
-    _landed: Landed = field(default_factory=Landed)
-    _persisted: Persisted = field(default_factory=Persisted)
+    ended: Ended = Ended.CAUGHT_UP
+    rounds_done: int = 0
+    landed: Landed = field(default_factory=Landed)
+    persisted: Persisted = field(default_factory=Persisted)
 
     def rounds(self) -> Iterator[Round]:
         """Drain tracking, then base, as far as either is behind, until caught up or the time is up.
@@ -126,26 +118,19 @@ class Drain:
         for side in (Side.TRACKING, Side.BASE):
             yield from self._empty(side, until)
 
-    @property
-    def drained(self) -> Drained:
-        """The result of the rounds so far, and why the drain ended, once it has."""
-        return Drained(self._ended, self._rounds, self._landed, self._persisted)
-
     def _empty(self, side: Side, until: float) -> Iterator[Round]:
         chosen, dry = self.settings.drain, 0
         age = self._age(side)
         while age is None or age >= chosen.stop_below:
             left = until - self.clock.monotonic()
             if left <= 0 or dry == DRY_ROUNDS:
-                self._ends(Ended.TIME_IS_UP if left <= 0 else Ended.RAN_DRY)
+                why = Ended.TIME_IS_UP if left <= 0 else Ended.RAN_DRY
+                self.ended = max(self.ended, why, key=list(Ended).index)
                 return
             done = self._round(side, min(chosen.round_seconds, timedelta(seconds=left)))
             yield done
             age = done.backlog_age
             dry = dry + 1 if done.is_dry else 0
-
-    def _ends(self, ended: Ended) -> None:
-        self._ended = max(self._ended, ended, key=list(Ended).index)
 
     def _round(self, side: Side, time: timedelta) -> Round:
         chosen = self.settings.drain
@@ -166,12 +151,12 @@ class Drain:
         )
         landed = sum((LANDED.validate_json(row["landed"]) for row in rows), Landed())
         persisted = sum((PERSISTED.validate_json(row["persisted"]) for row in rows), Persisted())
-        self._rounds += 1
-        self._landed += landed
-        self._persisted += persisted
+        self.rounds_done += 1
+        self.landed += landed
+        self.persisted += persisted
         return Round(
             side=side,
-            number=self._rounds - 1,
+            number=self.rounds_done - 1,
             readers=chosen.readers,
             at_once=at_once(rows),
             seconds=self.clock.monotonic() - began,
@@ -198,7 +183,3 @@ def at_once(rows: Iterable[Any]) -> int:
     # A reader that ends at the moment when another begins did not run beside it: ends sort first.
     turns = sorted(turn for began_us, ended_us in spans.values() for turn in ((began_us, 1), (ended_us, -1)))
     return max(accumulate(change for _, change in turns), default=0)
-
-
-def _whole_seconds(duration: timedelta) -> timedelta:
-    return timedelta(seconds=round(duration.total_seconds()))

@@ -45,9 +45,7 @@ class Tracked:
 
     decision: Decision
     state: WatermarkState
-    messages: int
-    snapshots: int
-    acknowledged: Acknowledged
+    persisted: Persisted
     problems: tuple[str, ...]
 
 
@@ -77,9 +75,7 @@ def track(
     return Tracked(
         decision=decided.decision,
         state=log.compact_if_due(),
-        messages=persisted.messages,
-        snapshots=persisted.snapshots,
-        acknowledged=persisted.acknowledged,
+        persisted=persisted,
         problems=(
             *persisted.acknowledged.problems,
             *(problem for problem in (tracking_problem, base_problem) if problem),

@@ -5,9 +5,16 @@ from datetime import timedelta
 import dagster as dg
 import pytest
 
+from assets.catalog import (
+    HEARTBEAT_DIFFS,
+    HEARTBEATS,
+    QUARANTINED,
+    TRACKING_HISTOGRAM,
+    WATERMARK,
+    cron_of,
+    window_partitions,
+)
 from assets.definitions import COMPUTE_WINDOWS, build_definitions, defs
-from assets.observed import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
-from assets.partitions import cron_of, window_partitions
 from assets.silence import STREAM_STATUS
 from assets.tuning import WATERMARK_TUNING
 from pipeline.durations import format_duration

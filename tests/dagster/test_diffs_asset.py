@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from assets.catalog import HEARTBEAT_DIFFS
 from assets.definitions import COMPUTE_WINDOWS, build_definitions
-from assets.observed import HEARTBEAT_DIFFS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import SystemClock, to_us
 from pipeline.lake.layout import Lake

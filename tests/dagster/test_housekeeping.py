@@ -8,10 +8,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.dagster_events import ROWS_AT_ONCE, Pruned, prune_events, prune_runs
+from assets.catalog import HEARTBEATS, WATERMARK
+from assets.dagster_events import ROWS_AT_ONCE, prune_events, prune_runs
 from assets.definitions import build_definitions
 from assets.housekeeping import HOUSEKEEPING
-from assets.observed import HEARTBEATS, WATERMARK
 from pipeline.clock import SystemClock
 from pipeline.lake.log.tracking_log import entry_name
 from pipeline.settings import Settings
@@ -89,16 +89,16 @@ def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(insta
     for number in range(5):
         tick(instance, number)
     make_older(instance, OLD)
-    assert prune_events(instance, NOW - timedelta(days=4)) == Pruned(0, 0)
+    assert prune_events(instance, NOW - timedelta(days=4)) == {"events": 0, "evaluations": 0}
     for number in (5, 6):
         tick(instance, number)
     before = rows_in(instance, "event_logs")
-    assert prune_events(instance, NOW - timedelta(days=2)) == Pruned(10, 5)
+    assert prune_events(instance, NOW - timedelta(days=2)) == {"events": 10, "evaluations": 5}
     assert numbers(instance) == [6, 5]
     assert rows_in(instance, "event_logs") == before - 2 * 10, "in the index, and beside it"
     assert rows_in(instance, "asset_check_executions") == 2
     make_older(instance, OLD)
-    assert prune_events(instance, NOW) == Pruned(2, 1)
+    assert prune_events(instance, NOW) == {"events": 2, "evaluations": 1}
     assert numbers(instance) == [6]
     newest = instance.get_latest_materialization_event(WATERMARK)
     assert newest is not None
@@ -111,7 +111,7 @@ def test_more_events_than_one_transaction_takes_go_as_well(instance: dg.DagsterI
     for number in range(many):
         tick(instance, number)
     make_older(instance, OLD)
-    assert prune_events(instance, NOW) == Pruned(2 * (many - 1), many - 1)
+    assert prune_events(instance, NOW) == {"events": 2 * (many - 1), "evaluations": many - 1}
 
 
 def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg.DagsterInstance) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.catalog import HEARTBEAT_DIFFS
 from assets.definitions import build_definitions
-from assets.observed import HEARTBEAT_DIFFS
 from assets.repair import REPAIR
 from assets.silence import FEW_STOPPED, STREAM_STATUS
 from pipeline.clock import SystemClock

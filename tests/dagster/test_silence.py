@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.catalog import HEARTBEAT_DIFFS
 from assets.definitions import COMPUTE_WINDOWS, build_definitions
-from assets.observed import HEARTBEAT_DIFFS
 from assets.silence import FEW_STOPPED, STREAM_STATUS, stopped_result, stream_status_asset
 from pipeline.quality.silence import WindowSilence
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing

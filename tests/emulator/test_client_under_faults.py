@@ -358,7 +358,7 @@ def test_a_tick_without_readings_keeps_its_messages_and_says_why_it_holds(house:
     ticks.publish(50, rng)
     house.model.faults = Faults(reading_unavailable=1.0)
     tracked = ticks.track()
-    assert tracked.messages == 50
+    assert tracked.persisted.messages == 50
     assert not house.outstanding(house.settings.tracking_path)
     assert len([problem for problem in tracked.problems if "refuses a snapshot" in problem]) == 2
 

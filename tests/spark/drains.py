@@ -19,7 +19,7 @@ from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.settings import Settings
 from pipeline.settings_sections import DrainSettings, LakeSettings, MessageSettings, PubSubSettings
-from pipeline.spark.drain import Drain, Drained, Reader, Round
+from pipeline.spark.drain import Drain, Reader, Round
 from pipeline.spark.drain_reader import Side, Split, read_split
 from tests.spark.dying_source import DyingObjects, maybe_die
 
@@ -54,13 +54,10 @@ def drain_of(spark: SparkSession, settings: Settings, run: str, read: Reader = r
     )
 
 
-def drained(
-    spark: SparkSession, settings: Settings, run: str, read: Reader = read_split
-) -> tuple[Drained, list[Round]]:
+def drained(spark: SparkSession, settings: Settings, run: str, read: Reader = read_split) -> tuple[Drain, list[Round]]:
     """All of a drain."""
     drain = drain_of(spark, settings, run, read)
-    rounds = list(drain.rounds())
-    return drain.drained, rounds
+    return drain, list(drain.rounds())
 
 
 def read_and_die(split: Split, readers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -102,7 +102,7 @@ def test_a_backlog_on_both_subscriptions_is_drained_by_four_readers_tracking_fir
     sides = [one.side for one in rounds]
     assert sides == sorted(sides, key=list(Side).index)
     assert set(sides) == {Side.TRACKING, Side.BASE}
-    assert [one.number for one in rounds] == list(range(done.rounds))
+    assert [one.number for one in rounds] == list(range(done.rounds_done))
     assert all(one.readers == 4 and one.at_once in (1, 2) for one in rounds)  # the session has two places
     newest_ms = round((done.landed.newest_event_time or SystemClock().now()).timestamp() * 1000)
     oldest_ms = round((done.landed.oldest_event_time or SystemClock().now()).timestamp() * 1000)
@@ -114,7 +114,7 @@ def test_nothing_is_read_where_nothing_is_behind(spark: SparkSession, world: Pub
     settings = settings_of(world.settings, str(world.lake), small_drain(start_after="2m", stop_below="1m"))
     world.publish(10)
     done, rounds = drained(spark, settings, run_name())
-    assert (done.ended, done.rounds, rounds) == (Ended.CAUGHT_UP, 0, [])
+    assert (done.ended, done.rounds_done, rounds) == (Ended.CAUGHT_UP, 0, [])
     assert lake_of(settings).tracking_log().catch_up().complete_from is not None
 
 
@@ -125,7 +125,7 @@ def test_a_drain_ends_in_time_and_the_next_run_goes_on(spark: SparkSession, worl
     time.sleep(2.1)
     first, _ = drained(spark, settings, run_name())
     assert first.ended is Ended.TIME_IS_UP
-    assert first.rounds <= 2, "one of tracking, and where that was quick one of base"
+    assert first.rounds_done <= 2, "one of tracking, and where that was quick one of base"
     assert first.landed.messages < 10_000
     ample = settings.model_copy(update={"drain": small_drain()})
     assert drained(spark, ample, run_name())[0].ended is Ended.CAUGHT_UP

@@ -40,7 +40,7 @@ def world(tmp_path: Path) -> World:
 
 def test_tracking_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     held = held_at_each_pull(world.tracking, monkeypatch)
-    assert world.track(BUDGET).snapshots == 4
+    assert world.track(BUDGET).persisted.snapshots == 4
     assert held == [0, 0, 0, 0, 0]
 
 

@@ -61,7 +61,7 @@ def test_a_backlog_is_tracked_and_landed_whole_and_the_watermark_passes_it(
             budget=BUDGET,
             clock=clock,
         )
-        tracked += outcome.messages
+        tracked += outcome.persisted.messages
         marks.append(outcome.decision.watermark)
         landed += land(
             base,

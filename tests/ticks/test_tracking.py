@@ -63,7 +63,7 @@ def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(world: World
         *entry,  # the decision
         *entry,  # and, after so many entries, a checkpoint
     ]
-    assert (tracked.messages, tracked.snapshots, tracked.acknowledged.count) == (6, 2, 6)
+    assert (tracked.persisted.messages, tracked.persisted.snapshots, tracked.persisted.acknowledged.count) == (6, 2, 6)
     assert isinstance(world.log.entry(5), DecisionRecord)
 
 
@@ -85,7 +85,7 @@ def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(wo
     world.wait(LIFETIME.total_seconds())
     world.fails["read tracking"] = SnapshotRefused("its oldest message is too old")
     tracked = world.track()
-    assert tracked.messages == 5
+    assert tracked.persisted.messages == 5
     since = tracked.state.complete_from
     assert since is not None
     assert at(5) < since < world.clock.now() - timedelta(days=6)
@@ -99,14 +99,14 @@ def test_the_log_does_not_begin_while_tracking_cannot_be_read(world: World) -> N
         world.track()
     assert (world.log.numbers(), world.steps.of_kind("pull", "acknowledge")) == ([], [])
     world.fails.clear()
-    assert world.track().messages == 5
+    assert world.track().persisted.messages == 5
 
 
 def test_the_watermark_follows_what_is_published(world: World) -> None:
     publish(world, 30)
     tracked = world.track()
     # Base holds everything since the first second, so that what happened then pins the watermark.
-    assert (tracked.decision.watermark, tracked.messages) == (at(0), 30)
+    assert (tracked.decision.watermark, tracked.persisted.messages) == (at(0), 30)
     world.land()
     publish(world, 30)
     world.land()
@@ -202,7 +202,7 @@ def test_a_store_that_fails_leaves_everything_unacknowledged_and_the_next_tick_g
     world.wait(120)  # their leases end
     world.land()
     tracked = world.track()
-    assert tracked.messages == 30
+    assert tracked.persisted.messages == 30
     assert tracked.decision.watermark is not None
     assert before is not None
     assert tracked.decision.watermark >= before
@@ -231,7 +231,7 @@ def test_an_unreachable_pubsub_acknowledges_nothing_and_decides_nothing(world: W
         world.track()
     assert world.log.numbers() == entries
     world.fails.clear()
-    assert world.track().messages == 0
+    assert world.track().persisted.messages == 0
 
 
 def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
@@ -245,14 +245,14 @@ def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
         world.track()
     assert world.steps.taken == []
     path.write_bytes(whole)
-    assert world.track().messages == 0
+    assert world.track().persisted.messages == 0
 
 
 def test_acknowledgements_that_fail_are_reported_and_their_messages_come_again(world: World) -> None:
     publish(world, 30)
     world.tracking.acknowledgements_that_fail = 7
     tracked = world.track()
-    assert (tracked.acknowledged.count, tracked.acknowledged.failed) == (23, 7)
+    assert (tracked.persisted.acknowledged.count, tracked.persisted.acknowledged.failed) == (23, 7)
     assert len(tracked.problems) == 5  # the first of them
     assert len(world.tracking.unacknowledged) == 7
     world.wait(60)

@@ -1,6 +1,8 @@
-"""The assets that the sensors keep up to date, and how they depend on each other."""
+"""The assets' keys and what Dagster shows of each; the specs of those that sensors keep up to date."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -9,14 +11,17 @@ from pipeline.lake.log.codec import CELLS
 from pipeline.lake.tables.heartbeats import heartbeat_schema
 from pipeline.lake.tables.quarantine import QUARANTINE
 from pipeline.settings import Settings
+from pipeline.windows import KEY_FORMAT
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
 WATERMARK = dg.AssetKey("watermark")
 HEARTBEATS = dg.AssetKey("heartbeats")
 QUARANTINED = dg.AssetKey("quarantine")
 HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
+STREAM_STATUS = dg.AssetKey("stream_status")
 
 GROUP = "tidemark"
+HOUR = timedelta(hours=1)
 
 
 def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
@@ -66,26 +71,51 @@ def spec(
     schema: pa.Schema | None = None,
     deps: Sequence[dg.AssetKey] = (),
 ) -> dg.AssetSpec:
-    """An asset's spec with the owners, kinds and table columns that all assets here have."""
-    metadata: Mapping[str, object] = {} if schema is None else {"dagster/column_schema": column_schema(schema)}
-    return dg.AssetSpec(
-        key,
-        deps=deps,
-        description=description,
-        group_name=GROUP,
-        kinds=kinds,
-        owners=settings.dagster.owners,
-        metadata={**metadata, "lake": settings.lake.uri},
+    """The spec of an asset that is not partitioned."""
+    return dg.AssetSpec(key, deps=deps, description=description, kinds=kinds, **_shown(settings, schema))
+
+
+def windowed_asset(
+    settings: Settings, key: dg.AssetKey, schema: pa.Schema, **more: Any
+) -> Callable[..., dg.AssetsDefinition]:
+    """The decorator of an asset that Spark computes, one partition a window. The docstring describes it in the UI."""
+    decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
+        key=key,
+        partitions_def=window_partitions(settings),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        kinds={"pyspark", "deltalake"},
+        **_shown(settings, schema),
+        **more,
+    )
+    return decorator
+
+
+def window_partitions(settings: Settings) -> dg.TimeWindowPartitionsDefinition:
+    """One partition for each window, from the first window on, in UTC: the same keys, the same boundaries."""
+    return dg.TimeWindowPartitionsDefinition(
+        start=settings.windows.first,
+        cron_schedule=cron_of(settings.windows.length),
+        fmt=KEY_FORMAT,
+        timezone="UTC",
     )
 
 
-def column_schema(schema: pa.Schema) -> dg.TableSchema:
-    """A table's columns as Dagster shows them."""
-    return dg.TableSchema(
-        columns=[
+def cron_of(length: timedelta) -> str:
+    """The cron schedule whose ticks are the windows' starts. `length` divides a day, and an hour if it is less."""
+    if length < HOUR:
+        return f"*/{length // timedelta(minutes=1)} * * * *"
+    return "0 0 * * *" if length == timedelta(days=1) else f"0 */{length // HOUR} * * *"
+
+
+def _shown(settings: Settings, schema: pa.Schema | None) -> dict[str, Any]:
+    """The group, the owners and the metadata that all assets have: the lake, and a table's columns."""
+    metadata: dict[str, Any] = {"lake": settings.lake.uri}
+    if schema is not None:
+        columns = [
             dg.TableColumn(
                 column.name, str(column.type), constraints=dg.TableColumnConstraints(nullable=column.nullable)
             )
             for column in schema
         ]
-    )
+        metadata["dagster/column_schema"] = dg.TableSchema(columns=columns)
+    return {"group_name": GROUP, "owners": settings.dagster.owners, "metadata": metadata}
