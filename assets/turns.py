@@ -30,13 +30,19 @@ class Attempt:
     ended_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class Resting:
-    """A window whose last runs failed, and when it may be tried again."""
+@dataclass(slots=True)
+class Failing:
+    """A window whose runs have failed since one succeeded: how many, when the last ended, how many windows it had."""
 
     window: Window
     failures: int
-    until: datetime
+    ended_at: datetime
+    together: int
+
+    @property
+    def rests_until(self) -> datetime:
+        """When it may be tried again."""
+        return self.ended_at + min(FIRST_REST * 2 ** min(self.failures - 1, 20), LONGEST_REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,7 @@ class Turn:
     """The windows to compute now, without a gap, and the windows that rest."""
 
     windows: Sequence[Window]
-    resting: Sequence[Resting]
+    resting: Sequence[Failing]
 
     @property
     def sentence(self) -> str:
@@ -52,7 +58,8 @@ class Turn:
         if not self.resting:
             return ""
         named = ", ".join(
-            f"{rest.window.key} ({rest.failures} failed, again at {iso(rest.until)})" for rest in self.resting[:NAMED]
+            f"{rest.window.key} ({rest.failures} failed, again at {iso(rest.rests_until)})"
+            for rest in self.resting[:NAMED]
         )
         more = "" if len(self.resting) <= NAMED else f" and {len(self.resting) - NAMED} more"
         return f"resting after failures: {named}{more}"
@@ -65,38 +72,25 @@ def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: dateti
     LONGEST_REST. Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests
     alone. However many windows fail, each other window gets its turn.
     """
-    failures = _failures(wanted, attempts)
-    resting = []
-    for window, failed in failures.items():
-        until = failed.ended_at + min(FIRST_REST * 2 ** min(failed.count - 1, 20), LONGEST_REST)
-        if now < until:
-            resting.append(Resting(window, failed.count, until))
+    failing = _failing(wanted, attempts)
+    resting = [failed for failed in failing.values() if now < failed.rests_until]
     idle = {rest.window for rest in resting}
     ready = [window for window in wanted if window not in idle]
     if not ready:
         return Turn((), resting)
 
     def at_most(window: Window) -> int:
-        failed = failures.get(window)
-        return max_windows if failed is None or failed.count < SUSPECT else max(1, failed.together // STEP)
+        failed = failing.get(window)
+        return max_windows if failed is None or failed.failures < SUSPECT else max(1, failed.together // STEP)
 
     stretch, most = runs_of_neighbours(ready)[0], at_most(ready[0])
     return Turn(list(takewhile(lambda window: at_most(window) == most, stretch))[: min(most, max_windows)], resting)
 
 
-@dataclass(slots=True)
-class _Failed:
-    """The failed runs over a window since one succeeded: how many, when the last ended, and how many windows it had."""
-
-    count: int
-    ended_at: datetime
-    together: int
-
-
-def _failures(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Window, _Failed]:
+def _failing(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Window, Failing]:
     keys = [window.key for window in wanted]
     settled: set[str] = set()
-    found: dict[Window, _Failed] = {}
+    found: dict[Window, Failing] = {}
     for attempt in attempts:
         low, high = bisect_left(keys, attempt.first), bisect_right(keys, attempt.last)
         if low == high:
@@ -108,9 +102,9 @@ def _failures(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Win
             if not attempt.failed:
                 settled.add(window.key)
             elif window in found:
-                found[window].count += 1
+                found[window].failures += 1
             else:
-                found[window] = _Failed(1, attempt.ended_at, together)
+                found[window] = Failing(window, 1, attempt.ended_at, together)
     return found
 
 

@@ -209,7 +209,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
             return False
         objects, batches = connections.objects(), LandedBatches(connections.objects(), offset.run)
         landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
-        oldest = [landing.oldest_publish_time for landing in landings if landing is not None]
+        oldest = [landing.landed.oldest_publish_time for landing in landings if landing is not None]
         return all(moment is None or moment >= self._available_at for moment in oldest)
 
 

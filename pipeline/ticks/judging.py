@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.clock import duration_us, from_us, to_us
+from pipeline.clock import duration_us, to_us
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
 from pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
 from pipeline.lake.tables.quarantine import quarantine_rows
@@ -161,8 +161,8 @@ class JudgedBatch:
     @property
     def oldest_publish_time(self) -> datetime | None:
         """The least publish time of all messages, or None without any."""
-        oldest = [pc.min(rows["publish_time"].cast(pa.int64())).as_py() for rows in (self.heartbeats, self.rejected)]
-        return min((from_us(moment) for moment in oldest if moment is not None), default=None)
+        oldest = [pc.min(rows["publish_time"]).as_py() for rows in (self.heartbeats, self.rejected)]
+        return min((moment for moment in oldest if moment is not None), default=None)
 
 
 def message_rows(

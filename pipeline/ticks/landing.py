@@ -4,10 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.clock import Clock, from_us
+from pipeline.clock import Clock
 from pipeline.heartbeat import HeartbeatReader, RejectionReason
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.heartbeats import Heartbeats
@@ -22,7 +21,7 @@ class Landed:
     """The result of a landing tick.
 
     `late` counts landings below the watermark of their moment, copies included. `of_another_kind` counts by field the
-    values of another kind than configured, which are landed as null.
+    values of another kind than configured, which are landed as null. `oldest_publish_time` is of rejected ones as well.
     """
 
     heartbeats: int = 0
@@ -31,19 +30,21 @@ class Landed:
     of_another_kind: Counter[str] = field(default_factory=Counter)
     oldest_event_time: datetime | None = None
     newest_event_time: datetime | None = None
+    oldest_publish_time: datetime | None = None
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
 
     @classmethod
     def of(cls, judged: JudgedBatch, acknowledged: Acknowledged) -> "Landed":
         """The result of one batch, once it is durable."""
-        events = pc.min_max(judged.heartbeats["event_time"].cast(pa.int64())).as_py()
+        events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         return cls(
             heartbeats=len(judged.heartbeats),
             rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
             late=pc.sum(judged.heartbeats["late"]).as_py() or 0,
             of_another_kind=judged.of_another_kind,
-            oldest_event_time=None if events["min"] is None else from_us(events["min"]),
-            newest_event_time=None if events["max"] is None else from_us(events["max"]),
+            oldest_event_time=events["min"],
+            newest_event_time=events["max"],
+            oldest_publish_time=judged.oldest_publish_time,
             acknowledged=acknowledged,
         )
 
@@ -53,17 +54,21 @@ class Landed:
         return self.heartbeats + self.rejected.total()
 
     def __add__(self, other: "Landed") -> "Landed":
-        oldest = [moment for moment in (self.oldest_event_time, other.oldest_event_time) if moment is not None]
-        newest = [moment for moment in (self.newest_event_time, other.newest_event_time) if moment is not None]
+        newest = (self.newest_event_time, other.newest_event_time)
         return Landed(
             heartbeats=self.heartbeats + other.heartbeats,
             rejected=self.rejected + other.rejected,
             late=self.late + other.late,
             of_another_kind=self.of_another_kind + other.of_another_kind,
-            oldest_event_time=min(oldest, default=None),
-            newest_event_time=max(newest, default=None),
+            oldest_event_time=_oldest(self.oldest_event_time, other.oldest_event_time),
+            newest_event_time=max((moment for moment in newest if moment is not None), default=None),
+            oldest_publish_time=_oldest(self.oldest_publish_time, other.oldest_publish_time),
             acknowledged=self.acknowledged + other.acknowledged,
         )
+
+
+def _oldest(*moments: datetime | None) -> datetime | None:
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def land(

@@ -6,13 +6,12 @@ durable, create the manifest, acknowledge.
 
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 import orjson
-import pyarrow as pa
 
 from pipeline.clock import Clock, from_us, to_us
 from pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
@@ -33,19 +32,9 @@ class NamedLanding:
     `is_served` says that it had landed before, or that another reader was first. Nothing was acknowledged for it then.
     """
 
-    name: str
     landed: Landed
     pieces: tuple[str, ...] = ()
-    oldest_publish_time: datetime | None = None
     is_served: bool = False
-
-    def __add__(self, other: "NamedLanding") -> "NamedLanding":
-        return replace(
-            self,
-            landed=self.landed + other.landed,
-            pieces=(*self.pieces, *other.pieces),
-            oldest_publish_time=_earlier(self.oldest_publish_time, other.oldest_publish_time),
-        )
 
 
 def land_named(
@@ -76,26 +65,30 @@ def land_named(
         return there
     _refuse(is_over, name)
     ack_ids: list[str] = []
-    pieces = PieceSink(name, objects)
+    pieces: list[str] = []
+    attempt = uuid.uuid4().hex[:12]
     with ExitStack() as leases:
 
-        def keep_batch(batch: PulledBatch) -> NamedLanding:
+        def keep_batch(batch: PulledBatch) -> Landed:
             leases.enter_context(subscription.leased(batch.ack_ids))
             ack_ids.extend(batch.ack_ids)
             judged = JudgedBatch.of(batch.messages, reader, watermark, clock.now())
             if len(judged.rejected):
                 quarantine.append(judged.rejected)
-            written = (pieces.write(judged.heartbeats),) if len(judged.heartbeats) else ()
-            return NamedLanding(name, Landed.of(judged, Acknowledged()), written, judged.oldest_publish_time)
+            if len(judged.heartbeats):
+                piece = piece_name(name, attempt, len(pieces))
+                objects.create(piece, encode_piece(judged.heartbeats))
+                pieces.append(piece)
+            return Landed.of(judged, Acknowledged())
 
-        landing = sum(for_each_batch(subscription, budget, clock, keep_batch), NamedLanding(name, Landed()))
+        landed = sum(for_each_batch(subscription, budget, clock, keep_batch), Landed())
         try:
-            objects.create(manifest_name(name), _encode(landing))
+            objects.create(manifest_name(name), _encode(landed, pieces))
         except ObjectExists:
-            return _served_instead(landing, objects)
+            return _served_instead(name, pieces, objects)
         _refuse(is_over, name)
         acknowledged = subscription.acknowledge(ack_ids)
-    return replace(landing, landed=replace(landing.landed, acknowledged=acknowledged))
+    return NamedLanding(replace(landed, acknowledged=acknowledged), tuple(pieces))
 
 
 def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
@@ -105,7 +98,7 @@ def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
     except ObjectMissing:
         return None
     try:
-        return _decode(name, content)
+        return _decode(content)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise CorruptObject(
             f"{objects.uri}/{manifest_name(name)} is no manifest ({error!r}); put back a copy: what it lists is "
@@ -113,30 +106,13 @@ def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
         ) from error
 
 
-class PieceSink:
-    """Writes batches of heartbeats as Parquet objects of one attempt to land under a name."""
-
-    def __init__(self, name: str, objects: ObjectStore) -> None:
-        self._name = name
-        self._objects = objects
-        self._attempt = uuid.uuid4().hex[:12]
-        self._written = 0
-
-    def write(self, rows: pa.Table) -> str:
-        """Write a batch as one object, durable on return, and return its name. Raises LakeError."""
-        piece = piece_name(self._name, self._attempt, self._written)
-        self._objects.create(piece, encode_piece(rows))
-        self._written += 1
-        return piece
-
-
-def _served_instead(lost: NamedLanding, objects: ObjectStore) -> NamedLanding:
-    """The landing of the reader that was first. Our messages come again; no manifest lists our objects."""
-    winner = landed_under(lost.name, objects)
-    for piece in lost.pieces:
+def _served_instead(name: str, pieces: Sequence[str], objects: ObjectStore) -> NamedLanding:
+    """The landing of the reader that was first. Our messages come again; no manifest lists our pieces."""
+    winner = landed_under(name, objects)
+    for piece in pieces:
         objects.delete(piece)
     if winner is None:
-        raise _over(lost.name)
+        raise _over(name)
     return winner
 
 
@@ -153,30 +129,24 @@ def _over(name: str) -> LandingOver:
     )
 
 
-def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
-    return min((moment for moment in (one, other) if moment is not None), default=None)
-
-
-def _encode(landing: NamedLanding) -> bytes:
-    landed = landing.landed
+def _encode(landed: Landed, pieces: Sequence[str]) -> bytes:
     return orjson.dumps(
         {
-            "pieces": landing.pieces,
+            "pieces": pieces,
             "heartbeats": landed.heartbeats,
             "rejected": {reason.value: count for reason, count in landed.rejected.items()},
             "late": landed.late,
             "of_another_kind": dict(landed.of_another_kind),
             "oldest_event_time_us": _us(landed.oldest_event_time),
             "newest_event_time_us": _us(landed.newest_event_time),
-            "oldest_publish_time_us": _us(landing.oldest_publish_time),
+            "oldest_publish_time_us": _us(landed.oldest_publish_time),
         }
     )
 
 
-def _decode(name: str, content: bytes) -> NamedLanding:
+def _decode(content: bytes) -> NamedLanding:
     said = orjson.loads(content)
     return NamedLanding(
-        name,
         Landed(
             heartbeats=said["heartbeats"],
             rejected=Counter({RejectionReason(reason): count for reason, count in said["rejected"].items()}),
@@ -184,9 +154,9 @@ def _decode(name: str, content: bytes) -> NamedLanding:
             of_another_kind=Counter(said["of_another_kind"]),
             oldest_event_time=_moment(said["oldest_event_time_us"]),
             newest_event_time=_moment(said["newest_event_time_us"]),
+            oldest_publish_time=_moment(said["oldest_publish_time_us"]),
         ),
         pieces=tuple(said["pieces"]),
-        oldest_publish_time=_moment(said["oldest_publish_time_us"]),
         is_served=True,
     )
 

@@ -85,7 +85,7 @@ def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world:
     assert ids(landing, world.objects) == ["1", "2", "3", "4", "5"]
     assert (landing.landed.heartbeats, landing.landed.rejected.total(), landing.landed.late) == (5, 1, 2)
     assert (landing.landed.oldest_event_time, landing.landed.newest_event_time) == (at(900), at(904))
-    assert (landing.oldest_publish_time, landing.is_served) == (at(1000), False)
+    assert (landing.landed.oldest_publish_time, landing.is_served) == (at(1000), False)
     assert world.quarantined_ids() == ["6"]
     assert world.base.unacknowledged == []
 
@@ -99,7 +99,7 @@ def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: Piece
     assert world.steps.taken == []
     assert again.is_served
     assert (again.pieces, again.landed.heartbeats, again.landed.late) == (first.pieces, 5, first.landed.late)
-    assert again.oldest_publish_time == first.oldest_publish_time
+    assert again.landed.oldest_publish_time == first.landed.oldest_publish_time
     assert again.landed.acknowledged.count == 0
     assert world.land_as("run/000000002-0000").landed.heartbeats == 5
 

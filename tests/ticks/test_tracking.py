@@ -257,7 +257,7 @@ def test_acknowledgements_that_fail_are_reported_and_their_messages_come_again(w
     assert len(world.tracking.unacknowledged) == 7
     world.wait(60)
     again = world.track()
-    assert (again.messages, again.problems, world.tracking.unacknowledged) == (7, (), [])
+    assert (again.persisted.messages, again.problems, world.tracking.unacknowledged) == (7, (), [])
     assert again.decision.watermark == at(0)
 
 
