@@ -42,7 +42,8 @@ class Failing:
     @property
     def rests_until(self) -> datetime:
         """When it may be tried again."""
-        return self.ended_at + min(FIRST_REST * 2 ** min(self.failures - 1, 20), LONGEST_REST)
+        rest: timedelta = FIRST_REST * 2 ** min(self.failures - 1, 20)
+        return self.ended_at + min(rest, LONGEST_REST)
 
 
 @dataclass(frozen=True, slots=True)

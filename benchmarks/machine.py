@@ -27,8 +27,7 @@ from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
 from pipeline.services.emulator_choice import choose_emulator
 from pipeline.services.processes import Supervisor
-from pipeline.services.spark_server import spark_server, token_environment
-from pipeline.services.stack import start_emulator
+from pipeline.services.stack import spark_server, start_emulator, token_environment
 from pipeline.settings import Settings, load_settings
 from pipeline.settings_sections import EmulatorKind
 from pipeline.spark.session import session_config

@@ -1,10 +1,6 @@
 """`tidemark recompute`: windows computed again, by the Dagster that is running."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +9,9 @@ from pipeline.cli.options import config_file, window_named
 from pipeline.errors import ServiceFailed
 from pipeline.services.dagster_names import CODE_LOCATION, COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from pipeline.services.processes import listens
-from pipeline.services.stack import dagster_environment, project_root
+from pipeline.services.stack import dagster_environment, project_root, run_dagster
 from pipeline.settings import Settings, load_settings
 from pipeline.windows import Window
-
-LAUNCH_WITHIN_SECONDS = 120
 
 
 def recompute(
@@ -50,16 +44,7 @@ def launch(settings: Settings, first: Window, last: Window) -> str:
         )
     root = project_root()
     tags = json.dumps({RANGE_START: first.key, RANGE_END: last.key})
-    command = [str(Path(sys.executable).parent / "dagster"), "job", "launch", "-w", str(root / "workspace.yaml")]
-    launched = subprocess.run(
-        [*command, "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags],
-        cwd=root,
-        env={**os.environ, **dagster_environment(settings, config_file(), root)},
-        capture_output=True,
-        text=True,
-        timeout=LAUNCH_WITHIN_SECONDS,
-        check=False,
-    )
-    if launched.returncode:
-        raise ServiceFailed(f"Dagster did not take the run: {launched.stderr.strip()[-2000:]}")
+    job = ["-w", str(root / "workspace.yaml"), "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags]
+    environment = dagster_environment(settings, config_file(), root)
+    run_dagster(["job", "launch", *job], environment, root, otherwise="Dagster did not take the run")
     return f"the run is at http://127.0.0.1:{settings.dagster.web_port}/runs"

@@ -1,12 +1,14 @@
-"""Starts all that has to run, in order: an emulator where one is wanted, Spark Connect, Dagster."""
+"""The services that have to run, and their order: an emulator where one is wanted, Spark Connect, Dagster."""
 
 import os
+import secrets
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from urllib.error import URLError
+
+import pyspark
 
 from pipeline.clock import Clock
 from pipeline.errors import InvalidSettings, ServiceFailed
@@ -14,10 +16,17 @@ from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import ProvisionReport, provision
 from pipeline.services.emulator_choice import choose_emulator, is_loopback
 from pipeline.services.processes import ServiceSpec, Supervisor, listens
-from pipeline.services.spark_server import is_ours_to_start, spark_server, token_environment
 from pipeline.settings import Settings
+from pipeline.spark.java import java_home
+from pipeline.spark.session import host_and_port, server_config
 
 DEFINITIONS = "assets.definitions"
+DAGSTER_ENDS_WITHIN_SECONDS = 120
+
+TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
+"""The environment variable that holds the secret shared by server and clients. It is never written to disk."""
+
+SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def project_root() -> Path:
@@ -103,7 +112,8 @@ def start_stack(
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
     _refuse_taken_ports(settings)
     say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
-    _prepare_storage(environment, root)
+    # The storage's tables are created by one process: several that start at once would get in each other's way.
+    run_dagster(["instance", "info"], environment, root, otherwise="Dagster cannot create its storage")
     for spec in dagster_services(settings, environment, root):
         supervisor.start(spec, wait=False)
     for one in list(supervisor.running):
@@ -140,14 +150,65 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
     ]
 
 
-def _prepare_storage(environment: dict[str, str], root: Path) -> None:
-    """Create Dagster's tables in one process: several that start at once would get in each other's way."""
-    command = [str(Path(sys.executable).parent / "dagster"), "instance", "info"]
-    made = subprocess.run(
-        command, cwd=root, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+def run_dagster(arguments: list[str], environment: Mapping[str, str], root: Path, *, otherwise: str) -> None:
+    """Run the program `dagster` to its end. Raises ServiceFailed, which says `otherwise` and the end of its errors."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "dagster"), *arguments],
+        cwd=root,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=DAGSTER_ENDS_WITHIN_SECONDS,
+        check=False,
     )
-    if made.returncode:
-        raise ServiceFailed(f"Dagster cannot create its storage: {made.stderr.strip()[-2000:]}")
+    if done.returncode:
+        raise ServiceFailed(f"{otherwise}: {done.stderr.strip()[-2000:]}")
+
+
+def token_environment() -> dict[str, str]:
+    """The secret for the Spark server and its clients: the environment's, else a new one."""
+    return {TOKEN: os.environ.get(TOKEN) or secrets.token_urlsafe(32)}
+
+
+def is_ours_to_start(settings: Settings) -> bool:
+    """Whether `spark.remote` is an address of this machine where nothing listens yet."""
+    host, port = host_and_port(settings.spark.remote)
+    return settings.spark.master is None and host in ("localhost", "127.0.0.1") and not listens("127.0.0.1", port)
+
+
+def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
+    """The Spark Connect server, which spares each run the start of a JVM. It is the JVM itself, which SIGTERM ends.
+
+    Raises InvalidSettings.
+    """
+    host, port = host_and_port(settings.spark.remote)
+    if host != "localhost":
+        raise InvalidSettings(
+            f"spark.remote = {settings.spark.remote!r}: for the server that tidemark starts write sc://localhost:PORT; "
+            "with another name the client wants TLS"
+        )
+    home = Path(pyspark.__file__).parent
+    return ServiceSpec(
+        name="Spark Connect",
+        command=[
+            str(home / "bin" / "spark-submit"),
+            *("--class", SERVER_CLASS, "--name", "tidemark"),
+            *("--master", settings.spark.server_master, "--driver-memory", settings.spark.driver_memory),
+            *(part for key, value in server_config(settings, scratch).items() for part in ("--conf", f"{key}={value}")),
+            "spark-internal",
+        ],
+        environment={
+            **token,
+            "SPARK_HOME": str(home),
+            "JAVA_HOME": str(java_home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
+            "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),  # for what runs in Python on it
+        },
+        is_ready=lambda: listens("127.0.0.1", port),
+        ready_within_seconds=120,
+        folder=scratch,
+    )
 
 
 def _refuse_taken_ports(settings: Settings) -> None:
@@ -164,5 +225,5 @@ def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 (an http address of our own)
             return bool(response.status == 200)
-    except (URLError, OSError):
+    except OSError:
         return False

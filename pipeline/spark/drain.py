@@ -141,7 +141,6 @@ class Drain:
             lake=self.settings.lake,
             contract=self.settings.contract,
             budget=Budget(chosen.batch_messages, chosen.batch_bytes, time, chosen.batch_messages),
-            time=time,
         )
         began = self.clock.monotonic()
         rows = (

@@ -23,14 +23,14 @@ from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Persisted, persist
 
 REPORTED = pa.schema(
-    [
-        pa.field("reader", pa.int64()),
-        pa.field("began_us", pa.int64()),
-        pa.field("ended_us", pa.int64()),
-        pa.field("is_last", pa.bool_()),
-        pa.field("landed", pa.binary()),
-        pa.field("persisted", pa.binary()),
-    ]
+    {
+        "reader": pa.int64(),
+        "began_us": pa.int64(),
+        "ended_us": pa.int64(),
+        "is_last": pa.bool_(),
+        "landed": pa.binary(),
+        "persisted": pa.binary(),
+    }
 )
 """One row a batch. Its reader began at `began_us`, and the batch was done at `ended_us`, by the executor's clock.
 `is_last` says that little was left to pull after it. `landed` and `persisted` are JSON, by LANDED and PERSISTED."""
@@ -49,7 +49,7 @@ class Side(StrEnum):
 class Split:
     """What travels to the executors, the same for each reader of a drain's round.
 
-    `run` is unique to the drain. `budget` is for one batch; a reader pulls batches for `time`.
+    `run` is unique to the drain. `budget` is for one batch, but for its time, which is all that a reader has.
     """
 
     side: Side
@@ -58,7 +58,6 @@ class Split:
     lake: LakeSettings
     contract: MessageContract
     budget: Budget
-    time: timedelta
 
     @property
     def subscription(self) -> str:
@@ -79,56 +78,49 @@ def read_split(split: Split, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
     connections = kept.get(split.run, lambda: _Connections(split))
     for numbers in readers:
         for reader in numbers["id"].to_pylist():
-            for row in connections.read(split, reader):
+            for row in _read(split, connections, reader):
                 yield pa.RecordBatch.from_pylist([row], REPORTED)
 
 
 class _Connections:
-    """The subscriptions and the lake of one drain, as a reader uses them."""
+    """The client and the lake of one drain, as a reader uses them."""
 
     def __init__(self, split: Split) -> None:
-        self._clock = SystemClock()
-        self._client = subscriber_client(split.pubsub.emulator_host)
-        lake = Lake(split.lake, split.contract.fields, self._clock)
-        self._log, self._heartbeats, self._quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
-        self._reader = HeartbeatReader(split.contract)
+        self.clock = SystemClock()
+        self.client = subscriber_client(split.pubsub.emulator_host)
+        lake = Lake(split.lake, split.contract.fields, self.clock)
+        self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
 
-    def read(self, split: Split, reader: int) -> Iterator[dict[str, Any]]:
-        """Batch after batch, until the time is up or little is left to pull."""
-        began, until = self._clock.now(), self._clock.monotonic() + split.time.total_seconds()
-        is_last = False
-        while not is_last and (left := until - self._clock.monotonic()) > 0:
-            budget = replace(split.budget, max_time=timedelta(seconds=left))
-            landed, persisted = Landed(), Persisted()
-            if split.side is Side.TRACKING:
-                persisted = self._track(split, budget)
-            else:
-                landed = self._land(split, budget)
-            is_small = landed.messages + persisted.messages < budget.batch_messages * SMALL_SHARE
-            is_last = is_small and self._clock.monotonic() < until
-            yield {
-                "reader": reader,
-                "began_us": to_us(began),
-                "ended_us": to_us(self._clock.now()),
-                "is_last": is_last,
-                "landed": LANDED.dump_json(landed),
-                "persisted": PERSISTED.dump_json(persisted),
-            }
 
-    def _track(self, split: Split, budget: Budget) -> Persisted:
-        self._log.catch_up()  # before anything is pulled: with a damaged log nothing could be persisted
-        return persist(self._subscription(split), log=self._log, reader=self._reader, budget=budget, clock=self._clock)
-
-    def _land(self, split: Split, budget: Budget) -> Landed:
-        return land(
-            self._subscription(split),
-            heartbeats=self._heartbeats,
-            quarantine=self._quarantine,
-            log=self._log,
-            reader=self._reader,
-            budget=budget,
-            clock=self._clock,
-        )
-
-    def _subscription(self, split: Split) -> PubSubSubscription:
-        return PubSubSubscription(self._client, split.subscription, self._clock, split.pubsub)
+def _read(split: Split, to: _Connections, reader: int) -> Iterator[dict[str, Any]]:
+    """Batch after batch, until the time is up or little is left to pull."""
+    clock, contract = to.clock, HeartbeatReader(split.contract)
+    subscription = PubSubSubscription(to.client, split.subscription, clock, split.pubsub)
+    began, until = clock.now(), clock.monotonic() + split.budget.max_time.total_seconds()
+    is_last = False
+    while not is_last and (left := until - clock.monotonic()) > 0:
+        budget = replace(split.budget, max_time=timedelta(seconds=left))
+        landed, persisted = Landed(), Persisted()
+        if split.side is Side.TRACKING:
+            to.log.catch_up()  # before anything is pulled: with a damaged log nothing could be persisted
+            persisted = persist(subscription, log=to.log, reader=contract, budget=budget, clock=clock)
+        else:
+            landed = land(
+                subscription,
+                heartbeats=to.heartbeats,
+                quarantine=to.quarantine,
+                log=to.log,
+                reader=contract,
+                budget=budget,
+                clock=clock,
+            )
+        is_small = landed.messages + persisted.messages < budget.batch_messages * SMALL_SHARE
+        is_last = is_small and clock.monotonic() < until
+        yield {
+            "reader": reader,
+            "began_us": to_us(began),
+            "ended_us": to_us(clock.now()),
+            "is_last": is_last,
+            "landed": LANDED.dump_json(landed),
+            "persisted": PERSISTED.dump_json(persisted),
+        }

@@ -125,11 +125,38 @@ class Landing:
         self._options = options
         self._schema = schema
 
+    def _planned(self, run: str, batch: int) -> Offset:
+        """The end of a batch, with the newest watermark."""
+        watermark = self._connections(self._options).watermark()
+        watermark_us = None if watermark is None else to_us(watermark)
+        return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
         if not isinstance(partition, LandingPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        return read_landed(self._connections(self._options), partition, self._schema)
+        connections = self._connections(self._options)
+        objects = connections.objects()
+        batches = LandedBatches(objects, partition.run)
+        watermark = None if partition.watermark_us is None else from_us(partition.watermark_us)
+        with connections.subscription() as subscription:
+            landing = land_named(
+                batches.name(partition.batch, partition.reader),
+                subscription,
+                objects=objects,
+                quarantine=connections.lake.quarantine(),
+                watermark=watermark,
+                reader=HeartbeatReader(self._options.contract),
+                budget=self._options.budget,
+                clock=connections.clock,
+                is_over=lambda: batches.is_over(partition.batch),
+            )
+        columns = to_arrow_schema(self._schema, timezone="UTC")
+        for piece in landing.pieces:
+            rows = read_piece(objects, piece)
+            marks = pa.array([watermark] * len(rows), MOMENT)
+            asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
+            yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
 class PubSubReader(Landing, DataSourceReader):
@@ -137,14 +164,14 @@ class PubSubReader(Landing, DataSourceReader):
 
     def partitions(self) -> list[LandingPartition]:
         """One for each reader, as whoever read first under this name had them. Raises InvalidSettings without one."""
-        connections, name = self._connections(self._options), self._options.landing
+        name = self._options.landing
         if name is None:
             raise InvalidSettings(
                 "a batch read of pubsub needs the option landing, a name to land under: messages are acknowledged when "
                 "they are read, and whoever reads again under this name gets the same rows, and pulls nothing"
             )
-        plan = Offset(name, 0, self._options.readers, self._options.lake.uri, _us(connections.watermark()))
-        objects, planned = connections.objects(), f"{FOLDER}{name}/plan"
+        plan = self._planned(name, 0)
+        objects, planned = self._connections(self._options).objects(), f"{FOLDER}{name}/plan"
         try:
             objects.create(planned, orjson.dumps(plan.written()))
         except ObjectExists:
@@ -155,10 +182,8 @@ class PubSubReader(Landing, DataSourceReader):
 class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
 
-    def __init__(self, connections: type[Connections], options: SourceOptions, schema: T.StructType) -> None:
-        super().__init__(connections, options, schema)
-        self._available_at: datetime | None = None
-        self._has_planned = False
+    _available_at: datetime | None = None
+    _has_planned = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
@@ -169,17 +194,11 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         With the trigger "available now" it is `start` once a whole batch brought nothing that was published before the
         query began.
         """
-        before, connections = Offset(**start), self._connections(self._options)
-        if self._has_planned and self._is_caught_up(before, connections):
+        before = Offset(**start)
+        if self._has_planned and self._is_caught_up(before):
             return start
         self._has_planned = True
-        return Offset(
-            run=before.run if before.run != NO_RUN else uuid.uuid4().hex,
-            batch=before.batch + 1,
-            readers=self._options.readers,
-            lake=self._options.lake.uri,
-            watermark_us=_us(connections.watermark()),
-        ).written()
+        return self._planned(before.run if before.run != NO_RUN else uuid.uuid4().hex, before.batch + 1).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         self._available_at = self._connections(self._options).clock.now()
@@ -204,48 +223,17 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
             objects = self._connections(self._options).objects()
             LandedBatches(objects, offset.run).end(offset.batch, keep=self._options.keep_batches)
 
-    def _is_caught_up(self, offset: Offset, connections: Connections) -> bool:
+    def _is_caught_up(self, offset: Offset) -> bool:
         if self._available_at is None:
             return False
-        objects, batches = connections.objects(), LandedBatches(connections.objects(), offset.run)
+        objects = self._connections(self._options).objects()
+        batches = LandedBatches(objects, offset.run)
         landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
         oldest = [landing.landed.oldest_publish_time for landing in landings if landing is not None]
         return all(moment is None or moment >= self._available_at for moment in oldest)
-
-
-def read_landed(
-    connections: Connections, partition: LandingPartition, schema: T.StructType
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition, landed before or now."""
-    options, objects = connections.options, connections.objects()
-    batches = LandedBatches(objects, partition.run)
-    name = batches.name(partition.batch, partition.reader)
-    watermark = None if partition.watermark_us is None else from_us(partition.watermark_us)
-    with connections.subscription() as subscription:
-        landing = land_named(
-            name,
-            subscription,
-            objects=objects,
-            quarantine=connections.lake.quarantine(),
-            watermark=watermark,
-            reader=HeartbeatReader(options.contract),
-            budget=options.budget,
-            clock=connections.clock,
-            is_over=lambda: batches.is_over(partition.batch),
-        )
-    columns = to_arrow_schema(schema, timezone="UTC")
-    for piece in landing.pieces:
-        rows = read_piece(objects, piece)
-        marks = pa.array([watermark] * len(rows), MOMENT)
-        asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
-        yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
 
 
 def source_schema(options: SourceOptions) -> T.StructType:
     """The columns of the source: those of `heartbeats`, and the watermark."""
     columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
     return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])
-
-
-def _us(moment: datetime | None) -> int | None:
-    return None if moment is None else to_us(moment)

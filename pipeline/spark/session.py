@@ -49,7 +49,7 @@ def session_config(settings: Settings) -> dict[str, str]:
 def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
     """The configuration of the Spark Connect server that tidemark starts: on loopback alone, its own files in
     `scratch`."""
-    port = urlparse(settings.spark.remote or "").port or 15002
+    _, port = host_and_port(settings.spark.remote)
     return {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -66,13 +66,17 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
     }
 
 
+def host_and_port(remote: str | None) -> tuple[str, int]:
+    """The host and the port of a Spark Connect address."""
+    address = urlparse(remote or "")
+    return address.hostname or "localhost", address.port or 15002
+
+
 def check_answers(remote: str) -> None:
     """Raise SparkUnreachable, at once, where no Spark Connect server listens at an address such as
     `sc://localhost:15002`. The client itself would try for ten minutes before it says so."""
-    address = urlparse(remote)
-    host, port = address.hostname or "localhost", address.port or 15002
     try:
-        socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS).close()
+        socket.create_connection(host_and_port(remote), timeout=ANSWERS_WITHIN_SECONDS).close()
     except OSError as error:
         raise SparkUnreachable(
             f"no Spark Connect server answers at {remote} ({error}); start it with `tidemark up`, or set spark.remote "

@@ -12,7 +12,7 @@ from rich.console import Console
 from pipeline.clock import SystemClock
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.durations import parse_duration
-from pipeline.services.spark_server import token_environment
+from pipeline.services.stack import token_environment
 from tests.chaos.house import is_a_setting
 from tests.chaos.plan import Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play

@@ -8,7 +8,7 @@ import pyspark
 
 from pipeline.clock import SystemClock
 from pipeline.services.processes import ServiceSpec, Supervisor, listens
-from pipeline.services.spark_server import TOKEN, spark_server
+from pipeline.services.stack import TOKEN, spark_server
 from pipeline.settings import Settings
 from pipeline.settings_sections import SparkSettings
 from pipeline.spark.java import java_home

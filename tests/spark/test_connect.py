@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pipeline.clock import SystemClock
 from pipeline.errors import InvalidSettings, SparkUnreachable
 from pipeline.services.processes import Supervisor
-from pipeline.services.spark_server import TOKEN, is_ours_to_start, spark_server
+from pipeline.services.stack import TOKEN, is_ours_to_start, spark_server
 from pipeline.settings import Settings
 from pipeline.settings_sections import SparkSettings
 from pipeline.spark.session import check_answers

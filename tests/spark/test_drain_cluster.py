@@ -12,7 +12,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
-from pipeline.services.spark_server import TOKEN
+from pipeline.services.stack import TOKEN
 from pipeline.settings_sections import LakeSettings, PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.services.spark_server import TOKEN
+from pipeline.services.stack import TOKEN
 from pipeline.settings_sections import PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET
