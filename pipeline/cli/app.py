@@ -12,23 +12,18 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.demo import demo
-from pipeline.cli.diffs import diffs
 from pipeline.cli.explain import explain
-from pipeline.cli.forget import forget
-from pipeline.cli.housekeep import housekeep
+from pipeline.cli.lake import diffs, status
 from pipeline.cli.output import printable
-from pipeline.cli.provision import provision
-from pipeline.cli.publish import publish
 from pipeline.cli.pubsub import pubsub
-from pipeline.cli.recompute import recompute
 from pipeline.cli.release import release
 from pipeline.cli.repair import repair
 from pipeline.cli.replay import replay
-from pipeline.cli.status import status
+from pipeline.cli.running import provision, recompute, up
 from pipeline.cli.streams import streams
+from pipeline.cli.synthetic import demo, publish
 from pipeline.cli.tune import tune
-from pipeline.cli.up import up
+from pipeline.cli.upkeep import forget, housekeep
 from pipeline.errors import TidemarkError
 
 app = typer.Typer(

@@ -11,7 +11,7 @@ from rich.progress import MofNCompleteColumn, TaskID
 
 from pipeline.cli.options import AsJson, Span, duration_option, window_named
 from pipeline.cli.output import console, print_json, printable, progress_bar
-from pipeline.cli.recompute import launch
+from pipeline.cli.running import launch
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.tables.diffs import HeartbeatDiffs

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.cli.app import app
-from pipeline.cli.status import loss_details, loss_facts
+from pipeline.cli.lake import loss_details, loss_facts
 from pipeline.quality.status import read_losses
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy

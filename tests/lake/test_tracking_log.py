@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.forget import forget
+from pipeline.cli.upkeep import forget
 from pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
 from pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
 from pipeline.lake.log.witness import FOLDER as NOTES

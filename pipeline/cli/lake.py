@@ -1,14 +1,21 @@
-"""`tidemark status`: where the watermark stands, what has landed and been computed, what is late, missed and lost."""
+"""What the lake holds: `tidemark status` in figures, and `tidemark diffs`, rows of heartbeat_diffs."""
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from pipeline.cli.options import AsJson, lake_of
-from pipeline.cli.output import console, facts_table, print_json, safe
+import pyarrow.compute as pc
+import typer
+
+from pipeline.cli.options import AsJson, lake_of, no_window, window_named
+from pipeline.cli.output import columns, console, facts_table, print_json, safe
 from pipeline.clock import SystemClock
+from pipeline.lake.tables.windowed import PARTITION
 from pipeline.quality.status import LakeReport, Losses, read_losses, read_report
 from pipeline.settings import load_settings
+
+LEFT_OUT = ("publish_time", "message_id")
+"""Columns that people do not see, beside the previous values: the comparisons must fit a terminal."""
 
 
 def status(as_json: AsJson = False) -> None:
@@ -81,3 +88,40 @@ def loss_details(losses: Losses) -> dict[str, Any]:
         "stale_windows": [{**asdict(stale), "window": stale.window.key} for stale in missed.stale],
         "lost_by_minute": [asdict(minute) for minute in losses.lost.minutes],
     }
+
+
+def diffs(
+    window: Annotated[
+        str | None,
+        typer.Option(help="A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
+    ] = None,
+    stream: Annotated[str | None, typer.Option(help="A stream's id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="The most rows to print; the newest are kept.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Print rows of heartbeat_diffs: of one window, of one stream, or of both."""
+    if window is None and stream is None:
+        raise typer.BadParameter("name a window or a stream")
+    settings = load_settings()
+    table = lake_of(settings).diffs().table.current()
+    if table is None:
+        raise no_window(settings)
+    wanted: Any = pc.scalar(True)
+    if window is not None:
+        wanted &= pc.field(PARTITION) == window_named(settings, window).key
+    if stream is not None:
+        wanted &= pc.field("stream_id") == stream
+    found = table.to_pyarrow_dataset().to_table(filter=wanted)
+    found = found.sort_by([("event_time", "ascending"), ("stream_id", "ascending")])
+    rows = found.slice(max(0, found.num_rows - limit))
+    if as_json:
+        for row in rows.to_pylist():
+            print_json(row)
+        return
+    names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]
+    shown = columns(*names)
+    for row in rows.select(names).to_pylist():
+        shown.add_row(*("" if value is None else safe(value) for value in row.values()))
+    terminal = console()
+    terminal.print(shown)
+    terminal.print(f"[dim]{rows.num_rows} of {found.num_rows} rows; --json has every column[/]")

@@ -1,4 +1,4 @@
-"""`tidemark publish`: synthetic heartbeats, and a record of each."""
+"""Synthetic heartbeats: `tidemark publish`, and `tidemark demo`, which plays them through the whole pipeline."""
 
 import signal
 from datetime import timedelta
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline.cli.options import AsJson, Span, duration_option
-from pipeline.cli.output import print_json, printable, text_of
+from pipeline.cli.output import console, print_json, printable, text_of
 from pipeline.clock import SystemClock, iso
 from pipeline.demo.synthetic import publish as publish_synthetic
 from pipeline.demo.synthetic_beats import SyntheticSource
@@ -101,3 +101,24 @@ def publish(
         return
     for name, value in facts.items():
         print(f"{name.replace('_', ' ')}: {printable(text_of(value))}")
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where everything goes. The folder is emptied first.")] = Path(
+        "build/demo"
+    ),
+    streams: Annotated[
+        int, typer.Option(min=1, help="The number of streams, each with a heartbeat every 30s.")
+    ] = 10_000,
+    backlog: Annotated[
+        timedelta, duration_option("The outage: how much is published before the pipeline starts.")
+    ] = Span(minutes=20),
+    live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=1),
+) -> None:
+    """Play an outage and live traffic on real parts, and compare every row with what was published."""
+    from pipeline.demo.script import DemoPlan, run_demo  # needs DuckDB, which only the demonstration does
+
+    source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
+    summary = run_demo(folder.resolve(), DemoPlan(backlog, live, source), console(), SystemClock())
+    if not summary.is_right:
+        raise typer.Exit(code=1)

@@ -1,0 +1,101 @@
+"""What runs: `tidemark provision`, `tidemark up`, and `tidemark recompute`, which asks it for windows."""
+
+import json
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from pipeline.cli.options import AsJson, config_file, window_named
+from pipeline.cli.output import console, print_json, safe
+from pipeline.clock import SystemClock
+from pipeline.errors import ServiceFailed
+from pipeline.services.dagster_names import CODE_LOCATION, COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from pipeline.services.processes import Supervisor, listens
+from pipeline.services.stack import dagster_environment, project_root, provision_here, run_dagster, start_stack
+from pipeline.settings import Settings, load_settings
+from pipeline.windows import Window
+
+LOOK_EVERY_SECONDS = 1.0
+MARKS = {
+    "created": "[green]created[/]  ",
+    "found": "[dim]found[/]    ",
+    "differences": "[yellow]differs[/]  ",
+    "warnings": "[bold yellow]warning[/]  ",
+}
+
+
+def provision(as_json: AsJson = False) -> None:
+    """Create the topic, the tracking subscription, then the base subscription; report what differs."""
+    report = asdict(provision_here(load_settings(), SystemClock()))
+    if as_json:
+        print_json({name: report[name] for name in MARKS})
+        return
+    terminal = console()
+    for name, mark in MARKS.items():
+        for line in report[name]:
+            terminal.print(mark + safe(line))
+
+
+def up() -> None:
+    """Start what is needed (emulator, Spark Connect, Dagster), keep it running, and stop it all on Ctrl-C."""
+    settings, clock, terminal = load_settings(), SystemClock(), console()
+
+    def say(text: str) -> None:
+        terminal.print(f"[dim]tidemark[/] {safe(text)}")
+
+    stopped = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
+    supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
+    supervisor.stop_leftovers()
+    try:
+        start_stack(supervisor, settings, config_file(), say, clock)
+        say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
+        say("Ctrl-C stops it all")
+        while not stopped.wait(LOOK_EVERY_SECONDS):
+            supervisor.restart_what_died()
+    finally:
+        say("stopping")
+        supervisor.stop()
+        say("stopped")
+
+
+def recompute(
+    first: Annotated[
+        str, typer.Option("--from", help="The first window: its key (2026-11-21T05-20Z), or any time within it.")
+    ],
+    last: Annotated[str, typer.Option("--to", help="The last window, in the same way; may be the first.")],
+) -> None:
+    """Compute a range of windows again, in one run of the Dagster that `tidemark up` started.
+
+    The same input gives the same rows. If a window is above the watermark, the run fails and writes nothing.
+    """
+    settings = load_settings()
+    begin, end = window_named(settings, first), window_named(settings, last)
+    if end < begin:
+        raise typer.BadParameter(f"--to {last} is before --from {first}")
+    where = launch(settings, begin, end)
+    print(f"requested {begin.key} to {end.key}; {where}")
+
+
+def launch(settings: Settings, first: Window, last: Window) -> str:
+    """Have the running Dagster compute a range of windows in one run, and say where the run can be watched.
+
+    Raises ServiceFailed if no code server answers, or Dagster does not take the run.
+    """
+    if not listens("127.0.0.1", settings.dagster.code_port):
+        raise ServiceFailed(
+            f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, "
+            "and try again"
+        )
+    root = project_root()
+    tags = json.dumps({RANGE_START: first.key, RANGE_END: last.key})
+    job = ["-w", str(root / "workspace.yaml"), "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags]
+    environment = dagster_environment(settings, config_file(), root)
+    run_dagster(["job", "launch", *job], environment, root, otherwise="Dagster did not take the run")
+    return f"the run is at http://127.0.0.1:{settings.dagster.web_port}/runs"
