@@ -22,8 +22,6 @@ NAMED_IN_METADATA = 10
 
 
 def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
-    """The asset for these settings."""
-
     @windowed_asset(settings, HEARTBEAT_DIFFS, diff_schema(settings.message.fields), deps=[HEARTBEATS, WATERMARK])
     def heartbeat_diffs(context: dg.AssetExecutionContext, lake: LakeResource, spark: SparkResource) -> None:
         """Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields changed.

@@ -22,8 +22,6 @@ class HousekeepingConfig(dg.Config):
 
 
 def housekeeping_job(settings: Settings) -> dg.JobDefinition:
-    """The job for these settings."""
-
     @dg.op(out=dg.Out(dg.Nothing))
     def keep_house(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
         """Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted

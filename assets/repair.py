@@ -36,8 +36,6 @@ class RepairConfig(dg.Config):
 
 
 def repair_job(settings: Settings) -> dg.JobDefinition:
-    """The job for these settings."""
-
     @dg.op(out=dg.Out(dg.Nothing))
     def look_and_compute_again(
         context: dg.OpExecutionContext, config: RepairConfig, lake: LakeResource, spark: SparkResource

@@ -38,8 +38,8 @@ def find_emulator_jar() -> Path:
     if gcloud := shutil.which("gcloud"):
         places.insert(0, Path(gcloud).resolve().parents[1])
     for place in places:
-        if jars := sorted(place.glob(JAR), key=_version):
-            return jars[-1]
+        if jars := list(place.glob(JAR)):
+            return max(jars, key=lambda jar: [int(part) for part in re.findall(r"\d+", jar.name)])
     raise ToolMissing(f"the official Pub/Sub emulator is not on this machine: {HOW_TO_GET_IT}")
 
 
@@ -98,7 +98,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-def _version(jar: Path) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", jar.name)]

@@ -6,8 +6,8 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-import orjson
-from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, ValidationInfo, field_validator
+from pydantic.alias_generators import to_camel
 
 from pipeline.clock import EPOCH
 from pipeline.errors import InvalidSettings
@@ -19,15 +19,6 @@ LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"
 
 
-def _from_json(value: Any) -> Any:
-    """A table of fields, which an option can hold as JSON only."""
-    return orjson.loads(value) if isinstance(value, str) else value
-
-
-def _as_lake(value: Any) -> Any:
-    return {"uri": value} if isinstance(value, str) else value
-
-
 class SourceOptions(MessageSettings, PullSettings):
     """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
 
@@ -36,7 +27,7 @@ class SourceOptions(MessageSettings, PullSettings):
 
     project: str = Field(min_length=3)
     subscription: ResourceId
-    lake: Annotated[LakeSettings, BeforeValidator(_as_lake)]
+    lake: Annotated[LakeSettings, BeforeValidator(lambda uri: {"uri": uri})]
     lake_endpoint: OptionalText = None
     emulator_host: OptionalText = None
     readers: int = Field(2, ge=1, le=1000)
@@ -47,7 +38,7 @@ class SourceOptions(MessageSettings, PullSettings):
     max_time: Positive = timedelta(seconds=10)
     batch_messages: int = Field(20_000, ge=1)
     first_event_time: AwareDatetime = EPOCH
-    fields: Annotated[dict[str, FieldKind], BeforeValidator(_from_json)] = Field(default_factory=dict)
+    fields: Json[dict[str, FieldKind]] = Field(default_factory=dict)
     payload: Literal["json", "bytes"] = "json"
 
     @field_validator("fields")
@@ -69,7 +60,7 @@ class SourceOptions(MessageSettings, PullSettings):
     def _nothing_taken_from_bytes(cls, value: str, info: ValidationInfo) -> str:
         taken = [name for name in ("event_time_field", "stream_id_field", "fields") if info.data.get(name)]
         if value == "bytes" and taken:
-            raise ValueError(f"{_camel(taken[0])} takes values from the payload, which must be json then")
+            raise ValueError(f"{to_camel(taken[0])} takes values from the payload, which must be json then")
         return value
 
     @property
@@ -106,7 +97,7 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
     for name, value in written.items():
         if _plain(name) not in known:
             close = get_close_matches(_plain(name), known, n=1)
-            hint = f"; did you mean {_camel(known[close[0]])}?" if close else ""
+            hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
             raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
         given[known[_plain(name)]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
@@ -117,7 +108,7 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def _sentence(problem: Any) -> str:
-    name = _camel(str(problem["loc"][0])) if problem["loc"] else "the options"
+    name = to_camel(str(problem["loc"][0])) if problem["loc"] else "the options"
     if problem["type"] == "missing":
         return f"{name}: the source pubsub needs this option"
     return f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
@@ -125,8 +116,3 @@ def _sentence(problem: Any) -> str:
 
 def _plain(name: str) -> str:
     return name.replace("_", "").lower()
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(part.capitalize() for part in others)

@@ -32,7 +32,9 @@ def session_config(settings: Settings) -> dict[str, str]:
     """The configuration of a session: a Spark Connect client where `spark.master` is empty, else a classic one."""
     chosen = settings.spark
     if chosen.master is None:
-        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **_without_static(chosen.config)}
+        # A client may set only what belongs to a session: the rest is the server's.
+        own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
+        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **own}
     return {
         "spark.master": chosen.master,
         "spark.app.name": "tidemark",
@@ -82,8 +84,3 @@ def check_answers(remote: str) -> None:
             f"no Spark Connect server answers at {remote} ({error}); start it with `tidemark up`, or set spark.remote "
             "to where yours runs, or spark.master for a classic session. Nothing was written"
         ) from error
-
-
-def _without_static(config: dict[str, str]) -> dict[str, str]:
-    """A client may set only what belongs to a session: the rest is the server's."""
-    return {key: value for key, value in config.items() if key.startswith("spark.sql.")}

@@ -34,19 +34,14 @@ def for_each_batch(
     until = clock.monotonic() + budget.max_time.total_seconds()
     messages, size = budget.max_messages, budget.max_bytes
     while messages > 0 and size > 0 and (seconds := until - clock.monotonic()) > 0:
-        pulled, pulled_bytes, done = _one_batch(
-            subscription, min(budget.batch_messages, messages), size, seconds, process
-        )
-        yield from done
-        messages -= pulled
-        size -= pulled_bytes
-        if pulled < budget.batch_messages * SMALL_SHARE or not pulled:
+        batch = subscription.pull(min(budget.batch_messages, messages), size, seconds)
+        pulled = len(batch)
+        if not pulled:
             return
-
-
-def _one_batch(
-    subscription: Subscription, messages: int, size: int, seconds: float, process: Callable[[PulledBatch], Done]
-) -> tuple[int, int, list[Done]]:
-    """The messages and bytes of a batch, and what was made of it, if it holds any."""
-    batch = subscription.pull(messages, size, seconds)
-    return len(batch), batch.size_bytes, [process(batch)] if len(batch) else []
+        messages -= pulled
+        size -= batch.size_bytes
+        done = process(batch)
+        del batch
+        yield done
+        if pulled < budget.batch_messages * SMALL_SHARE:
+            return

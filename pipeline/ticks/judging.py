@@ -134,6 +134,7 @@ class JudgedBatch:
         whole = message_rows(messages, attributes, published_us, landed_at)
         rows = np.flatnonzero(judged.is_heartbeat).tolist()
         event_us = judged.event_us[judged.is_heartbeat]
+        is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
         publisher_ids = [held.get(contract.publisher_id_attribute) or None for held in attributes]
         known = [payload for payload in _picked(payloads, rows) if not isinstance(payload, Rejection)]
         fields = {name: field_column(known, name, kind) for name, kind in contract.fields.items()}
@@ -142,7 +143,7 @@ class JudgedBatch:
             "event_time": pa.array(event_us).cast(MOMENT),
             "publisher_id": _picked(publisher_ids, rows),
             **_taken(whole, rows),
-            "late": pa.array(_is_late(event_us, watermark)),
+            "late": pa.array(is_late),
             **{name: values for name, (values, _) in fields.items()},
         }
         rejected_rows = sorted(judged.rejections)
@@ -187,10 +188,6 @@ def _taken(whole: pa.Table, rows: Sequence[int]) -> dict[str, pa.Array]:
 
 def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
     return column if len(rows) == len(column) else [column[row] for row in rows]
-
-
-def _is_late(event_us: npt.NDArray[np.int64], watermark: datetime | None) -> npt.NDArray[np.bool_]:
-    return np.zeros(len(event_us), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
 
 
 def field_column(payloads: Sequence[Mapping[str, Any]], name: str, kind: FieldKind) -> tuple[list[Any], int]:

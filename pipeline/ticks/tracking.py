@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -84,9 +83,19 @@ def track(
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> None:
-    """Write the log's first entry if it has none. Nothing may be acknowledged on tracking before that."""
-    if log.catch_up_to_append().complete_from is None:
-        log.begin(Beginning(_known_from(tracking_backlog, clock)))
+    """Write the log's first entry if it has none. Nothing may be acknowledged on tracking before that.
+
+    The entry names the publish time from which on the histogram will be complete: that of the oldest message that
+    tracking holds, or the latest that it can be. If that message is too old to be read, it is the age at which reading
+    becomes possible. Assumption: nobody has acknowledged since the reading.
+    """
+    if log.catch_up_to_append().complete_from is not None:
+        return
+    try:
+        known_from = tracking_backlog.read().no_later_than
+    except SnapshotRefused:
+        known_from = clock.now() - (LIFETIME - REFUSED_WITHIN)
+    log.begin(Beginning(known_from))
 
 
 def persist(
@@ -104,18 +113,6 @@ def persist(
             return Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
 
     return sum(for_each_batch(subscription, budget, clock, persist_batch), Persisted())
-
-
-def _known_from(tracking_backlog: Backlog, clock: Clock) -> datetime:
-    """The publish time from which on the histogram will be complete.
-
-    It is that of the oldest message that tracking holds, or the latest that it can be. If that message is too old to
-    be read, it is the age at which reading becomes possible. Assumption: nobody has acknowledged since the reading.
-    """
-    try:
-        return tracking_backlog.read().no_later_than
-    except SnapshotRefused:
-        return clock.now() - (LIFETIME - REFUSED_WITHIN)
 
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:

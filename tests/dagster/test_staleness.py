@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from assets import staleness as staleness_module
+from assets import checks
 from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import ManualClock
@@ -34,7 +34,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     """The sensor's."""
     clock = ManualClock(at(1000))
-    monkeypatch.setattr(staleness_module, "SystemClock", lambda: clock)
+    monkeypatch.setattr(checks, "SystemClock", lambda: clock)
     return clock
 
 
