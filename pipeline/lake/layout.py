@@ -51,11 +51,11 @@ class Lake:
 
     def heartbeats(self) -> heartbeats.Heartbeats:
         """Landed messages."""
-        return heartbeats.Heartbeats(self.table(HEARTBEATS), self._fields)
+        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields)
 
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
-        return quarantine.Quarantine(self.table(QUARANTINE))
+        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION)
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
@@ -75,7 +75,10 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""
-        return LakeTable(table_uri(self._settings, name), storage_options(self._settings), PARTITIONS[name])
+        return LakeTable(*self._place(name), PARTITIONS[name])
+
+    def _place(self, name: str) -> tuple[str, dict[str, str]]:
+        return table_uri(self._settings, name), storage_options(self._settings)
 
     def _windowed(self, kind: type[T], name: str, schema: pa.Schema) -> T:
         return kind(self.table(name), self.objects(), arrow_files(self._settings, name), schema, self._clock)

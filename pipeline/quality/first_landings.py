@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline.errors import LakeError, LakeUnreachable, ObjectMissing
+from pipeline.errors import ObjectMissing
 from pipeline.lake.tables.delta_log import AddedFile
 from pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, identities
 from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
@@ -25,7 +25,8 @@ def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: da
     The version before the oldest of the files says what had landed by then; it raises ObjectMissing if that version or
     a file is gone. Memory follows the files of one event hour. Assumption: later copies are in these files.
     """
-    earlier = _version(heartbeats, min(file.version for file in files) - 1)
+    before_them = min(file.version for file in files) - 1
+    earlier = heartbeats.at(before_them) if before_them >= 0 else None
     found = []
     for hour in sorted({file.partition for file in files}):
         rows = earliest([_rows(heartbeats, file, before) for file in files if file.partition == hour])
@@ -50,17 +51,6 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
     return (
         first.rename_columns({"version_min": "version", "missed_max": "missed"}).select(LANDINGS.names).cast(LANDINGS)
     )
-
-
-def _version(heartbeats: LakeTable, version: int) -> DeltaTable | None:
-    if version < 0:
-        return None
-    try:
-        return heartbeats.at(version)
-    except LakeUnreachable:
-        raise
-    except LakeError as error:
-        raise ObjectMissing(f"version {version} of {heartbeats.uri} cannot be read any more: {error}") from error
 
 
 def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:

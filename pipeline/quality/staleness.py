@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectMissing
+from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.delta_log import READERS, AddedFile, added_files
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
@@ -222,9 +222,7 @@ class Staleness:
             return self._runs[1]
         try:
             return self._runs_of(self._diffs.table.at(before.diffs_version))
-        except LakeUnreachable:
-            raise
-        except LakeError as gone:
+        except ObjectMissing as gone:
             logger.info("every window is checked anew, because its run at the last check is not known: %s", gone)
             return {}
 

@@ -65,12 +65,9 @@ class Losses:
 def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime) -> Losses:
     """Read the losses, going on from the checkpoint that the lake keeps. Raises LakeError."""
     log = lake.tracking_log()
-    newest = log.newest_decision()
     return Losses(
         missed=Staleness.restored(lake, windowing, lookback).check(),
-        late=LateHeartbeats(lake, windowing).since(
-            late_since(None if newest is None else newest.decision.watermark, now)
-        ),
+        late=LateHeartbeats(lake, windowing).since(late_since(log.newest_watermark(), now)),
         lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
     )
 

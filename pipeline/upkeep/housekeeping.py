@@ -175,8 +175,7 @@ class Housekeeper:
 
     def _event_time_reached(self) -> datetime | None:
         """The watermark, but not beyond the clock."""
-        decided = self._lake.tracking_log().newest_decision()
-        watermark = None if decided is None else decided.decision.watermark
+        watermark = self._lake.tracking_log().newest_watermark()
         return None if watermark is None else min(watermark, self._clock.now())
 
 

@@ -43,7 +43,7 @@ def lake_of(settings: Settings) -> Lake:
 
 
 def message_ids(table: object) -> list[str]:
-    current = table._table.current()  # type: ignore[attr-defined]
+    current = table.current()  # type: ignore[attr-defined]
     return [] if current is None else current.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
 
 

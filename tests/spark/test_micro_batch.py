@@ -154,7 +154,7 @@ class CompactedMeanwhile(Heartbeats):
     """A table whose files are compacted once a run has listed them."""
 
     def __init__(self, inner: Heartbeats, folder: Path) -> None:
-        super().__init__(inner._table, KINDS)
+        super().__init__(inner.uri, inner.storage_options, KINDS)
         self._folder = folder
 
     def files_between(self, start: datetime, end: datetime) -> Any:
@@ -194,7 +194,8 @@ def test_a_window_that_an_overtaking_run_made_of_older_input_is_computed_once_mo
             return older
 
     def overtake() -> None:
-        house.compute(WINDOWS[:1], heartbeats=AsItWas(house.lake.heartbeats()._table, KINDS))
+        now = house.lake.heartbeats()
+        house.compute(WINDOWS[:1], heartbeats=AsItWas(now.uri, now.storage_options, KINDS))
 
     house.land(("b", 10))
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), overtake))

@@ -48,7 +48,7 @@ def registered(spark: SparkSession) -> None:
 
 
 def quarantined(world: PubSubWorld) -> list[str]:
-    table = Lake(LakeSettings(uri=f"file:{world.lake}"), {}, SystemClock()).quarantine()._table.current()
+    table = Lake(LakeSettings(uri=f"file:{world.lake}"), {}, SystemClock()).quarantine().current()
     return [] if table is None else table.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
 
 

@@ -361,7 +361,7 @@ class World:
         """A table's rows, in the order of their message ids."""
         lake = self.lake()
         opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
-        table = opened._table.current()
+        table = opened.current()
         found: list[dict[str, Any]] = (
             [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
         )

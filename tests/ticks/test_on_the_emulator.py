@@ -82,7 +82,7 @@ def test_a_backlog_is_tracked_and_landed_whole_and_the_watermark_passes_it(
     assert outcome.decision.reason is Reason.IDLE_ADVANCED
     assert (landed.heartbeats, landed.rejected.total(), landed.late) == (MESSAGES, 3, 0)
     assert (tracked, landed.acknowledged.failed) == (MESSAGES + 3, 0)
-    table = lake.heartbeats()._table.current()
+    table = lake.heartbeats().current()
     assert table is not None
     rows = table.to_pyarrow_table(columns=["event_time", "message_id"])
     assert sorted(to_us(moment) // 1000 for moment in rows["event_time"].to_pylist()) == sorted(times_ms)

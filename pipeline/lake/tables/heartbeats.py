@@ -94,47 +94,45 @@ class Extent:
     newest_event_time: datetime | None = None
 
 
-class Heartbeats:
+class Heartbeats(LakeTable):
     """The table of landed messages."""
 
-    def __init__(self, table: LakeTable, fields: Mapping[str, FieldKind]) -> None:
-        self._table = table
+    def __init__(self, uri: str, storage_options: dict[str, str], fields: Mapping[str, FieldKind]) -> None:
+        super().__init__(uri, storage_options, PARTITION)
         self._fields = fields
         self._is_checked = False
 
     def append(self, rows: pa.Table) -> None:
-        """Land messages, in the table's schema. Durable on return.
-
-        Raises LakeError if the configured kind of a field is not that of the column that the table has.
-        """
+        """Land messages, in the table's schema. Raises LakeError if the configured kind of a field is not that of the
+        column that the table has."""
         self._refuse_other_kinds()
-        self._table.append(rows)
+        super().append(rows)
 
     def _refuse_other_kinds(self) -> None:
-        table = None if self._is_checked else self._table.current()
+        table = None if self._is_checked else self.current()
         if table is not None:
             there = {column.name: pa.field(column) for column in table.schema().fields}
             for name, kind in self._fields.items():
                 if name in there and there[name].type != ARROW_TYPES[kind]:
                     raise LakeError(
-                        f"message.fields.{name} = {str(kind)!r}, but {self._table.uri} has it as {there[name].type}; "
+                        f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
                         "give the field another name, or put back its kind"
                     )
         self._is_checked = True
 
     def version(self) -> int | None:
         """The newest version, or None while nothing has landed."""
-        table = self._table.current()
+        table = self.current()
         return None if table is None else table.version()
 
     def pinned(self) -> DeltaTable | None:
         """The newest version, to be read as it is however much lands meanwhile; None while nothing has landed."""
         version = self.version()
-        return None if version is None else self._table.at(version)
+        return None if version is None else self.at(version)
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """The newest version's files that may hold event times in `[start, end]`, told by their statistics."""
-        table = self._table.current()
+        table = self.current()
         if table is None:
             return HeartbeatFiles(version=-1, paths=(), rows=0)
         actions = pa.table(table.get_add_actions(flatten=True))
@@ -149,14 +147,14 @@ class Heartbeats:
         chosen = actions.filter(overlaps)
         return HeartbeatFiles(
             version=table.version(),
-            paths=[self._table.file_location(path) for path in chosen["path"].to_pylist()],
+            paths=[self.file_location(path) for path in chosen["path"].to_pylist()],
             rows=pc.sum(chosen["num_records"]).as_py() or 0,
             oldest_event_times=low.filter(overlaps).to_pylist(),
         )
 
     def extent(self) -> Extent:
         """How many rows there are, and the range of their event times."""
-        table = self._table.current()
+        table = self.current()
         if table is None:
             return Extent()
         actions = pa.table(table.get_add_actions(flatten=True))
@@ -166,15 +164,9 @@ class Heartbeats:
             newest_event_time=pc.max(event_times(actions, "max")).as_py(),
         )
 
-    def published_between(
-        self, start: datetime, end: datetime, columns: Sequence[str] = ("message_id", "publish_time")
-    ) -> pa.Table | None:
-        """These columns of each landing that was published in `[start, end)`, in whole seconds."""
-        return self._table.rows_between("publish_time", start, end, columns)
-
     def hours(self) -> list[datetime]:
         """The starts of the event hours in which any message has landed."""
-        table = self._table.current()
+        table = self.current()
         if table is None:
             return []
         values = {partition[PARTITION] for partition in table.partitions()}

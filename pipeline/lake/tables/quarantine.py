@@ -1,7 +1,6 @@
 """The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -31,23 +30,12 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
 
 
-class Quarantine:
+class Quarantine(LakeTable):
     """The table of rejected messages."""
-
-    def __init__(self, table: LakeTable) -> None:
-        self._table = table
-
-    def append(self, rows: pa.Table) -> None:
-        """Keep messages, in the table's schema. Durable on return."""
-        self._table.append(rows)
-
-    def published_between(self, start: datetime, end: datetime) -> pa.Table | None:
-        """Message id and publish time of each landing that was published in `[start, end)`, in whole seconds."""
-        return self._table.rows_between("publish_time", start, end, ("message_id", "publish_time"))
 
     def reasons(self) -> dict[str, int]:
         """How many distinct messages were rejected for each reason."""
-        table = self._table.current()
+        table = self.current()
         if table is None:
             return {}
         rows = table.to_pyarrow_table(columns=["reason", "message_id"]).group_by(["reason", "message_id"]).aggregate([])

@@ -20,7 +20,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from deltalake.fs import DeltaStorageHandler
 
 from pipeline.clock import from_us
-from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+from pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    LakeFull,
+    LakeUnreachable,
+    LakeUnwritable,
+    ObjectMissing,
+    TableConflict,
+)
 from pipeline.lake.tables.commit_sync import CommitSync
 
 APPEND_RETRIES = 50
@@ -53,8 +61,6 @@ class LakeTable:
         self.uri = uri
         self.storage_options = storage_options
         self.partition_column = partition_column
-        self.opened = 0
-        """How often the table was opened. Anything remembered from before may be of another table."""
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
         self._commit: tuple[int, int] | None = None
@@ -77,7 +83,6 @@ class LakeTable:
             except TableNotFoundError:
                 return None
             self._table, self._commit = table, self._commit_of(table)
-            self.opened += 1
             if self._sync is not None:
                 self._sync.opened_at(table.version())
             return table
@@ -104,22 +109,30 @@ class LakeTable:
         return None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns)
 
     def at(self, version: int) -> DeltaTable:
-        """The table as it was at a version, whatever has been written or compacted since."""
-        with table_errors(self.uri):
-            return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
+        """The table as it was at a version, whatever has been written or compacted since. Raises ObjectMissing if that
+        cannot be read any more."""
+        try:
+            with table_errors(self.uri):
+                return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
+        except LakeUnreachable:
+            raise
+        except LakeError as error:
+            raise ObjectMissing(f"version {version} of {self.uri} cannot be read any more: {error}") from error
 
     def file_system(self) -> pafs.FileSystem:
         """The table's folder as Arrow reads it, including files that no version lists any more."""
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
-    def rows_between(self, column: str, start: datetime, end: datetime, columns: Sequence[str]) -> pa.Table | None:
-        """These columns of the rows that have `column` in `[start, end)`, both in whole seconds; None if the table was
+    def published_between(
+        self, start: datetime, end: datetime, columns: Sequence[str] = ("message_id", "publish_time")
+    ) -> pa.Table | None:
+        """These columns of each landing that was published in `[start, end)`, in whole seconds; None if the table was
         never written. Files that hold none of them, by their statistics, are not opened."""
-        table = self.current()
+        table, published = self.current(), pc.field("publish_time")
         if table is None:
             return None
         with table_errors(self.uri):
-            wanted = (pc.field(column) >= pa.scalar(start, MOMENT)) & (pc.field(column) < pa.scalar(end, MOMENT))
+            wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
             return table.to_pyarrow_dataset().to_table(list(columns), filter=wanted, use_threads=False)
 
     def append(self, rows: pa.Table) -> None:
