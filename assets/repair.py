@@ -97,8 +97,4 @@ def _look(surveyor: Surveyor, settings: Settings, config: RepairConfig) -> Surve
     """What is found in the range. Raises ValueError for a key that names no window, or a range that is none."""
     first, last = (settings.windowing.named(key) if key else None for key in (config.first_window, config.last_window))
     found = surveyor.range_of(first, last)
-    if found is None:
-        return None
-    if found[1] <= found[0]:
-        raise ValueError(f"last_window {config.last_window} is before first_window {config.first_window}")
-    return surveyor.look(*found, grace=parse_duration(config.grace))
+    return None if found is None else surveyor.look(*found, grace=parse_duration(config.grace))

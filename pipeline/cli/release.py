@@ -3,7 +3,7 @@
 import getpass
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -107,15 +107,13 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
     until += SECOND if until < release.before else timedelta(0)
     heartbeats = lake.heartbeats()
     found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
-    closing: list[Window] = []
     begin = without.watermark
     if begin is None:  # from the first message on, tracked or landed: tracking may be the younger
         tracked_us, landed = state.histogram.oldest_event_us, heartbeats.extent().oldest_event_time
         firsts = (None if tracked_us is None else from_us(tracked_us), landed)
         begin = min((moment for moment in firsts if moment is not None), default=None)
-    if begin is not None:
-        closed = settings.windowing.closed_at(released.watermark, begin)
-        closing = [window for window in closed if not window.is_closed_at(without.watermark)]
+    closed = settings.windowing.closed_at(released.watermark, begin)
+    closing = [window for window in closed if not window.is_closed_at(without.watermark)]
     return Preview(release, base, found, without, released, closing, tuple(_notes(state, decided.decision, found)))
 
 
@@ -146,10 +144,9 @@ def operator() -> str:
 def _facts(preview: Preview) -> dict[str, Any]:
     """All that is shown, for scripts."""
     found, closing = preview.outstanding, preview.closing
-
-    def stands(decision: Decision) -> Mapping[str, Any]:
-        return {"watermark": decision.watermark, "reason": decision.reason}
-
+    without, released = (
+        {"watermark": decision.watermark, "reason": decision.reason} for decision in (preview.without, preview.released)
+    )
     return {
         "before": preview.release.before,
         "base_oldest_unacked": preview.base.oldest_unacked,
@@ -160,8 +157,8 @@ def _facts(preview: Preview) -> dict[str, Any]:
         "oldest_event_time": found.oldest_event_time,
         "outstanding": [asdict(line) for line in found.in_lines(LINES)],
         "notes": preview.notes,
-        "without": stands(preview.without),
-        "with": stands(preview.released),
+        "without": without,
+        "with": released,
         "windows_closing": len(closing),
         "first_window": closing[0].key if closing else None,
         "last_window": closing[-1].key if closing else None,

@@ -99,14 +99,15 @@ def repair(
 
 def _range(settings: Settings, surveyor: Surveyor, first: str | None, last: str | None) -> tuple[datetime, datetime]:
     windows = (None if text is None else window_named(settings, text) for text in (first, last))
-    found = surveyor.range_of(*windows)
+    try:
+        found = surveyor.range_of(*windows)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     if found is None:
         raise LakeError(
             f"nothing says which windows of {settings.lake.uri} are closed: no heartbeat has landed, or the tracking "
             "log has no watermark. Name them with --from and --to"
         )
-    if found[1] <= found[0]:
-        raise typer.BadParameter(f"--to {last} is before --from {first}")
     return found
 
 

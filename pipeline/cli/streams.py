@@ -90,9 +90,8 @@ def _counts(lake: Lake, windowing: Windowing, keys: list[str], newest: Window, *
     counts = ("streams", "absent", "stopped", "share", "started", "new", "missing beats", "beats missed")
     table = columns("window", right=counts)
     for each in windows:
-        before, after = (each.streams, each.absent, each.stopped), (each.started, each.new, each.missing)
-        share = f"{each.stopped_share:.2%}"
-        table.add_row(each.window, *map(safe, before), share, *map(safe, (*after, each.missed_heartbeats)))
+        before = each.streams, each.absent, each.stopped, f"{each.stopped_share:.2%}"
+        table.add_row(each.window, *map(safe, (*before, each.started, each.new, each.missing, each.missed_heartbeats)))
     terminal.print(table)
     if behind:
         terminal.print(

@@ -5,7 +5,7 @@ them as well, so the histogram shows, by publish second and event second, that t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
@@ -52,7 +52,7 @@ class Audit:
     before: datetime | None = None
     tracked: int = 0
     landed: int = 0
-    minutes: Sequence[AuditedMinute] = field(default_factory=tuple)
+    minutes: Sequence[AuditedMinute] = ()
 
     @property
     def at_least(self) -> int:

@@ -88,12 +88,14 @@ class Surveyor:
 
     def range_of(self, first: Window | None, last: Window | None) -> tuple[datetime, datetime] | None:
         """From the start of one window to the end of another. In place of None stands the first window with a landed
-        heartbeat, or the last closed one. None if there is none."""
+        heartbeat, or the last closed one. None if there is none. Raises ValueError if the last is before the first."""
         if first is None or last is None:
             closed = self._kept.closed(self.lake.heartbeats(), self._watermark())
             if not closed:
                 return None
             first, last = first or closed[0], last or closed[-1]
+        if last < first:
+            raise ValueError(f"the last window, {last.key}, is before the first, {first.key}")
         return first.start, last.end
 
     def look(

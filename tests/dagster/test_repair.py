@@ -142,5 +142,5 @@ def test_a_window_that_computing_does_not_mend_fails_the_run_and_is_named_and_th
 def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         house = Repairing(tmp_path, instance)
-        assert "is before first_window" in failure_of(house.repair(first_window=WINDOWS[2], last_window=WINDOWS[0]))
+        assert "is before the first" in failure_of(house.repair(first_window=WINDOWS[2], last_window=WINDOWS[0]))
         assert "2026-11-21T05:20:00Z" in failure_of(house.repair(first_window="2026-11-21T05:20:00Z"))

@@ -61,12 +61,7 @@ DECISION = (
 )
 """A decision as it is stored: its fields, and those of its evidence beside them."""
 
-STORED_AS = {
-    "pruned_frontier": "passed",
-    "start": "band_start",
-    "end": "band_end",
-    "messages": "messages_in_band",
-}
+STORED_AS = {"pruned_frontier": "passed", "start": "band_start", "end": "band_end", "messages": "messages_in_band"}
 """Stored names that differ from a field's."""
 
 _RECORD = TypeAdapter(DecisionRecord)

@@ -55,9 +55,8 @@ class DiskObjects:
         folder = self._folder / prefix.rpartition("/")[0]
         found = (path for path in folder.rglob("*") if not path.name.startswith(TEMPORARY) and path.is_file())
         names = (path.relative_to(self._folder).as_posix() for path in found)
-        yield from sorted(
-            name for name in names if name.startswith(prefix)
-        )  # as text, because paths sort by their parts
+        # As text, because paths sort by their parts.
+        yield from sorted(name for name in names if name.startswith(prefix))
 
     def delete(self, name: str) -> None:
         try:

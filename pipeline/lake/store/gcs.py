@@ -4,7 +4,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlparse
 
 from google.api_core.exceptions import (
@@ -29,8 +29,10 @@ LOCAL_PROJECT = "tidemark-local"
 """The project named to a server on loopback, which has none of its own."""
 RETRY_FOR = timedelta(seconds=10)
 """No attempt of an operation starts later than this after the first."""
-REQUEST_TIMEOUT = timedelta(seconds=10)
+REQUEST_TIMEOUT_SECONDS = 10.0
 """The longest wait for one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
+ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
+"""The client makes one request and does not repeat it: `_attempt` repeats the whole operation."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
@@ -75,11 +77,10 @@ class CloudStorageObjects:
                     content_type="application/octet-stream",
                     if_generation_match=0,  # this makes creation exclusive
                     checksum="auto",
-                    timeout=REQUEST_TIMEOUT.total_seconds(),
-                    retry=None,
+                    **ONCE,
                 )
             except PreconditionFailed as error:
-                found = self._bucket.get_blob(blob.name, timeout=REQUEST_TIMEOUT.total_seconds(), retry=None)
+                found = self._bucket.get_blob(blob.name, **ONCE)
                 if found is None or (found.metadata or {}).get(CREATOR) != mark:
                     raise ObjectExists(f"{self.uri}/{name} is already there") from error
 
@@ -91,9 +92,7 @@ class CloudStorageObjects:
     def read(self, name: str) -> bytes:
         def download() -> bytes:
             blob = self._bucket.blob(self._prefix + name)
-            content: bytes = blob.download_as_bytes(
-                raw_download=True, checksum="auto", timeout=REQUEST_TIMEOUT.total_seconds(), retry=None
-            )
+            content: bytes = blob.download_as_bytes(raw_download=True, checksum="auto", **ONCE)
             return content
 
         try:
@@ -109,7 +108,7 @@ class CloudStorageObjects:
                 self._bucket,
                 prefix=self._prefix + prefix,
                 fields="items(name),nextPageToken",
-                timeout=REQUEST_TIMEOUT.total_seconds(),
+                timeout=REQUEST_TIMEOUT_SECONDS,
                 retry=self._retry,
             ):
                 if not blob.name.endswith("/"):  # other tools leave such placeholders for folders
@@ -121,7 +120,7 @@ class CloudStorageObjects:
 
     def delete(self, name: str) -> None:
         def remove() -> None:
-            self._bucket.blob(self._prefix + name).delete(timeout=REQUEST_TIMEOUT.total_seconds(), retry=None)
+            self._bucket.blob(self._prefix + name).delete(**ONCE)
 
         with contextlib.suppress(NotFound):
             self._attempt("storage.objects.delete", name, remove)

@@ -27,7 +27,6 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
     FieldKind.JSON: pa.string(),
 }
 
-
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
 message's id after an `m`. `pipeline.spark.diffs` has the same key as a Spark expression."""

@@ -16,16 +16,13 @@ from pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
 class Kind(StrEnum):
-    """What is remarkable about a stream in a window."""
+    """What is remarkable about a stream in a window. It STOPPED if its last heartbeat is in the lookback before the
+    window, and STARTED, new or back, if it has one in the window and none in the lookback. It MISSED some if a gap that
+    is long enough for missed ones ends in the window."""
 
     STOPPED = "stopped"
-    """The stream has a heartbeat in the lookback before the window, and none in the window."""
-
     STARTED = "started"
-    """The stream has a heartbeat in the window, and none in the lookback before: it is new, or back."""
-
     MISSED = "missed"
-    """A gap between two heartbeats ends in the window and is long enough for missed ones."""
 
 
 STATUS = pa.schema(
