@@ -1,4 +1,1 @@
-"""The lake: everything that is durable. Create-only objects, the tracking log on top of them, and Delta tables.
-
-Nothing here knows Pub/Sub, Spark or Dagster.
-"""
+"""The lake: all that is durable, in create-only objects and Delta tables. It knows no Pub/Sub, Spark or Dagster."""

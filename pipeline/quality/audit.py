@@ -16,7 +16,7 @@ from pipeline.lake.log.history import decision_in_force
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.quality.outstanding import distinct_messages, with_seconds
+from pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds
 from pipeline.replay.log_ticks import recorded_ticks
 from pipeline.watermark.histogram import NO_EVENT, Histogram, Ints, bucket_of, bucket_start
 from pipeline.watermark.state import DecisionRecord, Snapshot
@@ -86,7 +86,7 @@ def audit(
     minutes: list[AuditedMinute] = []
     for low in range(since - since % AT_ONCE, passed, AT_ONCE):
         start, end = max(low, since), min(low + AT_ONCE, passed)
-        cells = _between(tracked, start, end)
+        cells = cells_between(tracked, start, end)
         if len(cells):
             minutes += _of_minutes(start, _compared(cells, heartbeats, quarantine, start, end))
     return Audit(
@@ -113,18 +113,6 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
             if isinstance(entry, Snapshot):
                 histogram += entry.histogram
     return histogram
-
-
-def _between(histogram: Histogram, start: int, end: int) -> pa.Table:
-    """The cells of the publish seconds `[start, end)`."""
-    low, high = np.searchsorted(histogram.publish_bucket, [start, end])
-    return pa.table(
-        {
-            "second": histogram.publish_bucket[low:high],
-            "event": histogram.event_bucket[low:high],
-            "count": histogram.count[low:high],
-        }
-    )
 
 
 def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int) -> Ints:

@@ -4,7 +4,7 @@ It serves where the tables' logs do not say what landed when: commits or replace
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipeline.errors import CorruptObject
-from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
+from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
 from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from pipeline.lake.tables.table import MOMENT, table_errors
 from pipeline.lake.tables.windowed import PARTITION as WINDOW
 from pipeline.quality.affected import NOT_COMPUTED, AffectedWindows, microseconds
 from pipeline.quality.first_landings import LANDINGS, landings
 
-HOUR = timedelta(hours=1)
 HOURS_AT_ONCE = 6
 """Event hours in one step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""
 

@@ -76,10 +76,8 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
     `landed` has the number of distinct landed messages by publish second, as `landed_by_second` counts them.
     """
     first, last = bucket_of(since), bucket_of(before) - 1
-    start, end = np.searchsorted(histogram.publish_bucket, [first, last + 1])
-    buckets, starts = np.unique(histogram.publish_bucket[start:end], return_index=True)
-    counted = np.add.reduceat(histogram.count[start:end], starts) if len(starts) else starts
-    oldest = np.minimum.reduceat(histogram.min_event_us[start:end], starts) if len(starts) else starts
+    cells = cells_between(histogram, first, last + 1)
+    by_second = cells.group_by("second", use_threads=False).aggregate([("count", "sum"), ("oldest_us", "min")])
     seconds = [
         Stretch(
             published_from=bucket_start(bucket),
@@ -89,15 +87,27 @@ def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime
             outstanding_at_most=tracked - landed.get(bucket, 0),
             oldest_event_time=None if event_us == NO_MINIMUM else from_us(event_us),
         )
-        for bucket, tracked, event_us in zip(buckets.tolist(), counted.tolist(), oldest.tolist(), strict=True)
+        for bucket, tracked, event_us in zip(*by_second.to_pydict().values(), strict=True)
     ]
     return Outstanding(
         since=bucket_start(first),
         before=bucket_start(last + 1),
-        tracked=int(counted.sum()),
+        tracked=sum(second.tracked for second in seconds),
         landed=sum(count for bucket, count in landed.items() if first <= bucket <= last),
         seconds=[second for second in seconds if second.outstanding_at_most > 0],
     )
+
+
+def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
+    """The cells of the publish seconds `[start, end)`, in order: their two seconds, counts and least event times."""
+    low, high = np.searchsorted(histogram.publish_bucket, [start, end])
+    columns = {
+        "second": histogram.publish_bucket,
+        "event": histogram.event_bucket,
+        "count": histogram.count,
+        "oldest_us": histogram.min_event_us,
+    }
+    return pa.table({name: values[low:high] for name, values in columns.items()})
 
 
 def landed_by_second(

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
+from pipeline.lake.tables.heartbeats import HOUR
 from pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 
 TARGET_BYTES = 16 << 20
@@ -24,8 +25,6 @@ MANY = 8
 
 SPARE = timedelta(days=1)
 """How much longer tombstones and commits are kept than the files that they remove, so that a vacuum finds them all."""
-
-HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,18 @@ from pipeline.durations import format_duration
 from pipeline.errors import TidemarkError
 from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, QUARANTINE, STREAM_STATUS, Lake
 from pipeline.lake.log.packing import LogPacking
-from pipeline.lake.tables.heartbeats import HOUR_FORMAT
+from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from pipeline.lake.tables.quarantine import DAY_FORMAT
 from pipeline.settings import Settings
 from pipeline.upkeep.compaction import compact, drop_partitions, trim
 from pipeline.upkeep.orphans import find_orphans, remove_orphans
-from pipeline.windows import due
+from pipeline.windows import DAY, due
 
 PACKED_AFTER = timedelta(hours=1)
 """Entries of the tracking log stay single for so long, because people mostly look at the last minutes."""
 
 SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine: the clock) is so far beyond its end."""
-
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 Done = tuple[str, dict[str, int]]
 """A sentence, and figures by name. Without figures there was nothing to do, and the sentence says why."""

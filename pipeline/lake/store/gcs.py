@@ -7,15 +7,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlparse
 
-from google.api_core.exceptions import (
-    Forbidden,
-    GoogleAPICallError,
-    GoogleAPIError,
-    NotFound,
-    PreconditionFailed,
-    RetryError,
-    Unauthorized,
-)
+from google.api_core import exceptions as api_errors
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption
@@ -79,14 +71,14 @@ class CloudStorageObjects:
                     checksum="auto",
                     **ONCE,
                 )
-            except PreconditionFailed as error:
+            except api_errors.PreconditionFailed as error:
                 found = self._bucket.get_blob(blob.name, **ONCE)
                 if found is None or (found.metadata or {}).get(CREATOR) != mark:
                     raise ObjectExists(f"{self.uri}/{name} is already there") from error
 
         try:
             self._attempt("storage.objects.create", name, upload)
-        except NotFound as error:
+        except api_errors.NotFound as error:
             raise self._bucket_missing() from error
 
     def read(self, name: str) -> bytes:
@@ -97,7 +89,7 @@ class CloudStorageObjects:
 
         try:
             return self._attempt("storage.objects.get", name, download)
-        except NotFound as error:
+        except api_errors.NotFound as error:
             next(self.names(name), None)  # raises if the bucket itself is missing
             raise ObjectMissing(f"{self.uri}/{name} is not there") from error
 
@@ -113,16 +105,16 @@ class CloudStorageObjects:
             ):
                 if not blob.name.endswith("/"):  # other tools leave such placeholders for folders
                     yield blob.name.removeprefix(self._prefix)
-        except NotFound as error:
+        except api_errors.NotFound as error:
             raise self._bucket_missing() from error
-        except (GoogleAPIError, GoogleAuthError, OSError) as error:
+        except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
             raise self._explained(error, "storage.objects.list", prefix) from error
 
     def delete(self, name: str) -> None:
         def remove() -> None:
             self._bucket.blob(self._prefix + name).delete(**ONCE)
 
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(api_errors.NotFound):
             self._attempt("storage.objects.delete", name, remove)
 
     def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
@@ -133,9 +125,9 @@ class CloudStorageObjects:
         bounded: Callable[[], T] = self._retry(operation)
         try:
             return bounded()
-        except NotFound:
+        except api_errors.NotFound:
             raise
-        except (GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
+        except (api_errors.GoogleAPIError, GoogleAuthError, DataCorruption, OSError) as error:
             raise self._explained(error, permission, name) from error
 
     def _bucket_missing(self) -> LakeError:
@@ -149,13 +141,13 @@ class CloudStorageObjects:
         """Turn a library's error into one that says what to do."""
         place = f"{self.uri}/{name}{self._at_endpoint()}"
         match error:
-            case Forbidden() | Unauthorized():
+            case api_errors.Forbidden() | api_errors.Unauthorized():
                 return LakeUnwritable(
                     f"these credentials may not use {place}: {permission} is needed. Grant them the role "
                     f"roles/storage.objectUser on gs://{self._bucket.name} (it has storage.objects.create, get, list "
                     f"and delete). The service said: {error.message}"
                 )
-            case RetryError():
+            case api_errors.RetryError():
                 return LakeUnreachable(
                     f"Cloud Storage did not serve {place} in time ({error.cause}); check the network"
                     f"{' and lake.endpoint' if self._endpoint else ''}. The next tick goes on from what is durable"
@@ -166,7 +158,7 @@ class CloudStorageObjects:
                 return CorruptObject(
                     f"{place} arrived with another checksum than it has; if it does so again, restore it"
                 )
-            case GoogleAPICallError():
+            case api_errors.GoogleAPICallError():
                 return LakeError(f"Cloud Storage refused {place}: {error.message}")
             case _:
                 return LakeUnreachable(f"no connection to Cloud Storage for {place}: {error}; check lake.endpoint")

@@ -15,21 +15,16 @@ class ObjectStore(Protocol):
     @property
     def uri(self) -> str:
         """Where the objects are, for people."""
-        ...
 
     def create(self, name: str, content: bytes) -> None:
         """Write a new object. Raises ObjectExists if another creator's is there, LakeFull, LakeUnwritable,
         LakeUnreachable."""
-        ...
 
     def read(self, name: str) -> bytes:
         """The content. Raises ObjectMissing, LakeUnreachable."""
-        ...
 
     def names(self, prefix: str) -> Iterator[str]:
         """The names that start with `prefix`, in order."""
-        ...
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists. Only housekeeping and repairs delete."""
-        ...

@@ -6,6 +6,7 @@ and would replace the right ones.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from pipeline.errors import ObjectExists, WindowExpired
@@ -26,7 +27,8 @@ class KeptWindows:
 
     def since(self) -> datetime | None:
         """The start of the first window that is kept; None if all are. Raises LakeError."""
-        return max(self._noted(), default=None)
+        keys = self._keys()
+        return self._windowing.named(keys[-1]).start if keys else None
 
     def closed(self, heartbeats: Heartbeats, watermark: datetime | None) -> list[Window]:
         """The kept windows that the watermark has passed, from the first heartbeat's on. Raises LakeError."""
@@ -36,14 +38,10 @@ class KeptWindows:
 
     def raise_to(self, window: Window) -> None:
         """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
-        try:
+        with suppress(ObjectExists):
             self._objects.create(_name(window.key), b"{}")
-        except ObjectExists:
-            return
-        highest = self.since()
-        for moment in self._noted():
-            if highest is not None and moment < highest:
-                self._objects.delete(_name(self._windowing.containing(moment).key))
+        for earlier in self._keys()[:-1]:
+            self._objects.delete(_name(earlier))
 
     def refuse_expired(self, windows: Sequence[Window]) -> None:
         """Raise WindowExpired if one of the windows is no longer kept."""
@@ -56,9 +54,10 @@ class KeptWindows:
                 f"{since:%Y-%m-%dT%H:%MZ} on"
             )
 
-    def _noted(self) -> list[datetime]:
+    def _keys(self) -> list[str]:
+        """The noted windows, in order."""
         found = (NAME.fullmatch(name) for name in self._objects.names(FOLDER))
-        return [self._windowing.named(match[1]).start for match in found if match]
+        return [match[1] for match in found if match]
 
 
 def _name(key: str) -> str:

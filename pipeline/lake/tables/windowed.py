@@ -139,7 +139,7 @@ class WindowedTable:
                 done = [key for key in adds if now[key] & ours[key]]
                 pending = [key for key in adds if key not in done and now[key] == fence[key]]
                 if not pending:
-                    kept = {key: _rows(adds[key]) for key in done}
+                    kept = {key: sum(json.loads(add.stats)["numRecords"] for add in adds[key]) for key in done}
                     return Replaced(kept, tuple(key for key in adds if key not in done), attempt - 1)
                 self._commit(table, run, [add for key in pending for add in adds[key]], set(pending))
             except TableConflict:
@@ -246,7 +246,3 @@ def _files_by_window(table: DeltaTable | None, windows: set[str]) -> dict[str, f
 def run_of(path: str) -> str:
     """The run that wrote a file of the table."""
     return path.split("/")[1]
-
-
-def _rows(adds: Iterable[AddAction]) -> int:
-    return sum(int(json.loads(add.stats)["numRecords"]) for add in adds)
