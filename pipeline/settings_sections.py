@@ -1,5 +1,6 @@
 """The sections of the settings: their keys, bounds and defaults. `tidemark.toml` says what each key means."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -38,14 +39,15 @@ def _folder_named(uri: str) -> Path | None:
 
 
 def _recompute_within(written: str) -> timedelta:
-    """Read `never`, `automatic` or `within 1h` as a duration. Raises ValueError."""
+    """Read `never`, `automatic` or `within 1h` as a duration. Raises ValueError, which says what to write."""
     fixed = {NEVER: ZERO, AUTOMATIC: timedelta.max}
     if written in fixed:
         return fixed[written]
     before, _, duration = written.partition("within ")
-    if before or not (within := parse_duration(duration)):
-        raise ValueError(written)
-    return within
+    with suppress(ValueError):
+        if not before and (within := parse_duration(duration)):
+            return within
+    raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"')
 
 
 def _host_and_port(text: str | None) -> str | None:
@@ -86,7 +88,7 @@ class PullSettings(Section):
 
 
 class PubSubSettings(PullSettings):
-    """Which topic and subscriptions, and how to talk to them."""
+    """Which topic and subscriptions, and how to talk to them. The paths are full resource names."""
 
     project: str = Field("tidemark-local", min_length=3)
     topic: ResourceId = "heartbeats"
@@ -113,17 +115,14 @@ class PubSubSettings(PullSettings):
 
     @property
     def topic_path(self) -> str:
-        """The topic's full resource name."""
         return f"projects/{self.project}/topics/{self.topic}"
 
     @property
     def base_path(self) -> str:
-        """The base subscription's full resource name."""
         return f"projects/{self.project}/subscriptions/{self.base_subscription}"
 
     @property
     def tracking_path(self) -> str:
-        """The tracking subscription's full resource name."""
         return f"projects/{self.project}/subscriptions/{self.tracking_subscription}"
 
 
@@ -166,10 +165,7 @@ class WindowSettings(Section):
     @field_validator("recompute_missed")
     @classmethod
     def _never_automatic_or_within(cls, value: str) -> str:
-        try:
-            _recompute_within(value)
-        except ValueError as error:
-            raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"') from error
+        _recompute_within(value)
         return value
 
     @property

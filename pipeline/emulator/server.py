@@ -12,10 +12,8 @@ from google.pubsub_v1 import types
 
 from pipeline.clock import Clock, SystemClock
 from pipeline.emulator import refusals
+from pipeline.emulator.api import PULLS_WAIT_AT_MOST, PublisherService, Shared, SubscriberService
 from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.publisher import PublisherService
-from pipeline.emulator.shared import Shared
-from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
 from pipeline.errors import ServiceFailed
 
 logger = logging.getLogger(__name__)
@@ -88,25 +86,29 @@ def handlers(shared: Shared) -> list[Any]:
         for attribute in vars(type(service)):
             if not attribute.startswith("_"):
                 method = attribute.title().replace("_", "")
-                request = REQUESTS.get(method) or getattr(types, f"{method}Request")
-                served[method] = _unary(request.pb(), getattr(service, attribute), shared)
+                served[method] = _unary(method, getattr(service, attribute), shared)
         found.append(grpc.method_handlers_generic_handler(name, served))
     return found
 
 
-def _unary(request: Any, method: Callable[[Any, Any], Any], shared: Shared) -> Any:
-    def answer(given: Any, context: Any) -> Any:
+def _unary(name: str, method: Callable[[Any, Any], Any], shared: Shared) -> Any:
+    request = REQUESTS.get(name) or getattr(types, f"{name}Request")
+
+    def call(given: Any, context: Any) -> Any:
         try:
             with shared.changed:
                 return method(given, context)
         except refusals.ModelError as error:
             return context.abort(STATUS[type(error)], str(error))
 
-    return grpc.unary_unary_rpc_method_handler(answer, request.FromString, _serialized)
+    def serialized(answer: Any) -> bytes:
+        if not answer:  # there are no fields to answer with
+            return b""
+        if isinstance(answer, dict):
+            answer = getattr(types, f"{name}Response").pb()(**answer)
+        return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
-
-def _serialized(answer: Any) -> bytes:
-    return answer if isinstance(answer, bytes) else answer.SerializeToString()
+    return grpc.unary_unary_rpc_method_handler(call, request.pb().FromString, serialized)
 
 
 def _refusing(name: str) -> Any:

@@ -109,35 +109,35 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
 
 def differences(settings: PubSubSettings, role: str, found: Any) -> Iterator[str]:
     """A sentence for each option of a subscription that differs from the settings; `role` is tracking or base."""
-    deadline = timedelta(seconds=found.ack_deadline_seconds)
+    name, update = found.name, _update(found)
+    deadline, kept = timedelta(seconds=found.ack_deadline_seconds), found.message_retention_duration
     if deadline != settings.ack_deadline:
         yield (
-            f"{found.name} has an ack deadline of {format_duration(deadline)}, configured is "
-            f"{format_duration(settings.ack_deadline)}: run "
-            f"`{_update(found)} --ack-deadline={_seconds(settings.ack_deadline)}`"
+            f"{name} has an ack deadline of {format_duration(deadline)}, configured is "
+            f"{format_duration(settings.ack_deadline)}: run `{update} --ack-deadline={_seconds(settings.ack_deadline)}`"
         )
-    if found.message_retention_duration != settings.retention:
+    if kept != settings.retention:
         yield (
-            f"{found.name} keeps unacknowledged messages for {format_duration(found.message_retention_duration)}, "
-            f"configured is {format_duration(settings.retention)}: run "
-            f"`{_update(found)} --message-retention-duration={_seconds(settings.retention)}s`"
+            f"{name} keeps unacknowledged messages for {format_duration(kept)}, configured is "
+            f"{format_duration(settings.retention)}: run "
+            f"`{update} --message-retention-duration={_seconds(settings.retention)}s`"
         )
     if (expiry := _expires_after(found)) is not None:
         yield (
-            f"{found.name} expires after {format_duration(expiry)} without use, it should never: run "
-            f"`{_update(found)} --expiration-period=never`"
+            f"{name} expires after {format_duration(expiry)} without use, it should never: run "
+            f"`{update} --expiration-period=never`"
         )
     if found.enable_exactly_once_delivery:
         yield (
-            f"{found.name} delivers exactly once, which tidemark does not need and which is slower: run "
-            f"`{_update(found)} --no-enable-exactly-once-delivery`"
+            f"{name} delivers exactly once, which tidemark does not need and which is slower: run "
+            f"`{update} --no-enable-exactly-once-delivery`"
         )
     if found.enable_message_ordering:
-        yield f"{found.name} delivers in order, which tidemark does not need and which cannot be taken off"
+        yield f"{name} delivers in order, which tidemark does not need and which cannot be taken off"
     drops = any(not transform.disabled for transform in found.message_transforms)
     if role == "tracking" and drops != settings.metadata_only:
         yield (
-            f"{found.name} {'drops' if drops else 'carries'} the payload, pubsub.metadata_only is "
+            f"{name} {'drops' if drops else 'carries'} the payload, pubsub.metadata_only is "
             f"{str(settings.metadata_only).lower()}: change the setting, or the subscription's message transforms"
         )
 

@@ -18,12 +18,11 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 
 from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
+from pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Transient
 from pipeline.emulator.server import CALLS_AT_ONCE, served
-from pipeline.emulator.shared import Shared
-from pipeline.emulator.subscriber import PULLS_WAIT_AT_MOST, SubscriberService
 from pipeline.emulator.unacknowledged import Delivered
 from pipeline.emulator.wire import length, pull_response
 from pipeline.errors import InvalidSettings, ServiceFailed

@@ -1,17 +1,22 @@
-"""The methods of google.pubsub.v1.Subscriber that tidemark uses."""
+"""The methods of `google.pubsub.v1` that tidemark uses, over the model behind one lock."""
 
+import logging
+import re
 from datetime import datetime
+from threading import Condition
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.empty_pb2 import Empty
-from google.pubsub_v1 import types
+from google.protobuf.field_mask_pb2 import FieldMask
 
+from pipeline.clock import Clock
 from pipeline.emulator import limits
+from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Invalid, Unavailable
-from pipeline.emulator.shared import Service, Shared, merged, page, warn_of_ignored
 from pipeline.emulator.unacknowledged import Delivered
 from pipeline.emulator.wire import pull_response
+
+logger = logging.getLogger(__name__)
 
 MESSAGES_PER_PULL = 1000
 BYTES_PER_PULL = 10_000_000
@@ -31,6 +36,9 @@ leased to nobody."""
 EXPIRES_UNUSED_AFTER = Duration(seconds=31 * 86400)
 """The expiration policy that the service gives a subscription without one. Here no subscription expires."""
 
+IGNORED_OF_A_TOPIC = frozenset(
+    {"message_retention_duration", "schema_settings", "message_transforms", "ingestion_data_source_settings"}
+)
 IGNORED = frozenset(
     {
         *("bigquery_config", "bigtable_config", "cloud_storage_config", "push_config"),
@@ -38,24 +46,89 @@ IGNORED = frozenset(
         *("enable_exactly_once_delivery", "enable_message_ordering"),
     }
 )
-"""Settings of a subscription that are stored and returned but have no effect."""
+"""Settings of a topic, and of a subscription, that are stored and returned but have no effect."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering", "filter"} | {
     *("ack_deadline_seconds", "expiration_policy", "labels"),
     *("message_retention_duration", "retain_acked_messages"),
 }
 
-ListSubscriptionsResponse = types.ListSubscriptionsResponse.pb()
-ListSnapshotsResponse = types.ListSnapshotsResponse.pb()
-SeekResponse = types.SeekResponse.pb()
+
+class Shared:
+    """The model, and `changed`: the lock that every call holds, and the condition that waiting pulls wait for."""
+
+    def __init__(self, model: PubSubModel, clock: Clock) -> None:
+        self.model = model
+        self.clock = clock
+        self.changed = Condition()
+        self.closed = False
+        self.waiting = 0  # pulls
+        self._latest = clock.now()
+
+    def now(self) -> datetime:
+        """The model's time, under the lock. It stands still while the clock goes back."""
+        self._latest = max(self._latest, self.clock.now())
+        return self._latest
+
+    def wake(self) -> None:
+        """Have waiting pulls look again. The caller does not hold the lock."""
+        with self.changed:
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        """End all waiting."""
+        self.closed = True
+        self.wake()
+
+
+class Service:
+    """Base of both services. Each of their methods is one of the API's: it takes a plain protobuf request and the
+    call's context, and returns the answer, or its fields, or its bytes. The caller holds the lock. Raises ModelErrors.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._model = shared.model
+
+
+class PublisherService(Service):
+    """Topics, and publishing to them."""
+
+    def create_topic(self, topic: Any, _: Any) -> Any:
+        limits.resource("topics", topic.name)
+        warn_of_ignored(topic, IGNORED_OF_A_TOPIC)
+        self._model.create_topic(topic)
+        return topic
+
+    def get_topic(self, request: Any, _: Any) -> Any:
+        return self._model.get_topic(limits.resource("topics", request.topic))
+
+    def list_topics(self, request: Any, _: Any) -> Any:
+        return listed("topics", self._model.list_topics(), request)
+
+    def delete_topic(self, request: Any, _: Any) -> None:
+        self._model.delete_topic(limits.resource("topics", request.topic))
+
+    def list_topic_subscriptions(self, request: Any, _: Any) -> Any:
+        topic = limits.resource("topics", request.topic)
+        return page("subscriptions", [one.name for one in self._model.list_subscriptions(topic)], request)
+
+    def list_topic_snapshots(self, request: Any, _: Any) -> Any:
+        topic = limits.resource("topics", request.topic)
+        names = [one.name for one in self._model.list_snapshots(self._shared.now()) if one.topic == topic]
+        return page("snapshots", names, request)
+
+    def publish(self, request: Any, _: Any) -> Any:
+        limits.resource("topics", request.topic)
+        limits.publishable(request)
+        try:
+            return {"message_ids": self._model.publish(request.topic, list(request.messages), self._shared.now())}
+        finally:  # also where the answer is lost
+            self._shared.changed.notify_all()
 
 
 class SubscriberService(Service):
     """Subscriptions, pulling from them, and snapshots."""
-
-    def __init__(self, shared: Shared) -> None:
-        super().__init__(shared)
-        self._waiting = 0
 
     # Subscriptions
 
@@ -79,14 +152,11 @@ class SubscriberService(Service):
         return config
 
     def list_subscriptions(self, request: Any, _: Any) -> Any:
-        prefix = limits.project(request.project)
-        found = [one for one in self._model.list_subscriptions() if one.name.startswith(prefix)]
-        return page(ListSubscriptionsResponse, "subscriptions", found, request)
+        return listed("subscriptions", self._model.list_subscriptions(), request)
 
-    def delete_subscription(self, request: Any, _: Any) -> Any:
+    def delete_subscription(self, request: Any, _: Any) -> None:
         self._model.delete_subscription(limits.resource("subscriptions", request.subscription))
         self._shared.changed.notify_all()
-        return Empty()
 
     # Messages
 
@@ -96,12 +166,12 @@ class SubscriberService(Service):
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it is at least 1")
         delivered = self._look(request, context)
-        if not delivered and not request.return_immediately and self._waiting < PULLS_WAIT_AT_MOST:
-            self._waiting += 1
+        if not delivered and not request.return_immediately and self._shared.waiting < PULLS_WAIT_AT_MOST:
+            self._shared.waiting += 1
             try:
                 delivered = self._wait(request, context)
             finally:
-                self._waiting -= 1
+                self._shared.waiting -= 1
         return pull_response(delivered)
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
@@ -114,7 +184,7 @@ class SubscriberService(Service):
     def _wait(self, request: Any, context: Any) -> list[Delivered]:
         clock = self._shared.clock
         until = clock.monotonic() + _patience_seconds(context)
-        context.add_callback(self._wake)
+        context.add_callback(self._shared.wake)  # the caller may go
         delivered: list[Delivered] = []
         while not delivered and (left := until - clock.monotonic()) > 0:
             due = self._model.next_change(request.subscription)
@@ -124,19 +194,17 @@ class SubscriberService(Service):
             delivered = self._look(request, context, goes_on=True)
         return delivered
 
-    def acknowledge(self, request: Any, _: Any) -> Any:
+    def acknowledge(self, request: Any, _: Any) -> None:
         limits.resource("subscriptions", request.subscription)
         limits.ack_ids(request.ack_ids)
         self._model.acknowledge(request.subscription, request.ack_ids, self._shared.now())
-        return Empty()
 
-    def modify_ack_deadline(self, request: Any, _: Any) -> Any:
+    def modify_ack_deadline(self, request: Any, _: Any) -> None:
         limits.resource("subscriptions", request.subscription)
         limits.ack_ids(request.ack_ids)
         seconds = limits.extension(request.ack_deadline_seconds)
         self._model.modify_ack_deadline(request.subscription, request.ack_ids, seconds, self._shared.now())
         self._shared.changed.notify_all()
-        return Empty()
 
     # Snapshots
 
@@ -149,9 +217,7 @@ class SubscriberService(Service):
         return self._model.get_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
 
     def list_snapshots(self, request: Any, _: Any) -> Any:
-        prefix = limits.project(request.project)
-        found = [one for one in self._model.list_snapshots(self._shared.now()) if one.name.startswith(prefix)]
-        return page(ListSnapshotsResponse, "snapshots", found, request)
+        return listed("snapshots", self._model.list_snapshots(self._shared.now()), request)
 
     def update_snapshot(self, request: Any, _: Any) -> Any:
         name, now = limits.resource("snapshots", request.snapshot.name), self._shared.now()
@@ -161,11 +227,10 @@ class SubscriberService(Service):
         self._model.update_snapshot(changed, now)
         return changed
 
-    def delete_snapshot(self, request: Any, _: Any) -> Any:
+    def delete_snapshot(self, request: Any, _: Any) -> None:
         self._model.delete_snapshot(limits.resource("snapshots", request.snapshot), self._shared.now())
-        return Empty()
 
-    def seek(self, request: Any, _: Any) -> Any:
+    def seek(self, request: Any, _: Any) -> None:
         limits.resource("subscriptions", request.subscription)
         to: datetime | str
         if request.WhichOneof("target") == "snapshot":
@@ -176,12 +241,6 @@ class SubscriberService(Service):
             raise Invalid("a seek is to a time or to a snapshot")
         self._model.seek(request.subscription, to, self._shared.now())
         self._shared.changed.notify_all()
-        return SeekResponse()
-
-    def _wake(self) -> None:
-        """Let a pull see that its caller has gone. Called by gRPC, without the lock."""
-        with self._shared.changed:
-            self._shared.changed.notify_all()
 
 
 def _patience_seconds(context: Any) -> float:
@@ -195,3 +254,37 @@ def _fill_in(config: Any) -> None:
     config.message_retention_duration.FromTimedelta(limits.retention(config))
     if not config.HasField("expiration_policy"):
         config.expiration_policy.ttl.CopyFrom(EXPIRES_UNUSED_AFTER)
+
+
+def listed(field: str, resources: list[Any], request: Any) -> dict[str, Any]:
+    """The part of a project's resources that a request asks for, as the fields of its answer."""
+    prefix = limits.project(request.project)
+    return page(field, [one for one in resources if one.name.startswith(prefix)], request)
+
+
+def page(field: str, found: list[Any], request: Any) -> dict[str, Any]:
+    """The part of a list that a request asks for, as the fields of its answer. A page size below 1 asks for all."""
+    if not re.fullmatch("[0-9]{0,9}", request.page_token):
+        raise Invalid(f"page_token = {request.page_token!r} was not issued here")
+    start = int(request.page_token or 0)
+    end = start + request.page_size if request.page_size > 0 else len(found)
+    return {field: found[start:end], "next_page_token": str(end) if end < len(found) else ""}
+
+
+def merged(old: Any, new: Any, mask: FieldMask, allowed: frozenset[str]) -> Any:
+    """A copy of `old` with the mask's fields taken from `new`. Raises Invalid for a field that cannot change."""
+    if not mask.paths:
+        raise Invalid("update_mask names no field")
+    for path in mask.paths:
+        if path not in allowed:
+            raise Invalid(f"update_mask: {path} cannot be changed")
+    changed = type(old)()
+    changed.CopyFrom(old)
+    mask.MergeMessage(new, changed, replace_message_field=True, replace_repeated_field=True)
+    return changed
+
+
+def warn_of_ignored(config: Any, ignored: frozenset[str]) -> None:
+    """Warn of the settings that are stored and returned but have no effect here."""
+    if named := sorted(field.name for field, _ in config.ListFields() if field.name in ignored):
+        logger.warning("%s: %s has no effect here", config.name, ", ".join(named))
