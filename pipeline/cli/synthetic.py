@@ -116,9 +116,9 @@ def demo(
     live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=1),
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
-    from pipeline.demo.script import DemoPlan, run_demo  # needs DuckDB, which only the demonstration does
+    from pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
 
     source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
-    summary = run_demo(folder.resolve(), DemoPlan(backlog, live, source), console(), SystemClock())
+    summary = run_demo(folder.resolve(), source, console(), SystemClock(), backlog=backlog, live=live)
     if not summary.is_right:
         raise typer.Exit(code=1)

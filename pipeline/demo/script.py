@@ -5,7 +5,7 @@ import shutil
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -78,15 +78,6 @@ class DemoFolder:
         self.config.write_text(TEMPLATE.format(first=iso(first_window), **ports))
 
 
-@dataclass(frozen=True, slots=True)
-class DemoPlan:
-    """How much backlog, how much live traffic, and from which source."""
-
-    backlog: timedelta = timedelta(minutes=20)
-    live: timedelta = timedelta(seconds=60)
-    source: SyntheticSource = field(default_factory=lambda: SyntheticSource(jitter=timedelta(seconds=8)))
-
-
 @dataclass
 class Watch:
     """Waits for what the lake should come to hold, and prints what it sees meanwhile."""
@@ -134,10 +125,12 @@ class Watch:
         )
 
 
-def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summary:
-    """Play the plan in `root`, print what happens and the summary, and stop what was started. The lake stays.
+def run_demo(
+    root: Path, beats: SyntheticSource, console: Console, clock: Clock, *, backlog: timedelta, live: timedelta
+) -> Summary:
+    """Play an outage and live traffic in `root`, print what happens and the summary, and stop what was started.
 
-    Raises ToolMissing before anything is done if Java is missing.
+    The lake stays. Raises ToolMissing before anything is done if Java is missing.
     """
     find_java()
     folder = DemoFolder(root)
@@ -149,13 +142,13 @@ def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summ
     supervisor = Supervisor(folder.root, clock, say)
     supervisor.stop_leftovers()
     # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
-    first_window = (clock.now() - plan.backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    first_window = (clock.now() - backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
     folder.make_anew(first_window)
     settings = load_settings(folder.config)
-    start = clock.now().replace(second=0, microsecond=0) - plan.backlog
-    source = Source(plan.source, settings, folder.truth, start, clock)
+    start = clock.now().replace(second=0, microsecond=0) - backlog
+    source = Source(beats, settings, folder.truth, start, clock)
     try:
-        summary = _play(plan, folder, Watch(settings, source, supervisor, clock, say))
+        summary = _play(folder, Watch(settings, source, supervisor, clock, say), backlog, live)
     finally:
         try:
             source.stop()
@@ -172,23 +165,26 @@ def run_demo(root: Path, plan: DemoPlan, console: Console, clock: Clock) -> Summ
     return summary
 
 
-def _play(plan: DemoPlan, folder: DemoFolder, watch: Watch) -> Summary:
+def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta) -> Summary:
     """An outage's backlog, the pipeline, live traffic, silence, and the comparison."""
     settings, source, supervisor, clock, say = watch.settings, watch.source, watch.supervisor, watch.clock, watch.say
     start_emulator(supervisor, settings)
     say("provisioning: topic, tracking, then base")
     provision_here(settings, clock)
-    streams, backlog = f"{plan.source.streams:,} streams", format_duration(plan.backlog)
-    say(f"{streams} publish {backlog} of heartbeats, as if the pipeline had been down")
+    streams, outage = f"{source.beats.streams:,} streams", format_duration(backlog)
+    say(f"{streams} publish {outage} of heartbeats, as if the pipeline had been down")
     source.start()
-    messages = _await_backlog(source, clock)
+    while source.reached < clock.now() - timedelta(seconds=1):
+        source.raise_failure()
+        clock.sleep(0.2)
+    messages = source.sent
     say(f"{messages:,} messages wait on both subscriptions; the streams go on live")
     pipeline_began = clock.monotonic()
     start_stack(supervisor, settings, folder.config, say, clock)
     say("the pipeline runs: the sensors tick, the backlog drains")
     watch.until(lambda report: report.landed_rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
-    live_until = clock.monotonic() + plan.live.total_seconds()
+    live_until = clock.monotonic() + live.total_seconds()
     watch.until(lambda _: clock.monotonic() >= live_until)
     published = source.stop()
     if published is None:
@@ -211,22 +207,13 @@ def _play(plan: DemoPlan, folder: DemoFolder, watch: Watch) -> Summary:
     )
 
 
-def _await_backlog(source: Source, clock: Clock) -> int:
-    """Wait until the source has published the past; the number of messages."""
-    while source.reached < clock.now() - timedelta(seconds=1):
-        source.raise_failure()
-        clock.sleep(0.2)
-    return source.sent
-
-
 def _windows_of(settings: Settings, published: Published) -> set[str]:
     """The windows from the first heartbeat's to the last one's."""
     first, last = published.first_event_time, published.last_event_time
     if first is None or last is None:
         raise ServiceFailed("the source published no heartbeat")
     windowing = settings.windowing
-    begin, end = windowing.containing(first).start, windowing.containing(last).end
-    return {window.key for window in windowing.between(begin, end)}
+    return {window.key for window in windowing.closed_at(windowing.containing(last).end, first)}
 
 
 def free_port(wanted: int) -> int:

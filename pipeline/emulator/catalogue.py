@@ -135,12 +135,11 @@ class Catalogue:
 
     def _before(self) -> None:
         """Raise the faults that strike before a call has done anything."""
-        faults = self.faults
-        if self._happens(faults.unavailable):
+        if self._happens(self.faults.unavailable):
             raise Unavailable("no answer (a fault); nothing was done")
-        if self._happens(faults.deadline_exceeded):
+        if self._happens(self.faults.deadline_exceeded):
             raise DeadlineExceeded("no answer in time (a fault); nothing was done")
-        if self._happens(faults.throttled):
+        if self._happens(self.faults.throttled):
             raise Throttled("too many requests (a fault); nothing was done")
 
     def _after(self, also: float = 0.0) -> None:

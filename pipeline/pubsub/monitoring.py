@@ -5,10 +5,9 @@ GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after samp
 gaps, and an absent metric does not mean that there are no messages.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from google.cloud.monitoring_v3 import MetricServiceClient
@@ -151,34 +150,24 @@ class MonitoringBacklog:
             )
         return points
 
-    def _series(self, request: dict[str, Any]) -> Iterator[Any]:
+    def _series(self, request: dict[str, Any]) -> list[Any]:
         """The series of all pages, as plain protobuf. A series may continue on the next page."""
-        with self._asked():
-            pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
-            for number, page in enumerate(pager.pages, start=1):
-                answer = type(page).pb(page)
-                if answer.execution_errors:
-                    raise ReadingUnavailable(
-                        f"Cloud Monitoring's answer about {self._subscription} may be incomplete: "
-                        f"{answer.execution_errors[0].message}"
-                    )
-                if number > MAX_PAGES:
-                    raise ReadingUnavailable(
-                        f"Cloud Monitoring's answer about {self._subscription} has more than {MAX_PAGES} pages"
-                    )
-                yield from answer.time_series
-
-    @contextmanager
-    def _asked(self) -> Iterator[None]:
-        """Turn the client's errors into tidemark's own. One that passes means that nothing is known now."""
         try:
             with reported("read the metrics of", self._subscription, LIST, "Cloud Monitoring"):
-                yield
-        except (PubSubUnreachable, SubscriptionMissing) as error:
+                pager = self._client.list_time_series(request=request, retry=None, timeout=self._timeout)
+                pages = [type(page).pb(page) for page in islice(pager.pages, MAX_PAGES + 1)]
+        except (PubSubUnreachable, SubscriptionMissing) as error:  # an error that passes
             raise ReadingUnavailable(
                 f"Cloud Monitoring gave no answer about the backlog of {self._subscription}: {error.__cause__}; the "
                 "next tick asks again"
             ) from error
+        about = f"Cloud Monitoring's answer about {self._subscription}"
+        for page in pages:
+            if page.execution_errors:
+                raise ReadingUnavailable(f"{about} may be incomplete: {page.execution_errors[0].message}")
+        if len(pages) > MAX_PAGES:
+            raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages")
+        return [series for page in pages for series in page.time_series]
 
 
 def _says_none(numbers: dict[datetime, int], end: datetime) -> bool:
