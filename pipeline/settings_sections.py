@@ -224,22 +224,16 @@ class WatermarkSettings(Section):
 
 
 class BudgetSettings(Section):
-    """The most that one tick pulls; whichever bound is reached first ends the pulling."""
+    """The most that one tracking tick pulls; whichever bound is reached first ends the pulling."""
 
     max_messages: int = Field(250_000, ge=1)
     max_bytes: int = Field(256 << 20, ge=1)
     max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
-    batch_messages: int = Field(ge=1)
-
-
-class TrackBudget(BudgetSettings):
-    """One tracking tick."""
-
     batch_messages: int = Field(25_000, ge=1)
 
 
 class LandBudget(BudgetSettings):
-    """One landing tick."""
+    """The most that one landing tick pulls."""
 
     batch_messages: int = Field(20_000, ge=1)
 

@@ -6,9 +6,8 @@ from google.pubsub_v1 import SubscriberClient
 from pipeline.clock import SystemClock
 from pipeline.kept import Kept
 from pipeline.pubsub.backlog import Backlog, SnapshotBacklog
-from pipeline.pubsub.choice import AutoBacklog
 from pipeline.pubsub.connection import subscriber_client
-from pipeline.pubsub.monitoring import MonitoringBacklog, monitoring_client
+from pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
 from pipeline.pubsub.subscription import PubSubSubscription
 from pipeline.settings import Settings
 

@@ -1,10 +1,13 @@
-"""The second reading: the oldest unacknowledged message as Cloud Monitoring's metrics show it, minutes later.
+"""The second reading: the oldest unacknowledged message as Cloud Monitoring's metrics show it, minutes later; and the
+choice between it and a snapshot's.
 
 By Google's list of metrics, `subscription/oldest_unacked_message_age` and `subscription/num_undelivered_messages` are
 GAUGE, INT64, sampled every 60 seconds, and visible up to 120 seconds after sampling. By Pub/Sub's guides there may be
 gaps, and an absent metric does not mean that there are no messages.
 """
 
+import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -14,9 +17,12 @@ from google.cloud.monitoring_v3 import MetricServiceClient
 
 from pipeline.clock import Clock
 from pipeline.durations import format_duration
-from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SubscriptionMissing
+from pipeline.errors import PubSubError, PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
+from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from pipeline.pubsub.connection import client_of, reported
 from pipeline.watermark.readings import Reading
+
+logger = logging.getLogger(__name__)
 
 OLDEST_AGE = "pubsub.googleapis.com/subscription/oldest_unacked_message_age"
 UNDELIVERED = "pubsub.googleapis.com/subscription/num_undelivered_messages"
@@ -174,3 +180,66 @@ def _says_none(numbers: dict[datetime, int], end: datetime) -> bool:
     """Whether the number of messages is known and 0 in all samples within a period of `end`."""
     near = [number for sampled_by, number in numbers.items() if abs(sampled_by - end) < SAMPLE_PERIOD]
     return bool(near) and not any(near)
+
+
+class AutoBacklog:
+    """Readings by snapshot, unless one is refused or the backlog is larger than `snapshot_max_backlog` messages (None:
+    any size will do). Keep the instance from tick to tick: it remembers a refusal and the size.
+
+    The two sources may alternate: an older reading changes nothing until it is larger, and is no seek. While the size
+    is unknown snapshots are taken, which may cost more but is never wrong.
+    """
+
+    def __init__(
+        self, snapshot: Backlog, monitoring: MonitoringBacklog, clock: Clock, snapshot_max_backlog: int | None
+    ) -> None:
+        self._snapshot = snapshot
+        self._monitoring = monitoring
+        self._clock = clock
+        self._max_backlog = snapshot_max_backlog
+        self._is_refused = False
+        self._size: Undelivered | None = None
+        self._size_asked_at = clock.now() - SAMPLE_PERIOD
+        self._problem = ""
+
+    def read(self) -> Reading:
+        """A reading, with its `source`. Raises SnapshotRefused, with both reasons, where neither can be had, and the
+        errors of the source it takes."""
+        if self._is_too_large():
+            return self._monitoring.read()
+        if self._is_refused:
+            with suppress(PubSubError):
+                reading = self._monitoring.read()
+                if reading.no_later_than < self._clock.now() - (LIFETIME - REFUSED_WITHIN):
+                    return reading  # a snapshot would be refused again
+        try:
+            reading = self._snapshot.read()
+        except SnapshotRefused as refusal:
+            self._is_refused = True
+            try:
+                return self._monitoring.read()
+            except PubSubError as error:
+                raise SnapshotRefused(f"{refusal}. Nor is there a reading by monitoring: {error}") from error
+        self._is_refused = False
+        return reading
+
+    def _is_too_large(self) -> bool:
+        """Whether the newest known size is beyond the limit. Asks for the size once in each sample period."""
+        if self._max_backlog is None:
+            return False
+        now = self._clock.now()
+        if now - self._size_asked_at >= SAMPLE_PERIOD:
+            self._size_asked_at = now
+            self._ask_size()
+        size = self._size
+        return size is not None and now - size.sampled_by < LOOK_BACK and size.messages > self._max_backlog
+
+    def _ask_size(self) -> None:
+        problem = ""
+        try:
+            self._size = self._monitoring.undelivered()
+        except PubSubError as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            logger.warning("the backlog's size is unknown, so snapshots are taken at any size: %s", problem)
+        self._problem = problem

@@ -17,8 +17,7 @@ from pipeline.kept import Kept
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
-from pipeline.pubsub.choice import AutoBacklog
-from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, MonitoringBacklog
+from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
 from pipeline.pubsub.provision import provision
 from pipeline.settings import Settings
 from pipeline.settings_sections import PubSubSettings
