@@ -13,8 +13,7 @@ from pipeline.durations import format_duration
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.settings import Settings
 from pipeline.settings_sections import DrainSettings
-from pipeline.spark.drain import Drain, Ended, Round
-from pipeline.spark.drain_reader import Side
+from pipeline.spark.drain import Drain, Ended, Round, Side
 from pipeline.watermark.histogram import bucket_of
 from pipeline.watermark.state import WatermarkState
 from resources.lake import LakeResource

@@ -170,7 +170,7 @@ def _play(
     say(f"{backlog:,} messages of {STREAMS:,} streams wait, up to {iso(reached)}; the sources go on live")
     with Memory(supervisor.running, clock) as memory:
         pipeline_began = clock.monotonic()
-        start_stack(supervisor, settings, config, say, clock)
+        start_stack(supervisor, settings, config)
         watched = reports(
             settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
         )

@@ -54,7 +54,7 @@ def up() -> None:
     supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
     supervisor.stop_leftovers()
     try:
-        start_stack(supervisor, settings, config_file(), say, clock)
+        start_stack(supervisor, settings, config_file())
         say(f"running: http://127.0.0.1:{settings.dagster.web_port}, logs in {supervisor.state_folder}/logs")
         say("Ctrl-C stops it all")
         while not stopped.wait(LOOK_EVERY_SECONDS):

@@ -180,7 +180,7 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
     messages = source.sent
     say(f"{messages:,} messages wait on both subscriptions; the streams go on live")
     pipeline_began = clock.monotonic()
-    start_stack(supervisor, settings, folder.config, say, clock)
+    start_stack(supervisor, settings, folder.config)
     say("the pipeline runs: the sensors tick, the backlog drains")
     watch.until(lambda report: report.landed_rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()

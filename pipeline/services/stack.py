@@ -89,9 +89,7 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
     return provision(*clients, settings.pubsub, settings.contract, clock)
 
 
-def start_stack(
-    supervisor: Supervisor, settings: Settings, config: Path, say: Callable[[str], None], clock: Clock
-) -> None:
+def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
     """Start everything that is needed and does not run yet. On an emulator, provision the subscriptions as well.
 
     Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor.
@@ -102,16 +100,16 @@ def start_stack(
     if emulator_is_absent(settings):
         start_emulator(supervisor, settings)
     if settings.emulated:
-        for line in provision_here(settings, clock).warnings:
-            say(line)
+        for line in provision_here(settings, supervisor.clock).warnings:
+            supervisor.say(line)
     environment = dagster_environment(settings, config, root)
     if is_ours_to_start(settings):
-        say(f"starting Spark Connect at {settings.spark.remote}")
+        supervisor.say(f"starting Spark Connect at {settings.spark.remote}")
         token = token_environment()
         environment |= token
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
     _refuse_taken_ports(settings)
-    say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
+    supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
     # The storage's tables are created by one process: several that start at once would get in each other's way.
     run_dagster(["instance", "info"], environment, root, otherwise="Dagster cannot create its storage")
     for spec in dagster_services(settings, environment, root):

@@ -1,6 +1,8 @@
 """Draining an outage's backlog: rounds of a Spark job whose tasks all read the same subscription.
 
-A round's length is bounded, so that a run says how far it is, ends in time, and loses nothing when it is killed.
+A round's length is bounded, so that a run says how far it is, ends in time, and loses nothing when it is killed. Every
+reader is given the whole subscription: Pub/Sub has no partitions, and shares out its messages itself (the static split
+of FLINK-20625).
 """
 
 import logging
@@ -13,26 +15,51 @@ from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.clock import Clock
+from pipeline.clock import Clock, SystemClock, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import ReadingUnavailable
+from pipeline.heartbeat import HeartbeatReader
+from pipeline.kept import Kept
+from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import Backlog
+from pipeline.pubsub.connection import subscriber_client
+from pipeline.pubsub.subscription import PubSubSubscription
 from pipeline.settings import Settings
-from pipeline.spark.drain_reader import LANDED, PERSISTED, REPORTED, Side, Split, read_split
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import Landed
-from pipeline.ticks.tracking import Persisted, begin_where_new
+from pipeline.ticks.budget import SMALL_SHARE, Budget
+from pipeline.ticks.landing import Landed, land
+from pipeline.ticks.tracking import Persisted, begin_where_new, persist
 
 logger = logging.getLogger(__name__)
 
 DRY_ROUNDS = 2
 """Rounds in a row that found little to pull and so end a side. One is not enough: an empty pull proves nothing."""
 
-Reader = Callable[[Split, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+REPORTED = pa.schema(
+    {
+        "reader": pa.int64(),
+        "began_us": pa.int64(),
+        "ended_us": pa.int64(),
+        "is_last": pa.bool_(),
+        "landed": pa.binary(),
+        "persisted": pa.binary(),
+    }
+)
+"""One row a batch. Its reader began at `began_us`, and the batch was done at `ended_us`, by the executor's clock.
+`is_last` says that little was left to pull after it. `landed` and `persisted` are JSON, by LANDED and PERSISTED."""
+
+LANDED, PERSISTED = TypeAdapter(Landed), TypeAdapter(Persisted)
+
+
+class Side(StrEnum):
+    """Which of the two subscriptions."""
+
+    TRACKING = "tracking"
+    BASE = "base"
 
 
 class Ended(StrEnum):
@@ -86,6 +113,83 @@ class Round:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """What travels to the executors, the same for each reader of a round. `run` is unique to the drain; a reader pulls
+    batches for `time`."""
+
+    side: Side
+    run: str
+    settings: Settings
+    time: timedelta
+
+
+Reader = Callable[[Split, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+KEPT = Kept()
+"""What a worker process of Spark keeps open from one round of a drain to the next."""
+
+
+def read_split(split: Split, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
+    """The function that Spark runs: pull, make durable, acknowledge, report, until the time is up or little is left.
+
+    Yields a row of `REPORTED` for each batch of each reader whose number is in the column `id`. Raises PubSubError or
+    LakeError; then nothing was acknowledged that is not durable. A task that Spark tries again pulls what is left.
+    """
+    connections = kept.get(split.run, lambda: _Connections(split))
+    for numbers in readers:
+        for reader in numbers["id"].to_pylist():
+            for row in _read(split, connections, reader):
+                yield pa.RecordBatch.from_pylist([row], REPORTED)
+
+
+class _Connections:
+    """The client and the lake of one drain, as a reader uses them."""
+
+    def __init__(self, split: Split) -> None:
+        self.clock, settings = SystemClock(), split.settings
+        self.client = subscriber_client(settings.pubsub.emulator_host)
+        lake = Lake(settings.lake, settings.message.fields, self.clock)
+        self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
+
+
+def _read(split: Split, to: _Connections, reader: int) -> Iterator[dict[str, Any]]:
+    """Batch after batch, until the time is up or little is left to pull."""
+    clock, contract, chosen = to.clock, HeartbeatReader(split.settings.contract), split.settings.drain
+    pubsub = split.settings.pubsub
+    path = pubsub.tracking_path if split.side is Side.TRACKING else pubsub.base_path
+    subscription = PubSubSubscription(to.client, path, clock, pubsub)
+    began, until = clock.now(), clock.monotonic() + split.time.total_seconds()
+    is_last = False
+    while not is_last and (left := until - clock.monotonic()) > 0:
+        budget = Budget(chosen.batch_messages, chosen.batch_bytes, timedelta(seconds=left), chosen.batch_messages)
+        landed, persisted = Landed(), Persisted()
+        if split.side is Side.TRACKING:
+            to.log.catch_up()  # before anything is pulled: with a damaged log nothing could be persisted
+            persisted = persist(subscription, log=to.log, reader=contract, budget=budget, clock=clock)
+        else:
+            landed = land(
+                subscription,
+                heartbeats=to.heartbeats,
+                quarantine=to.quarantine,
+                log=to.log,
+                reader=contract,
+                budget=budget,
+                clock=clock,
+            )
+        is_small = landed.messages + persisted.messages < budget.batch_messages * SMALL_SHARE
+        is_last = is_small and clock.monotonic() < until
+        yield {
+            "reader": reader,
+            "began_us": to_us(began),
+            "ended_us": to_us(clock.now()),
+            "is_last": is_last,
+            "landed": LANDED.dump_json(landed),
+            "persisted": PERSISTED.dump_json(persisted),
+        }
+
+
 @dataclass(slots=True)
 class Drain:
     """One run of rounds, and its result so far. `run` is a name that no other run has, not even one that repeats it.
@@ -134,20 +238,10 @@ class Drain:
 
     def _round(self, side: Side, time: timedelta) -> Round:
         chosen = self.settings.drain
-        split = Split(
-            side=side,
-            run=self.run,
-            pubsub=self.settings.pubsub,
-            lake=self.settings.lake,
-            contract=self.settings.contract,
-            budget=Budget(chosen.batch_messages, chosen.batch_bytes, time, chosen.batch_messages),
-        )
+        read = partial(self.read, Split(side, self.run, self.settings, time))
         began = self.clock.monotonic()
-        rows = (
-            self.spark.range(0, chosen.readers, 1, chosen.readers)
-            .mapInArrow(partial(self.read, split), from_arrow_schema(REPORTED))
-            .collect()
-        )
+        readers = self.spark.range(0, chosen.readers, 1, chosen.readers)
+        rows = readers.mapInArrow(read, from_arrow_schema(REPORTED)).collect()
         landed = sum((LANDED.validate_json(row["landed"]) for row in rows), Landed())
         persisted = sum((PERSISTED.validate_json(row["persisted"]) for row in rows), Persisted())
         self.rounds_done += 1

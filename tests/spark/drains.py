@@ -19,8 +19,7 @@ from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.settings import Settings
 from pipeline.settings_sections import DrainSettings, LakeSettings, MessageSettings, PubSubSettings
-from pipeline.spark.drain import Drain, Reader, Round
-from pipeline.spark.drain_reader import Side, Split, read_split
+from pipeline.spark.drain import Drain, Reader, Round, Side, Split, read_split
 from tests.spark.dying_source import DyingObjects, maybe_die
 
 
@@ -67,7 +66,7 @@ def read_and_die(split: Split, readers: Iterable[pa.RecordBatch]) -> Iterator[pa
         assert place.folder is not None
         return DyingObjects(DiskObjects(place.folder), place.folder)
 
-    append, deaths_of = Heartbeats.append, split.lake.folder
+    append, deaths_of = Heartbeats.append, split.settings.lake.folder
     assert deaths_of is not None
 
     def dying_append(table: Heartbeats, rows: pa.Table) -> None:

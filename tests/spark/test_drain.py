@@ -17,8 +17,7 @@ from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
 from pipeline.settings import Settings
 from pipeline.settings_sections import PubSubSettings
-from pipeline.spark.drain import Ended, Round, at_once
-from pipeline.spark.drain_reader import Side
+from pipeline.spark.drain import Ended, Round, Side, at_once
 from pipeline.ticks.landing import Landed
 from pipeline.ticks.tracking import Persisted
 from pipeline.watermark.state import Snapshot
