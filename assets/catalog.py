@@ -1,4 +1,4 @@
-"""The assets' keys and what Dagster shows of each; the specs of those that sensors keep up to date."""
+"""The assets' keys, the specs of those that sensors keep up to date, and what assets and sensors have in common."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -88,6 +88,12 @@ def windowed_asset(
         **more,
     )
     return decorator
+
+
+def ticking_sensor(settings: Settings, **more: Any) -> Callable[..., dg.SensorDefinition]:
+    """The decorator of a sensor that is on from the start and ticks as the settings say. Its function names it."""
+    tick = int(settings.watermark.tick.total_seconds())
+    return dg.sensor(minimum_interval_seconds=tick, default_status=dg.DefaultSensorStatus.RUNNING, **more)
 
 
 def window_partitions(settings: Settings) -> dg.TimeWindowPartitionsDefinition:

@@ -1,7 +1,4 @@
-"""The asset checks of late, missed and lost heartbeats, and the sensor that evaluates them.
-
-The sensor also requests stale windows again.
-"""
+"""The checks of late, missed and lost heartbeats, and the sensor that evaluates them and requests stale windows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +7,7 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS
+from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
 from assets.requests import Request, stale_request
 from pipeline.clock import EPOCH, SystemClock, iso
 from pipeline.quality.affected import MissedHeartbeats
@@ -184,11 +181,9 @@ def staleness_sensor(settings: Settings) -> dg.SensorDefinition:
     """The sensor for these settings."""
     user, windows, clock, memory = "staleness", settings.windows, SystemClock(), Memory()
 
-    @dg.sensor(
-        name="staleness",
+    @ticking_sensor(
+        settings,
         job_name=COMPUTE_WINDOWS,
-        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
             f'requests stale windows again: recompute_missed = "{windows.recompute_missed}".'

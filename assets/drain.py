@@ -6,9 +6,10 @@ from typing import Any
 
 import dagster as dg
 
+from assets.catalog import ticking_sensor
 from assets.events import failing_run, histogram_events, landing_events
 from assets.requests import ended_at, pause_of
-from pipeline.clock import Clock, SystemClock, to_us
+from pipeline.clock import SystemClock, to_us
 from pipeline.durations import format_duration
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.settings import Settings
@@ -24,9 +25,9 @@ OVERTIME = timedelta(minutes=5)
 """Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""
 
 
-def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinition:
+def drain_job(settings: Settings) -> dg.JobDefinition:
     """The job: rounds of a Spark job, each reported when it is done."""
-    clock = clock or SystemClock()
+    clock = SystemClock()
 
     @dg.op(out=dg.Out(dg.Nothing))
     def drain_backlog(
@@ -73,15 +74,13 @@ def drain_job(settings: Settings, clock: Clock | None = None) -> dg.JobDefinitio
     return drain
 
 
-def drain_sensor(settings: Settings, clock: Clock | None = None) -> dg.SensorDefinition:
+def drain_sensor(settings: Settings) -> dg.SensorDefinition:
     """Request a run when a backlog is larger than ticks can land."""
-    clock, chosen = clock or SystemClock(), settings.drain
+    clock, chosen = SystemClock(), settings.drain
 
-    @dg.sensor(
-        name="drain",
+    @ticking_sensor(
+        settings,
         job_name=DRAIN,
-        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             f"Requests a run of the job {DRAIN} when base or tracking holds a message older than "
             f"{format_duration(chosen.start_after)}, or {chosen.start_size} messages were published since the oldest "

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import dagster as dg
 
-from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, ticking_sensor
 from assets.drain import draining
 from assets.events import landing_events, landing_sentence, tracking_events
 from assets.requests import next_request
@@ -31,11 +31,9 @@ def tracking_sensor(settings: Settings) -> dg.SensorDefinition:
     reader, policy, clock = HeartbeatReader(settings.contract), settings.policy, SystemClock()
     budget = budget_of(settings.track)
 
-    @dg.sensor(
-        name="tracking",
+    @ticking_sensor(
+        settings,
         job_name=COMPUTE_WINDOWS,
-        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
-        default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
             f"histogram snapshot, decides {WATERMARK.to_user_string()}, and requests one run over the windows that "
@@ -69,10 +67,8 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
     """Land what the base subscription delivers."""
     reader, budget, clock = HeartbeatReader(settings.contract), budget_of(settings.land), SystemClock()
 
-    @dg.sensor(
-        name="landing",
-        minimum_interval_seconds=int(settings.watermark.tick.total_seconds()),
-        default_status=dg.DefaultSensorStatus.RUNNING,
+    @ticking_sensor(
+        settings,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "

@@ -84,10 +84,8 @@ def recompute(
 
 
 def launch(settings: Settings, first: Window, last: Window) -> str:
-    """Have the running Dagster compute a range of windows in one run, and say where the run can be watched.
-
-    Raises ServiceFailed if no code server answers, or Dagster does not take the run.
-    """
+    """Have the running Dagster compute a range of windows in one run, and say where the run can be watched. Raises
+    ServiceFailed if no code server answers, or Dagster does not take the run."""
     if not listens("127.0.0.1", settings.dagster.code_port):
         raise ServiceFailed(
             f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, "

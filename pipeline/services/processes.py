@@ -32,10 +32,10 @@ class ServiceSpec:
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str]
-    is_ready: Callable[[], bool]
-    ready_within_seconds: float
     folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    is_ready: Callable[[], bool] = lambda: True
+    ready_within_seconds: float = 60
     when_back: Callable[[], None] | None = None
 
 

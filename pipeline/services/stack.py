@@ -73,10 +73,8 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
         ServiceSpec(
             name="PubSub emulator",
             command=chosen.command(host, int(port)),
-            environment={},
-            is_ready=lambda: listens(host, int(port)),
-            ready_within_seconds=60,
             folder=supervisor.state_folder,
+            is_ready=lambda: listens(host, int(port)),
             when_back=provision_again,
         )
     )
@@ -117,15 +115,8 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)
     if settings.spark.master is None:
-        warm_up = ServiceSpec(
-            name="Spark warm-up",
-            command=[sys.executable, "-m", "pipeline.spark.warm_up"],
-            environment=environment,
-            is_ready=lambda: True,
-            ready_within_seconds=60,
-            folder=root,
-        )
-        supervisor.run_once(warm_up)
+        warm_up = [sys.executable, "-m", "pipeline.spark.warm_up"]
+        supervisor.run_once(ServiceSpec("Spark warm-up", warm_up, root, environment))
 
 
 def dagster_services(settings: Settings, environment: dict[str, str], root: Path) -> list[ServiceSpec]:
@@ -134,7 +125,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
     programs = Path(sys.executable).parent
 
     def service(name: str, command: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
-        return ServiceSpec(name, command, environment, is_ready, ready_within_seconds=120, folder=root)
+        return ServiceSpec(name, command, root, environment, is_ready, ready_within_seconds=120)
 
     workspace = ["-w", str(root / "workspace.yaml")]
     listen = ["-h", "127.0.0.1"]
@@ -175,10 +166,8 @@ def is_ours_to_start(settings: Settings) -> bool:
 
 
 def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> ServiceSpec:
-    """The Spark Connect server, which spares each run the start of a JVM. It is the JVM itself, which SIGTERM ends.
-
-    Raises InvalidSettings.
-    """
+    """The Spark Connect server, which spares each run the start of a JVM: the JVM itself, which SIGTERM ends. Raises
+    InvalidSettings."""
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(

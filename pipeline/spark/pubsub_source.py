@@ -65,16 +65,6 @@ class Connections:
         return None if decided is None else decided.decision.watermark
 
 
-@dataclass(frozen=True)
-class LandingPartition(InputPartition):
-    """One reader's share of a batch: the name that it lands under."""
-
-    run: str
-    batch: int
-    reader: int
-    watermark_us: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class Offset:
     """The end of a batch: what its readers' names are made of, and what must be the same when it is read again."""
@@ -89,16 +79,22 @@ class Offset:
         """As Spark keeps it, and shows it in a query's progress: the inverse of `Offset(**written)`."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
-    def partitions(self) -> list[LandingPartition]:
+    def partitions(self) -> "list[LandingPartition]":
         """One for each reader."""
-        return [LandingPartition(self.run, self.batch, reader, self.watermark_us) for reader in range(self.readers)]
+        return [LandingPartition(self, reader) for reader in range(self.readers)]
+
+
+@dataclass(frozen=True)
+class LandingPartition(InputPartition):
+    """One reader's share of the batch that ends at an offset."""
+
+    offset: Offset
+    reader: int
 
 
 class PubSubDataSource(DataSource):
-    """The source `pubsub`. Register it with `spark.dataSource.register(PubSubDataSource)`.
-
-    Nothing but the options travels to the executors, which need tidemark installed.
-    """
+    """The source `pubsub`. Register it with `spark.dataSource.register(PubSubDataSource)`. Nothing but the options
+    travels to the executors, which need tidemark installed."""
 
     connections: type[Connections] = Connections
 
@@ -135,13 +131,13 @@ class Landing:
         """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
         if not isinstance(partition, LandingPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        connections = self._connections(self._options)
+        connections, offset = self._connections(self._options), partition.offset
         objects = connections.objects()
-        batches = LandedBatches(objects, partition.run)
-        watermark = None if partition.watermark_us is None else from_us(partition.watermark_us)
+        batches = LandedBatches(objects, offset.run)
+        watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
         with connections.subscription() as subscription:
             landing = land_named(
-                batches.name(partition.batch, partition.reader),
+                batches.name(offset.batch, partition.reader),
                 subscription,
                 objects=objects,
                 quarantine=connections.lake.quarantine(),
@@ -149,7 +145,7 @@ class Landing:
                 reader=HeartbeatReader(self._options.contract),
                 budget=self._options.budget,
                 clock=connections.clock,
-                is_over=lambda: batches.is_over(partition.batch),
+                is_over=lambda: batches.is_over(offset.batch),
             )
         columns = to_arrow_schema(self._schema, timezone="UTC")
         for piece in landing.pieces:

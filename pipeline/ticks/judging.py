@@ -71,16 +71,15 @@ def judge(
     contract = reader.contract
     published = np.array(published_us, dtype=np.int64)
     stream_ids = [held.get(contract.stream_id_attribute) for held in attributes]
-    if contract.needs_payload:
-        is_heartbeat = np.zeros(len(published), dtype=np.bool_)
-        event_ms = np.zeros(len(published), dtype=np.int64)
+    if contract.needs_payload:  # every message is for the reader
+        event_ms = np.full(len(published), UNUSUAL)
     else:
         event_ms = _milliseconds([held.get(contract.event_time_attribute) for held in attributes])
-        is_heartbeat = (
-            np.array([bool(stream_id) for stream_id in stream_ids], dtype=np.bool_)
-            & (event_ms >= -(-to_us(contract.first_event_time) // 1000))
-            & (event_ms <= (published + duration_us(contract.max_future_skew)) // 1000)
-        )
+    is_heartbeat = (
+        np.array([bool(stream_id) for stream_id in stream_ids], dtype=np.bool_)
+        & (event_ms >= -(-to_us(contract.first_event_time) // 1000))
+        & (event_ms <= (published + duration_us(contract.max_future_skew)) // 1000)
+    )
     event_us = np.where(is_heartbeat, event_ms, 0) * 1000
     rejections: dict[int, Rejection] = {}
     for row in np.flatnonzero(~is_heartbeat).tolist():

@@ -184,7 +184,7 @@ from pipeline.clock import SystemClock
 from pipeline.services.processes import ServiceSpec, Supervisor
 supervisor = Supervisor(Path({str(house.supervisor.state_folder)!r}), SystemClock(), print)
 command = [sys.executable, "-c", {WITH_A_CHILD!r}]
-supervisor.start(ServiceSpec("left behind", command, {{}}, lambda: True, 10, Path({str(house.folder)!r})))
+supervisor.start(ServiceSpec("left behind", command, Path({str(house.folder)!r})))
 print("started", flush=True)
 {FOR_EVER}
 """
