@@ -30,7 +30,7 @@ from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription, Subscription
 from pipeline.spark.diffs import spark_schema
 from pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
-from pipeline.ticks.named_landing import land_named, landed_under
+from pipeline.ticks.landing import land_named, landed_under
 
 ROWS_PER_ARROW_BATCH = 10_000
 NO_RUN = ""

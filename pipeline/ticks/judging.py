@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.clock import duration_us, to_us
 from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
@@ -157,12 +156,6 @@ class JudgedBatch:
             quarantine_rows(rejected),
             Counter({name: others for name, (_, others) in fields.items() if others}),
         )
-
-    @property
-    def oldest_publish_time(self) -> datetime | None:
-        """The least publish time of all messages, or None without any."""
-        oldest = [pc.min(rows["publish_time"]).as_py() for rows in (self.heartbeats, self.rejected)]
-        return min((moment for moment in oldest if moment is not None), default=None)
 
 
 def message_rows(

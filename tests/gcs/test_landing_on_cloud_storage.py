@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
 from pipeline.settings_sections import LakeSettings
-from pipeline.ticks.named_landing import NamedLanding, landed_under
+from pipeline.ticks.landing import NamedLanding, landed_under
 from tests.ticks.fakes import Crash
 from tests.ticks.test_named_landing import NAME, PiecesWorld, ids, publish
 

@@ -12,7 +12,7 @@ from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
 from pipeline.settings_sections import LakeSettings
 from pipeline.ticks.budget import Budget
-from pipeline.ticks.named_landing import NamedLanding, land_named, landed_under
+from pipeline.ticks.landing import NamedLanding, land_named, landed_under
 from tests.ticks.fakes import Crash, World
 from tests.watermark.builders import at
 
