@@ -111,48 +111,43 @@ def compare(truth: Path, lake: Path, windows: WindowSettings) -> Comparison:
     """Compare every row of `heartbeat_diffs`, and every message of `quarantine`, with the truth."""
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
-    known = {
-        "truth": str(truth),
-        "lookback_us": duration_us(windows.lookback),
-        "period_us": duration_us(windows.heartbeat_period),
-        "length_us": duration_us(windows.length),
-    }
 
-    def rows(sql: str, **values: Any) -> list[Any]:
-        found: list[Any] = connection.execute(sql, values).fetchall()
-        return found
+    def run(sql: str, **values: Any) -> Any:
+        return connection.execute(sql, values).fetchall()
 
     def one(sql: str, **values: Any) -> Any:
-        return rows(sql, **values)[0][0]
+        return run(sql, **values)[0][0]
 
-    landed = DeltaTable(lake / "heartbeats").file_uris()
-    connection.execute(EXPECTED, known)
-    connection.execute(
+    run(
+        EXPECTED,
+        truth=str(truth),
+        lookback_us=duration_us(windows.lookback),
+        period_us=duration_us(windows.heartbeat_period),
+        length_us=duration_us(windows.length),
+    )
+    run(
         "create table actual as select * from read_parquet($files, hive_partitioning = true, "
         "hive_types = {'window': varchar}, union_by_name = true)",
-        {"files": DeltaTable(lake / "heartbeat_diffs").file_uris()},
+        files=DeltaTable(lake / "heartbeat_diffs").file_uris(),
     )
-    connection.execute(DIFFERENCES)
-    quarantine = lake / "quarantine"
-    connection.execute(
-        "create table quarantined (message_id varchar, reason varchar, payload blob, attributes map(varchar, varchar))"
-    )
-    if DeltaTable.is_deltatable(str(quarantine)):
-        connection.execute(
+    run(DIFFERENCES)
+    run("create table quarantined (message_id varchar, reason varchar, payload blob, attributes map(varchar, varchar))")
+    if DeltaTable.is_deltatable(str(lake / "quarantine")):
+        run(
             "insert into quarantined select message_id, reason, payload, attributes from read_parquet($files)",
-            {"files": DeltaTable(quarantine).file_uris()},
+            files=DeltaTable(lake / "quarantine").file_uris(),
         )
-    reasons = "select reason, count(distinct message_id) from quarantined group by 1 order by 1"
+    landed = DeltaTable(lake / "heartbeats").file_uris()
     return Comparison(
         rows=one("select count(*) from actual"),
         expected_rows=one("select count(*) from expected"),
         windows=one('select count(distinct "window") from expected'),
         differences=one("select count(*) from differences"),
-        by_what=dict(rows("select what, count(*) from differences group by 1 order by 2 desc")),
-        examples=rows("select * from differences order by 1, 2 limit 5"),
+        by_what=dict(run("select what, count(*) from differences group by 1 order by 2 desc")),
+        examples=run("select * from differences order by 1, 2 limit 5"),
         late=one(LATE, files=landed),
         missed=one(MISSED, files=landed),
         landed=one("select count(*) from read_parquet($files)", files=landed),
-        quarantined=dict(rows(reasons)),
-        quarantine_differences=len(rows(QUARANTINE_DIFFERENCES, truth=str(truth))),
+        quarantined=dict(run("select reason, count(distinct message_id) from quarantined group by 1 order by 1")),
+        quarantine_differences=len(run(QUARANTINE_DIFFERENCES, truth=str(truth))),
     )

@@ -183,7 +183,9 @@ class SubscriberService(Service):
 
     def _wait(self, request: Any, context: Any) -> list[Delivered]:
         clock = self._shared.clock
-        until = clock.monotonic() + _patience_seconds(context)
+        left: float = context.time_remaining()  # centuries, where there is no deadline
+        patience = left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)
+        until = clock.monotonic() + min(patience, LONGEST_WAIT_SECONDS)
         context.add_callback(self._shared.wake)  # the caller may go
         delivered: list[Delivered] = []
         while not delivered and (left := until - clock.monotonic()) > 0:
@@ -202,7 +204,9 @@ class SubscriberService(Service):
     def modify_ack_deadline(self, request: Any, _: Any) -> None:
         limits.resource("subscriptions", request.subscription)
         limits.ack_ids(request.ack_ids)
-        seconds = limits.extension(request.ack_deadline_seconds)
+        seconds = request.ack_deadline_seconds
+        if not 0 <= seconds <= 600:
+            raise Invalid(f"ack_deadline_seconds = {seconds}: it is 0 to 600")
         self._model.modify_ack_deadline(request.subscription, request.ack_ids, seconds, self._shared.now())
         self._shared.changed.notify_all()
 
@@ -241,11 +245,6 @@ class SubscriberService(Service):
             raise Invalid("a seek is to a time or to a snapshot")
         self._model.seek(request.subscription, to, self._shared.now())
         self._shared.changed.notify_all()
-
-
-def _patience_seconds(context: Any) -> float:
-    left: float = context.time_remaining()  # centuries, where there is no deadline
-    return min(LONGEST_WAIT_SECONDS, max(0.0, left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)))
 
 
 def _fill_in(config: Any) -> None:

@@ -89,13 +89,6 @@ def ack_ids(ids: Sequence[str]) -> None:
         raise Invalid(f"more than {BYTES_OF_IDS} bytes of acknowledgement ids in one request")
 
 
-def extension(seconds: int) -> int:
-    """Check for how many seconds a lease is extended, and return it."""
-    if not 0 <= seconds <= 600:
-        raise Invalid(f"ack_deadline_seconds = {seconds}: it is 0 to 600")
-    return seconds
-
-
 def ack_deadline(seconds: int) -> timedelta:
     """A subscription's ack deadline; 0 stands for the default."""
     if not seconds:

@@ -84,8 +84,8 @@ class MonitoringBacklog:
     """Readings from the two metrics. They are two to four minutes old, and on the safe side by another minute.
 
     Unknown is never zero: ReadingUnavailable is raised for no series, no point within `LOOK_BACK`, a value that is no
-    whole number, an incomplete answer or none. An age of 0 counts only if the number of messages is 0 as well, because
-    a fault may look like a zero.
+    whole number, an incomplete answer or none. An age of 0 counts only if the number of messages is 0 as well, in
+    all samples within a period of it, because a fault may look like a zero.
     """
 
     def __init__(self, client: MetricServiceClient, subscription_path: str, clock: Clock, timeout: timedelta) -> None:
@@ -104,7 +104,8 @@ class MonitoringBacklog:
         for end in sorted(ages, reverse=True):
             if ages[end] == 0:
                 numbers = self._points(UNDELIVERED) if numbers is None else numbers
-                if not _says_none(numbers, end):
+                near = [number for sampled_by, number in numbers.items() if abs(sampled_by - end) < SAMPLE_PERIOD]
+                if not near or any(near):
                     continue
             return reading_of(end, ages[end])
         raise ReadingUnavailable(
@@ -174,12 +175,6 @@ class MonitoringBacklog:
         if len(pages) > MAX_PAGES:
             raise ReadingUnavailable(f"{about} has more than {MAX_PAGES} pages")
         return [series for page in pages for series in page.time_series]
-
-
-def _says_none(numbers: dict[datetime, int], end: datetime) -> bool:
-    """Whether the number of messages is known and 0 in all samples within a period of `end`."""
-    near = [number for sampled_by, number in numbers.items() if abs(sampled_by - end) < SAMPLE_PERIOD]
-    return bool(near) and not any(near)
 
 
 class AutoBacklog:
