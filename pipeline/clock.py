@@ -50,7 +50,6 @@ class ManualClock:
         self.advance(timedelta(seconds=seconds))
 
     def advance(self, by: timedelta) -> None:
-        """Move the clock forward."""
         self._now += by
 
 

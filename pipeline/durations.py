@@ -31,14 +31,10 @@ def parse_duration(text: str) -> timedelta:
     if not parts or "".join(number + unit for number, unit in parts) != written:
         negative = "a duration is not negative; " if written.startswith("-") else ""
         raise ValueError(f"{negative}write a duration with its unit, such as 500ms, 10s, 5m, 1h30m or 7d")
-    too_long = ValueError(f"this duration is longer than {LONGEST.days}d, the longest that can be handled")
-    try:
-        duration = sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0))
-    except OverflowError as error:
-        raise too_long from error
-    if duration > LONGEST:
-        raise too_long
-    return duration
+    seconds = sum(float(number) * _UNITS[unit].total_seconds() for number, unit in parts)
+    if seconds > LONGEST.total_seconds():
+        raise ValueError(f"this duration is longer than {LONGEST.days}d, the longest that can be handled")
+    return timedelta(seconds=seconds)
 
 
 def format_duration(duration: timedelta) -> str:

@@ -63,17 +63,14 @@ class Settings(BaseSettings):
 
     @property
     def emulated(self) -> bool:
-        """Whether Pub/Sub is an emulator."""
         return self.pubsub.emulator_host is not None
 
     @property
     def windowing(self) -> Windowing:
-        """How event time is cut into windows."""
         return Windowing(length=self.windows.length, first=self.windows.first)
 
     @property
     def contract(self) -> MessageContract:
-        """What a message must carry."""
         return MessageContract(**dict(self.message), first_event_time=self.windows.first)
 
     @property

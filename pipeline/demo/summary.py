@@ -60,7 +60,6 @@ class Summary:
         return round(self.backlog_messages / self.landed_after, 1)
 
     def as_json(self) -> dict[str, object]:
-        """Plain values."""
         published, found, ready, live = self.published, self.comparison, self.ready, self.live_ready
         return {
             "published": published.messages,

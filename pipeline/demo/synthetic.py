@@ -219,7 +219,6 @@ class Source:
         self.reached = self.begin
 
     def start(self) -> None:
-        """Begin to publish."""
         self._published = ThreadPoolExecutor(1, thread_name_prefix="synthetic source").submit(
             publish,
             self.beats,

@@ -62,7 +62,6 @@ class Catalogue:
         return self._topic(name)
 
     def list_topics(self) -> list[Any]:
-        """All topics."""
         self._before()
         return list(self._topics.values())
 

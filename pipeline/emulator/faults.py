@@ -6,52 +6,26 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """No faults by default. Chances are per message where it says so, else per call.
+    """No faults by default. A number is a chance: of each message in the first group, of each call in the second.
 
     Raises ValueError for a chance outside 0 to 1, and for a negative duration.
     """
 
-    shuffled: bool = False
-    """Messages are delivered in random order instead of the order of publication."""
+    shuffled: bool = False  # messages are delivered in random order instead of the order of publication
+    redelivered: float = 0.0  # its acknowledgement counts at first, and is undone within an ack deadline, once
+    acknowledgement_lost: float = 0.0  # its acknowledgement has no effect, although the call succeeds
+    late_acknowledgement_lost: float = 0.0  # its acknowledgement has no effect once its lease has ended
+    duplicate_delivery: float = 0.0  # it is delivered a second time although it is leased
+    visible_after: timedelta = timedelta(0)  # each subscription sees it at most so much later, in pulls and in readings
+    whole_seconds: bool = False  # its publish time is rounded down to the second, so that there are ties
 
-    redelivered: float = 0.0
-    """Per message: its acknowledgement counts at first, and is undone within an ack deadline, once."""
-
-    acknowledgement_lost: float = 0.0
-    """Per message: its acknowledgement has no effect, although the call succeeds."""
-
-    late_acknowledgement_lost: float = 0.0
-    """Per message: its acknowledgement has no effect once its lease has ended. Without this fault it has."""
-
-    acknowledgement_answer_lost: float = 0.0
-    """An acknowledgement takes effect, and the caller gets UNAVAILABLE."""
-
-    duplicate_delivery: float = 0.0
-    """Per message: it is delivered a second time although it is leased."""
-
-    visible_after: timedelta = timedelta(0)
-    """Each subscription sees a message up to this long after its publish time, in pulls and in readings."""
-
-    whole_seconds: bool = False
-    """Publish times are rounded down to the second, so that there are ties."""
-
-    stale_reading: float = 0.0
-    """A snapshot has the expiry of an earlier one, so its reading is an earlier reading."""
-
-    reading_unavailable: float = 0.0
-    """A snapshot is refused (FAILED_PRECONDITION)."""
-
-    unavailable: float = 0.0
-    """Any call: nothing is done, UNAVAILABLE."""
-
-    answer_lost: float = 0.0
-    """Any call: it takes effect, and the caller gets UNAVAILABLE. Pulled messages are then leased to nobody."""
-
-    deadline_exceeded: float = 0.0
-    """Any call: nothing is done, DEADLINE_EXCEEDED."""
-
-    throttled: float = 0.0
-    """Any call: nothing is done, RESOURCE_EXHAUSTED."""
+    acknowledgement_answer_lost: float = 0.0  # an acknowledgement takes effect, and the caller gets UNAVAILABLE
+    stale_reading: float = 0.0  # a snapshot has the expiry of an earlier one, so its reading is an earlier reading
+    reading_unavailable: float = 0.0  # a snapshot is refused, FAILED_PRECONDITION
+    unavailable: float = 0.0  # nothing is done, UNAVAILABLE
+    answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages are then leased to nobody
+    deadline_exceeded: float = 0.0  # nothing is done, DEADLINE_EXCEEDED
+    throttled: float = 0.0  # nothing is done, RESOURCE_EXHAUSTED
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -65,16 +65,13 @@ def reported(action: str, resource: str, permission: str, service: str = "Pub/Su
             f"these credentials may not {action} {resource}: grant {permission} ({error.message})"
         ) from error
     except (*TRANSIENT, api.RetryError) as error:
+        cause = getattr(error, "cause", None) or error  # a RetryError has the last one
+        why = getattr(cause, "message", None) or cause
         raise PubSubUnreachable(
-            f"{service} did not answer when asked to {action} {resource}: {_cause(error)}; check the network, or that "
+            f"{service} did not answer when asked to {action} {resource}: {why}; check the network, or that "
             "the emulator runs at pubsub.emulator_host. Nothing is lost: the next tick tries again"
         ) from error
     except api.GoogleAPICallError as error:
         raise PubSubError(f"{service} refused to {action} {resource}: {error}") from error
     except GoogleAuthError as error:
         raise PermissionMissing(f"the credentials for {resource} were refused: {error}") from error
-
-
-def _cause(error: Exception) -> str:
-    cause = getattr(error, "cause", None) or error
-    return str(getattr(cause, "message", None) or cause)

@@ -49,10 +49,9 @@ def refusals(
             "pubsub.metadata_only = true drops the payload on tracking, but message.event_time_field or "
             "message.stream_id_field takes its value from the payload: publish both as attributes, or set it to false"
         )
-    if tracking is not None:
-        yield from _breaks(contract, "tracking", tracking, settings)
-    if base is not None:
-        yield from _breaks(contract, "base", base, settings)
+    for role, found in (("tracking", tracking), ("base", base)):
+        if found is not None:
+            yield from _breaks(contract, role, found, settings)
     tracked = settings.retention if tracking is None else tracking.message_retention_duration
     kept = settings.retention if base is None else base.message_retention_duration
     if tracked < kept:
