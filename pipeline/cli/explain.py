@@ -18,7 +18,8 @@ from pipeline.watermark.explain.alternatives import TRIED, Alternative
 from pipeline.watermark.explain.conditions import Outcome, rough
 from pipeline.watermark.explain.explanation import Explanation
 from pipeline.watermark.explain.explanation import explain as explain_decision
-from pipeline.watermark.state import DecisionRecord, WatermarkState
+from pipeline.watermark.histogram import Cell
+from pipeline.watermark.state import DecisionRecord
 
 MARKS = {
     Outcome.PASSED: "[green]✓[/]",
@@ -38,11 +39,9 @@ def explain(
     log = lake_of(settings).tracking_log()
     number, decided = _decision(log, at, settings)
     try:
-        state: WatermarkState | None = standing_before(log, number)
-        problem = None
+        explanation, problem = explain_decision(decided, standing_before(log, number)), None
     except CorruptObject as error:
-        state, problem = None, str(error)
-    explanation = explain_decision(decided, state)
+        explanation, problem = Explanation(decided.decision), str(error)
     if explanation.alternatives is None and problem is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
     if as_json:
@@ -64,7 +63,7 @@ def _decision(log: TrackingLog, at: datetime | None, settings: Settings) -> tupl
 
 def explanation_facts(explanation: Explanation) -> dict[str, Any]:
     """The explanation as plain facts: its sentences, and the numbers by themselves."""
-    decision, others = explanation.decision, explanation.alternatives
+    decision, pin, others = explanation.decision, explanation.decision.pin, explanation.alternatives
     return {
         "at": decision.at,
         "watermark": decision.watermark,
@@ -72,20 +71,17 @@ def explanation_facts(explanation: Explanation) -> dict[str, Any]:
         "candidate": decision.candidate,
         "released_before": decision.released_before,
         "conditions": [asdict(condition) for condition in explanation.conditions],
-        "pin": None
-        if decision.pin is None
-        else {
-            "published_from": decision.pin.published_from,
-            "event_time": decision.pin.min_event_time,
-            "messages": decision.pin.count,
-            "text": explanation.pin,
-        },
+        "pin": None if pin is None else _pin(pin, explanation.pin),
         "messages_since_base": explanation.since_base,
         "messages_since_pin": explanation.since_pin,
         "moves": explanation.moves,
         "alternatives": None if others is None else [_alternative(other) for other in others],
         "explanation": explanation.sentences(),
     }
+
+
+def _pin(pin: Cell, text: str | None) -> dict[str, Any]:
+    return {"published_from": pin.published_from, "event_time": pin.min_event_time, "messages": pin.count, "text": text}
 
 
 def _alternative(other: Alternative) -> dict[str, Any]:
@@ -121,12 +117,9 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
     if explanation.pin or explanation.ahead:
         show("Where it stands", *bullets(explanation.pin, explanation.ahead))
     show("What would move it", *bullets(*explanation.moves))
-    heading = "Which setting would have changed this decision"
-    if not explanation.alternatives:
-        show(heading, *bullets(f"None of those that were tried: {', '.join(TRIED)}."))
-    else:
-        others = explanation.alternatives
-        show(heading, *((f"{other.setting} = {other.value}", _effect(other), other.cost) for other in others))
+    others = [(f"{other.setting} = {other.value}", _effect(other), other.cost) for other in explanation.alternatives]
+    none = bullets(f"None of those that were tried: {', '.join(TRIED)}.")
+    show("Which setting would have changed this decision", *(others or none))
 
 
 def _effect(other: Alternative) -> str:

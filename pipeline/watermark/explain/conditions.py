@@ -11,7 +11,7 @@ from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence
 from pipeline.watermark.readings import EffectiveReading
 from pipeline.watermark.rules import naming
 from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
-from pipeline.watermark.verdict import Candidate, Finding, Held, Verdict
+from pipeline.watermark.verdict import Finding, Held, Verdict
 
 ZERO = timedelta(0)
 
@@ -95,12 +95,12 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
                 f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
             )
         case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
-            return _data(verdict, s)
+            return _data(s, decision)
         case _:
-            return _silence(verdict, s)
+            return _silence(verdict, s, decision)
 
 
-def _silence(verdict: Verdict, s: Situation) -> str:
+def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
     newest_us, timeout = s.histogram.newest_publish_us, _setting(s, "idle_timeout")
     if newest_us is None:
         return "Tracking has never seen a message with an event time."
@@ -117,19 +117,17 @@ def _silence(verdict: Verdict, s: Situation) -> str:
         case Finding.SILENCE_IS_HELD:
             return f'{text}, longer than {timeout}, and there is no backlog: a silence. But idle = "hold".'
         case _:
-            evidence = verdict.evidence if isinstance(verdict, Candidate) else None
-            lag = rough(evidence.recent_lag) if isinstance(evidence, SilenceEvidence) else "unknown"
+            lag = rough(decision.evidence.recent_lag) if isinstance(decision.evidence, SilenceEvidence) else "unknown"
             return (
                 f"{text}, longer than {timeout}, and there is no backlog: a silence. The candidate is the lesser "
                 f"reading, less the band of {format_duration(s.policy.band)}, less the last messages' lag of {lag}."
             )
 
 
-def _data(verdict: Verdict, s: Situation) -> str:
+def _data(s: Situation, decision: Decision) -> str:
     band = f"{format_duration(s.policy.band)} (the band)"
-    evidence = verdict.evidence if isinstance(verdict, Candidate) else None
-    match evidence:
-        case FrontierEvidence():
+    match decision.evidence:
+        case FrontierEvidence() as evidence:
             greatest = "the greatest event time"
             if s.policy.frontier_quantile > 0:
                 greatest += f" (but for {s.policy.frontier_quantile:.2g} of each publish second: frontier_quantile)"
@@ -138,7 +136,7 @@ def _data(verdict: Verdict, s: Situation) -> str:
                 f"backlog), and the frontier, {iso(evidence.frontier)}: {greatest} published more than {band} before "
                 "tracking's reading."
             )
-        case BandEvidence():
+        case BandEvidence() as evidence:
             anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
             return (
                 f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "

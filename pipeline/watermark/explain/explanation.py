@@ -4,6 +4,7 @@ The rules are asked again from the state before the decision. The explanation fo
 disagree with the decision.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.clock import iso
@@ -23,36 +24,31 @@ class Explanation:
 
     `since_base` and `since_pin` count the messages with an event time that were published from base's oldest and from
     the pin's second on. They are upper bounds, since redeliveries count again, and None where they are unknown. Where
-    the log before the decision is lost, only the decision itself is told: `conditions` and `moves` are empty, and
-    `alternatives` is None.
+    the log before the decision is lost, only the decision itself is told, and `alternatives` is None.
     """
 
     decision: Decision
-    conditions: list[Condition]
-    pin: str | None
-    since_base: int | None
-    since_pin: int | None
-    ahead: str | None
-    moves: list[str]
-    alternatives: list[Alternative] | None
+    conditions: Sequence[Condition] = ()
+    pin: str | None = None
+    since_base: int | None = None
+    since_pin: int | None = None
+    ahead: str | None = None
+    moves: Sequence[str] = ()
+    alternatives: Sequence[Alternative] | None = None
 
     def sentences(self) -> list[str]:
         """The explanation in order, without the rules that were not reached and the alternatives."""
         reached = [condition.text for condition in self.conditions if condition.outcome is not Outcome.NOT_REACHED]
-        parts = [self.decision.sentence() + ".", *reached]
-        return [*parts, *(text for text in (self.pin, self.ahead) if text is not None), *self.moves]
+        return [self.decision.sentence() + ".", *reached, *filter(None, (self.pin, self.ahead)), *self.moves]
 
 
-def explain(record: DecisionRecord, before: WatermarkState | None) -> Explanation:
-    """Explain a decision. `before` is the fold of the entries before it, None where they are lost."""
+def explain(record: DecisionRecord, before: WatermarkState) -> Explanation:
+    """Explain a decision. `before` is the fold of the entries before it."""
     decision = record.decision
-    alone = Explanation(decision, [], None, None, None, None, [], None)
-    if before is None:
-        return alone
     situation = before.situation(record.base, record.tracking, record.policy, decision.at)
     verdicts = verdicts_of(situation)
     if advance(situation, verdicts) != decision:  # what it was made from has been lost since
-        return alone
+        return Explanation(decision)
     since_base = None if decision.base is None else published_since(situation, decision.base.oldest_unacked)
     since_pin = None if decision.pin is None else published_since(situation, decision.pin.published_from)
     return Explanation(

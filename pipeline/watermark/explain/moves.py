@@ -14,7 +14,7 @@ from pipeline.durations import format_duration
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.estimator import is_pinned_by_backlog
 from pipeline.watermark.explain.conditions import messages
-from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, NO_EVENT, Histogram, bucket_of, bucket_start
+from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, NO_EVENT, bucket_of, bucket_start
 from pipeline.watermark.situation import Situation, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
@@ -22,7 +22,7 @@ ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(m
 
 def moves(s: Situation, decision: Decision) -> Iterator[str]:
     """What ends a hold, or moves the watermark further."""
-    evidence, policy = decision.evidence, s.policy
+    evidence, watermark, policy = decision.evidence, decision.watermark, s.policy
     match decision.reason:
         case Reason.HELD_STALE_READING:
             yield (
@@ -55,10 +55,10 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
         case Reason.ADVANCED | Reason.RELEASED if not _is_pinned(s, decision) or _is_at_frontier(decision):
             yield "It moves on with the next messages that are published and landed."
-        case _ if isinstance(evidence, FrontierEvidence):
-            yield from _past_the_frontier(s, decision, evidence)
-        case _ if isinstance(evidence, BandEvidence):
-            yield from _out_of_the_band(s, decision, evidence)
+        case _ if isinstance(evidence, FrontierEvidence) and watermark is not None:
+            yield from _past_the_frontier(s, watermark, evidence)
+        case _ if isinstance(evidence, BandEvidence) and watermark is not None:
+            yield from _out_of_the_band(s, watermark, evidence)
 
 
 def published_since(s: Situation, moment: datetime) -> int | None:
@@ -103,56 +103,52 @@ def _known_from(s: Situation) -> datetime | None:
     return first
 
 
-def _out_of_the_band(s: Situation, decision: Decision, evidence: BandEvidence) -> Iterator[str]:
+def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) -> Iterator[str]:
     """By the rule `band`: every event time not above the watermark must have landed, and have left the band."""
-    watermark, quantile = decision.watermark, s.policy.quantile
-    if watermark is None:
-        return
     last = evidence.pin.publish_bucket
-    last = _last_that_holds(s.histogram, last, bucket_of(s.oldest_tracking), watermark, quantile) or last
+    last = _last_that_holds(s, watermark, last, bucket_of(s.oldest_tracking)) or last
     is_passed = evidence.anchor is not None and evidence.anchor >= bucket_start(last + 1)
     if not is_passed:  # messages that tracking has seen beyond its reading enter the band as well
-        last = _last_that_holds(s.histogram, last, AFTER_ALL, watermark, quantile) or last
+        last = _last_that_holds(s, watermark, last, AFTER_ALL) or last
     until = bucket_start(last + 1)
-    needs = [_lands(until, s)] if until > s.oldest_base else []
-    if not is_passed:
-        needs.append(f"tracking has read to {_reach(s)} after a message that was published at {iso(until)} or later")
-    yield f"It moves when {', and when '.join(needs)}."
-    yield from _keep_tracking_ready(s)
-    if s.oldest_base < s.band_edge and until > s.oldest_base:
-        yield from _look_after_base(s, until if is_passed else None)
+    lands = until if until > s.oldest_base else None
+    yield from _moves_when(s, lands, None if is_passed else f"a message that was published at {iso(until)} or later")
 
 
-def _past_the_frontier(s: Situation, decision: Decision, evidence: FrontierEvidence) -> Iterator[str]:
-    """By the rule `frontier`: every event time that base may hold must be above the watermark, and so must the
-    frontier."""
-    watermark = decision.watermark
-    if watermark is None:
-        return
-    least, last = s.histogram.minimum_at(s.histogram.since(to_us(s.oldest_base), AFTER_ALL)), None
+def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
+    """By the rule `frontier`: all event times that base may hold, and the frontier, must be above the watermark."""
+    until, later = None, None
+    least = s.histogram.minimum_at(s.histogram.since(to_us(s.oldest_base), AFTER_ALL))
     if least is not None and least.min_event_time <= watermark:
-        last = _last_that_holds(s.histogram, bucket_of(s.oldest_base), AFTER_ALL, watermark, s.policy.quantile)
-    until = None if last is None else bucket_start(last + 1)
-    needs = [] if until is None else [_lands(until, s)]
-    is_passed = evidence.frontier > watermark
-    if not is_passed:
+        last = _last_that_holds(s, watermark, bucket_of(s.oldest_base), AFTER_ALL)
+        until = None if last is None else bucket_start(last + 1)
+    if evidence.frontier <= watermark:
         passed_over = " that is not passed over (frontier_quantile)" if s.policy.frontier_quantile > 0 else ""
         later = f"a message with an event time after {iso(watermark)}{passed_over}"
+    yield from _moves_when(s, until, later)
+
+
+def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iterator[str]:
+    """The watermark moves when base has landed everything published before `until`, and tracking has read a band beyond
+    `later`; None: it has."""
+    needs = [] if until is None else [_lands(until, s)]
+    if later is not None:
         needs.append(f"tracking has read to {_reach(s)} after {later}")
     yield f"It moves when {', and when '.join(needs)}."
-    yield from _keep_tracking_ready(s)
+    if not has_no_backlog(known(s.tracking), s.policy):
+        yield "Tracking has a backlog: by then it must be near now, or ahead of base by the band."
     if until is not None and s.oldest_base < s.band_edge:
-        yield from _look_after_base(s, until if is_passed else None)
+        yield from _look_after_base(s, until if later is None else None)
 
 
-def _last_that_holds(histogram: Histogram, low: int, high: int, watermark: datetime, quantile: float) -> int | None:
+def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> int | None:
     """The last publish second from `low` to `high` whose least event time that counts is not above the watermark."""
-    occupied = np.unique(histogram.publish_bucket)
+    occupied = np.unique(s.histogram.publish_bucket)
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
 
     def is_free(second: int) -> bool:
         """Whether no message that was published then or later is as old as the watermark. Rises once, from low on."""
-        least = histogram.quantile_between(second, high, quantile)
+        least = s.histogram.quantile_between(second, high, s.policy.quantile)
         return least is None or least.min_event_time > watermark
 
     holding = seconds[: bisect_left(seconds, True, key=is_free)]
@@ -172,11 +168,6 @@ def _lands(until: datetime, s: Situation) -> str:
     return f"{text} (tracking knows of {ahead})"
 
 
-def _keep_tracking_ready(s: Situation) -> Iterator[str]:
-    if not has_no_backlog(known(s.tracking), s.policy):
-        yield "Tracking has a backlog: by then it must be near now, or ahead of base by the band."
-
-
 def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
     """Base is behind. Releasing the messages published before `until` would move the watermark (None: no release)."""
     if s.release is not None:
@@ -186,10 +177,8 @@ def _look_after_base(s: Situation, until: datetime | None) -> Iterator[str]:
         )
         return
     yield "Check that base's sensor ticks, and that nobody else consumes base."
-    if until is None:
-        return
-    release = _whole(max(until, known(s.base).oldest_unacked + MICROSECOND))
-    if release <= s.band_edge:  # else a part of it would be in the band
+    release = until and _whole(max(until, known(s.base).oldest_unacked + MICROSECOND))
+    if release is not None and release <= s.band_edge:  # else a part of it would be in the band
         yield _let_go(release)
 
 
