@@ -15,7 +15,7 @@ from pipeline.settings import Settings
 from pipeline.tuning.inputs import report_on_lake
 from pipeline.tuning.page import page_of
 from pipeline.tuning.report import TuningReport, facts_of, sentences
-from pipeline.tuning.report_store import ReportStore
+from pipeline.tuning.report_store import write_report
 from pipeline.tuning.stream_disorder import StreamDisorder
 from resources.lake import LakeResource
 
@@ -48,11 +48,11 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
             except NothingToTune as nothing:
                 context.log.info(str(nothing))
                 return
-            store = ReportStore(whole.objects())
-            page = store.write(made_at, page_of(report), facts_of(report), keep=tune.keep_reports)
+            page, facts = page_of(report), facts_of(report)
+            stored = write_report(whole.objects(), made_at, page, facts, keep=tune.keep_reports)
         for sentence in sentences(report):
             context.log.info(sentence)
-        yield dg.MaterializeResult(asset_key=WATERMARK_TUNING, metadata=tuning_metadata(report, page))
+        yield dg.MaterializeResult(asset_key=WATERMARK_TUNING, metadata=tuning_metadata(report, stored))
 
     return watermark_tuning
 

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, copysign, floor, log1p, log10
 
+from pipeline.tuning.phrases import percent, words
+
 LEFT, RIGHT, TOP, BOTTOM = 96, 602, 18, 294
 """The edges of the plot, in the units of the drawing, which is 620 wide and 340 high."""
 
@@ -22,8 +24,6 @@ CLOSEST_TICKS = 0.07
 
 ZERO_GAP = 0.1
 """The share of a logarithmic axis of shares that lies between zero, which has no logarithm, and the least decade."""
-
-Write = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ def round_step(least: float) -> float:
     return next((step for step in STEPS if step >= least), DAY * ceil(least / DAY))
 
 
-def linear(low: float, high: float, title: str, write: Write) -> Axis:
+def linear(low: float, high: float, title: str) -> Axis:
     """An even axis for durations in seconds, with about six round ticks."""
     span = (high - low) or 1.0
     step = round_step(span / 6)
     ticks = [step * number for number in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1)]
-    return Axis(title, lambda value: (value - low) / span, [(tick, write(tick)) for tick in ticks])
+    return Axis(title, lambda value: (value - low) / span, [(tick, _time(tick)) for tick in ticks])
 
 
-def stretched(low: float, high: float, title: str, write: Write) -> Axis:
+def stretched(low: float, high: float, title: str) -> Axis:
     """An axis for durations in seconds of either sign: nearly even close to zero, logarithmic further out."""
     start, end = _stretch(low), _stretch(high)
 
@@ -115,17 +115,18 @@ def stretched(low: float, high: float, title: str, write: Write) -> Axis:
     for tick in sorted({*STRETCHED_TICKS, *(-tick for tick in STRETCHED_TICKS)}):
         if low <= tick <= high and (not ticks or place(tick) - place(ticks[-1]) > CLOSEST_TICKS):
             ticks.append(float(tick))
-    return Axis(title, place, [(tick, write(tick)) for tick in ticks])
+    return Axis(title, place, [(tick, _time(tick)) for tick in ticks])
 
 
-def shares(least: float, title: str, write: Write) -> Axis:
+def shares(least: float, title: str) -> Axis:
     """A logarithmic axis from the decade of `least` to one; zero has a place of its own below a gap."""
     lowest = min(floor(log10(least)), -1) if least > 0 else -4
 
     def place(value: float) -> float:
         return ZERO_GAP + (1 - ZERO_GAP) * max(0.0, 1 - log10(value) / lowest) if value > 0 else 0.0
 
-    return Axis(title, place, [(tick, write(tick)) for tick in (0.0, *(10.0**power for power in range(lowest, 1)))])
+    decades = [(10.0**power, percent(10.0**power)) for power in range(lowest, 1)]
+    return Axis(title, place, [(0.0, "0"), *decades])
 
 
 def counts(most: float, title: str) -> Axis:
@@ -136,6 +137,10 @@ def counts(most: float, title: str) -> Axis:
         return (log10(value) + 0.15) / (decades + 0.15) if value >= 1 else 0.0
 
     return Axis(title, place, [(10.0**power, f"{10**power:,}") for power in range(decades + 1)])
+
+
+def _time(seconds: float) -> str:
+    return words(seconds) if seconds else "0"
 
 
 def _stretch(value: float) -> float:

@@ -99,7 +99,7 @@ def lag_of_messages(report: TuningReport) -> Chart:
         title=title,
         note=f"From {words(lag.seconds[0])} to {words(lag.seconds[-1])}; what lies beyond the picture is in its "
         "outermost bars. A lag that all share is no disorder.",
-        x=linear(bars[0].start, bars[-1].end, "publish time less event time", _tick),
+        x=linear(bars[0].start, bars[-1].end, "publish time less event time"),
         y=counts(max(bar.height for bar in bars), "messages"),
         bars=[bar for bar in bars if bar.height],
         marks=[
@@ -124,7 +124,7 @@ def disorder_of_messages(report: TuningReport) -> Chart:
         note="A message's publish time less that of the first message with a greater event time. Not all of what "
         "exceeds the band is late: a watermark that something else holds back spares it.",
         x=_lag_axis([disorder.seconds[-1], report.band.total_seconds(), 1.0], "out of order by more than"),
-        y=shares(1 / total, "share of messages", _percent_tick),
+        y=shares(1 / total, "share of messages"),
         lines=[Line("", "whole", _stairs(points), has_dots=False)],
         marks=[_present(report)],
     )
@@ -181,21 +181,13 @@ def _aim(report: TuningReport) -> Mark:
 
 def _band_axis(report: TuningReport) -> Axis:
     bands = [outcome.band.total_seconds() for outcome in report.tuning.outcomes]
-    return stretched(min(bands), max(bands), "band", _tick)
+    return stretched(min(bands), max(bands), "band")
 
 
 def _lag_axis(seconds: Sequence[float], title: str) -> Axis:
-    return stretched(min(0.0, *seconds), max(seconds), title, _tick)
+    return stretched(min(0.0, *seconds), max(seconds), title)
 
 
 def _late_axis(report: TuningReport) -> Axis:
     least = min((each.late_share for each in report.tuning.outcomes if each.late), default=0.01)
-    return shares(min(least, report.target or 1.0), "late share", _percent_tick)
-
-
-def _tick(seconds: float) -> str:
-    return words(seconds) if seconds else "0"
-
-
-def _percent_tick(share: float) -> str:
-    return percent(share) if share else "0"
+    return shares(min(least, report.target or 1.0), "late share")

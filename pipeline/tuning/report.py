@@ -203,13 +203,11 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 
 def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
-    found = recommendation.outcome
+    found = {} if recommendation.outcome is None else _outcome(recommendation.outcome)
     return {
         **asdict(recommendation.variant),
         "target_late_share": recommendation.target,
-        "band_seconds": None if found is None else found.band.total_seconds(),
-        "late_share": None if found is None else found.late_share,
-        "lag_p50_seconds": None if found is None else found.lag_p50,
+        **{name: found.get(name) for name in ("band_seconds", "late_share", "lag_p50_seconds")},
         "largest_band_tried_seconds": recommendation.largest.total_seconds(),
     }
 

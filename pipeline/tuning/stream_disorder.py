@@ -19,6 +19,10 @@ STEPS_IN_A_SECOND = 1_000_000 // STEP_US
 
 NO_STREAM = -1
 
+COUNTED = ("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band")
+GREATEST = ("disorder_max", "slow_max", "fast_max")
+"""The figures of a stream that are added up, and those of which the greatest counts."""
+
 Side = Literal["slow", "fast"]
 SIDES: tuple[Side, ...] = ("slow", "fast")
 
@@ -70,13 +74,7 @@ class StreamTable:
     def __init__(self, band_us: int) -> None:
         self._band_us = band_us
         self._codes: dict[str, int] = {}
-        self._totals = Totals(
-            ["stream"],
-            {
-                **dict.fromkeys(("messages", "beyond_band", "slow_beyond_band", "fast_beyond_band"), "sum"),
-                **dict.fromkeys(("disorder_max", "slow_max", "fast_max"), "max"),
-            },
-        )
+        self._totals = Totals(["stream"], {**dict.fromkeys(COUNTED, "sum"), **dict.fromkeys(GREATEST, "max")})
         self._disorder, self._blame, self._behind = Tally(), Tally(), Tally()
 
     def add(self, batch: Batch, disorder: Ints, blame: Ints, behind: Ints) -> None:
@@ -127,20 +125,16 @@ class StreamTable:
             values, counts = tally.of(row["stream"])
             return float(quantile(values, share, counts))
 
+        greatest: dict[str, Any] = {f"{figure}_seconds": _seconds(row[figure]) for figure in GREATEST}
         return StreamDisorder(
             stream=name,
-            messages=row["messages"],
             offset_seconds=at(self._behind, 0.5),
             disorder_p50_seconds=at(self._disorder, 0.5),
             disorder_p99_seconds=at(self._disorder, 0.99),
-            disorder_max_seconds=_seconds(row["disorder_max"]),
-            beyond_band=row["beyond_band"],
             slow_p99_seconds=max(0.0, at(self._blame, 0.99)),
-            slow_max_seconds=_seconds(row["slow_max"]),
-            slow_beyond_band=row["slow_beyond_band"],
             fast_p99_seconds=max(0.0, -at(self._blame, 0.01)),
-            fast_max_seconds=_seconds(row["fast_max"]),
-            fast_beyond_band=row["fast_beyond_band"],
+            **{figure: row[figure] for figure in COUNTED},
+            **greatest,
         )
 
     def _codes_of(self, batch: Batch) -> Ints:

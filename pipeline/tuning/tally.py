@@ -54,10 +54,8 @@ class Tally:
 
     def whole(self) -> tuple[Ints, Ints]:
         """Values and counts over all groups, in order of value."""
-        whole = Totals(["value"], {"count": "sum"})
-        _, values, counts = self._columns()
-        whole.add(value=values, count=counts)
-        values, counts = columns_of(whole.rows(), "value", "count")
+        whole = self._cells.rows().group_by("value", use_threads=False).aggregate([("count", "sum")])
+        values, counts = columns_of(whole.sort_by("value"), "value", "count_sum")
         return values, counts
 
     def of(self, group: int) -> tuple[Ints, Ints]:

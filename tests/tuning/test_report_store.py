@@ -5,14 +5,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline.lake.store.disk import DiskObjects
-from pipeline.tuning.report_store import REPORTS, ReportStore
+from pipeline.tuning.report_store import REPORTS, write_report
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
 def test_a_report_is_a_page_and_its_figures_named_by_when_it_was_made(tmp_path: Path) -> None:
-    place = ReportStore(DiskObjects(tmp_path)).write(MADE, "<p>é</p>", {"late": 1}, keep=3)
+    place = write_report(DiskObjects(tmp_path), MADE, "<p>é</p>", {"late": 1}, keep=3)
     page = Path(place.removeprefix("file:"))
     assert page == tmp_path / REPORTS / "2026-11-21T04-15-00.000000Z.html"
     assert page.read_text(encoding="utf-8") == "<p>é</p>"
@@ -22,17 +22,16 @@ def test_a_report_is_a_page_and_its_figures_named_by_when_it_was_made(tmp_path: 
 def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create("tracking/log/000000000000.parquet", b"an entry")
-    reports = ReportStore(objects)
     for day in range(5):
-        reports.write(MADE + day * DAY, "page", {}, keep=2)
-    assert reports.names() == [f"{REPORTS}2026-11-{day}T04-15-00.000000Z" for day in (24, 25)]
-    assert len(list(objects.names(REPORTS))) == 4
+        write_report(objects, MADE + day * DAY, "page", {}, keep=2)
+    assert sorted(objects.names(REPORTS)) == [
+        f"{REPORTS}2026-11-{day}T04-15-00.000000Z.{kind}" for day in (24, 25) for kind in ("html", "json")
+    ]
     assert objects.read("tracking/log/000000000000.parquet") == b"an entry"
 
 
 def test_half_a_report_that_a_crash_left_is_removed_in_its_turn(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     objects.create(f"{REPORTS}2026-11-01T04-15-00.000000Z.json", b"{}")
-    reports = ReportStore(objects)
-    reports.write(MADE, "page", {}, keep=1)
-    assert reports.names() == [f"{REPORTS}2026-11-21T04-15-00.000000Z"]
+    write_report(objects, MADE, "page", {}, keep=1)
+    assert {name.rpartition(".")[0] for name in objects.names(REPORTS)} == {f"{REPORTS}2026-11-21T04-15-00.000000Z"}
