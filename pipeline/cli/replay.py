@@ -1,7 +1,7 @@
 """`tidemark replay`: decisions derived again, over a trace or over what a real run recorded, without Pub/Sub."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,8 +12,7 @@ from pipeline.cli.options import AsJson, duration, duration_option, positive, sh
 from pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
 from pipeline.cli.replay_lake import from_lake as derive_from_lake
 from pipeline.cli.replay_views import Watched, facts_of, sentences_of
-from pipeline.replay.decisions_file import write_decisions
-from pipeline.replay.outcome import replayed
+from pipeline.replay.outcome import replayed, write_decisions
 from pipeline.replay.replay import decide_again
 from pipeline.replay.trace import extent_of, ticks_of
 from pipeline.replay.trace_file import ParquetTrace
@@ -24,20 +23,36 @@ from pipeline.watermark.rules import RULES, Rule
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)
-SETTINGS = [field.name for field in fields(Policy)]
+HELP = {
+    "rule": "The rule that bounds what may still land.",
+    "band": "The disorder that is allowed for.",
+    "idle_timeout": "The idle rule applies after this silence.",
+    "near_real_time": "A reading this close to its moment means no backlog.",
+    "quantile": "The share of each second's least event times to pass over.",
+    "frontier_quantile": "The share of each second's greatest event times to pass over.",
+    "idle": "What the watermark does in a silence.",
+    "max_idle_lag": "The most that recent lag holds an idle watermark back.",
+    "max_reading_age": "An older reading holds the watermark.",
+    "seek_tolerance": "A reading that falls by more is a seek.",
+    "reading_slack": "Subtracted from tracking's reading.",
+    "base_slack": "Subtracted from base's reading.",
+}
+"""The policy's settings."""
 
 
 def _default(value: object) -> str:
-    """How help shows a policy's default. It holds for a trace; with --from-lake the recorded value does."""
+    """How help shows a default. It holds for a trace; with --from-lake the recorded value does."""
     return f"{text_of(value)} for a trace"
 
 
-def _setting(help_text: str, default: timedelta, parser: Any = duration) -> Any:
-    return duration_option(help_text, parser=parser, show_default=_default(default))
-
-
-def _share(help_text: str, default: float) -> Any:
-    return typer.Option(parser=share, metavar="<share>", help=help_text, show_default=_default(default))
+def _setting(name: str, parser: Any = duration) -> Any:
+    """The option of one of the policy's settings."""
+    default, more = getattr(DEFAULT, name), {}
+    if isinstance(default, timedelta):
+        more = {"parser": parser, "metavar": "<duration>"}
+    if isinstance(default, float):
+        more = {"parser": share, "metavar": "<share>"}
+    return typer.Option(help=HELP[name], show_default=_default(default), **more)
 
 
 def replay(
@@ -50,44 +65,24 @@ def replay(
     since: Annotated[
         datetime | None, time_option("With --from-lake: begin at the compacted log entry before this time.")
     ] = None,
-    rule: Annotated[
-        Literal["band", "frontier"] | None,
-        typer.Option(help="The rule that bounds what may still land.", show_default=_default(DEFAULT.rule)),
+    rule: Annotated[Literal["band", "frontier"] | None, _setting("rule")] = None,
+    band: Annotated[timedelta | None, _setting("band")] = None,
+    tick: Annotated[
+        timedelta | None, duration_option("The time between decisions.", parser=positive, show_default=_default(TICK))
     ] = None,
-    band: Annotated[timedelta | None, _setting("The disorder that is allowed for.", DEFAULT.band)] = None,
-    tick: Annotated[timedelta | None, _setting("The time between decisions.", TICK, positive)] = None,
-    idle_timeout: Annotated[
-        timedelta | None, _setting("The idle rule applies after this silence.", DEFAULT.idle_timeout, positive)
-    ] = None,
-    near_real_time: Annotated[
-        timedelta | None, _setting("A reading this close to its moment means no backlog.", DEFAULT.near_real_time)
-    ] = None,
-    quantile: Annotated[
-        float | None, _share("The share of each second's least event times to pass over.", DEFAULT.quantile)
-    ] = None,
-    frontier_quantile: Annotated[
-        float | None, _share("The share of each second's greatest event times to pass over.", DEFAULT.frontier_quantile)
-    ] = None,
+    idle_timeout: Annotated[timedelta | None, _setting("idle_timeout", positive)] = None,
+    near_real_time: Annotated[timedelta | None, _setting("near_real_time")] = None,
+    quantile: Annotated[float | None, _setting("quantile")] = None,
+    frontier_quantile: Annotated[float | None, _setting("frontier_quantile")] = None,
     no_anchor: Annotated[
         bool, typer.Option("--no-anchor", help="Decide without the anchor, to see what it saves.")
     ] = False,
-    idle: Annotated[
-        Literal["advance", "hold"] | None,
-        typer.Option(help="What the watermark does in a silence.", show_default=_default(DEFAULT.idle)),
-    ] = None,
-    max_idle_lag: Annotated[
-        timedelta | None, _setting("The most that recent lag holds an idle watermark back.", DEFAULT.max_idle_lag)
-    ] = None,
-    max_reading_age: Annotated[
-        timedelta | None, _setting("An older reading holds the watermark.", DEFAULT.max_reading_age, positive)
-    ] = None,
-    seek_tolerance: Annotated[
-        timedelta | None, _setting("A reading that falls by more is a seek.", DEFAULT.seek_tolerance)
-    ] = None,
-    reading_slack: Annotated[
-        timedelta | None, _setting("Subtracted from tracking's reading.", DEFAULT.reading_slack)
-    ] = None,
-    base_slack: Annotated[timedelta | None, _setting("Subtracted from base's reading.", DEFAULT.base_slack)] = None,
+    idle: Annotated[Literal["advance", "hold"] | None, _setting("idle")] = None,
+    max_idle_lag: Annotated[timedelta | None, _setting("max_idle_lag")] = None,
+    max_reading_age: Annotated[timedelta | None, _setting("max_reading_age", positive)] = None,
+    seek_tolerance: Annotated[timedelta | None, _setting("seek_tolerance")] = None,
+    reading_slack: Annotated[timedelta | None, _setting("reading_slack")] = None,
+    base_slack: Annotated[timedelta | None, _setting("base_slack")] = None,
     complete_from: Annotated[
         datetime | None,
         time_option("Tracking knows everything published since then.", show_default="the first publish time"),
@@ -104,7 +99,7 @@ def replay(
     settings file.
     """
     arguments = locals()
-    given = {name: arguments[name] for name in SETTINGS if arguments[name] is not None}
+    given = {name: arguments[name] for name in HELP if arguments[name] is not None}
     rules = RULES_WITHOUT_ANCHOR if no_anchor else RULES
     if from_lake:
         refused = {"a trace": trace, "--tick": tick, "--complete-from": complete_from}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from pipeline.cli.options import lake_of, no_decision
@@ -17,9 +16,8 @@ from pipeline.cli.output import WARNING, console, print_json, progress_bar, safe
 from pipeline.cli.replay_views import differing, facts_of, print_difference, sentences_of
 from pipeline.clock import iso
 from pipeline.errors import LakeError
-from pipeline.replay.decisions_file import write_decisions
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from pipeline.replay.outcome import Replayed, replayed
+from pipeline.replay.outcome import Replayed, replayed, write_decisions
 from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.settings import Settings
 from pipeline.watermark.decision import Decision
@@ -70,9 +68,11 @@ def from_lake(
         write_decisions(out, outcome)
     if what_if:
         _print_what_if(was, outcome, given if rules is RULES else {**given, "anchor": False}, out, as_json=as_json)
-        return
-    _print_verdict(verdict, settings.lake.uri, out, as_json=as_json)
-    if verdict.first_difference is not None:
+    else:
+        _print_verdict(verdict, settings.lake.uri, out, as_json=as_json)
+    if out is not None and not as_json:
+        console().print(f"[dim]the decisions are in {safe(out)}[/]")
+    if not what_if and verdict.first_difference is not None:
         raise typer.Exit(code=1)
 
 
@@ -114,7 +114,6 @@ def _print_verdict(verdict: Verdict, uri: str, out: Path | None, *, as_json: boo
         terminal.print(
             f"{WARNING}{verdict.unknowable:,} more cannot be derived: their writer still knew an entry that is lost now"
         )
-    _print_where(terminal, out)
 
 
 def _print_what_if(
@@ -134,9 +133,3 @@ def _print_what_if(
     for name, sentence in sentences_of(was).items():
         table.add_row(f"[bold]{name}[/]", sentence, then[name])
     terminal.print(table)
-    _print_where(terminal, out)
-
-
-def _print_where(terminal: Console, out: Path | None) -> None:
-    if out is not None:
-        terminal.print(f"[dim]the decisions are in {safe(out)}[/]")

@@ -1,18 +1,39 @@
 """The outcome of a replay: its decisions, the late messages at each, and a summary."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.clock import to_us
+from pipeline.errors import TidemarkError
+from pipeline.lake.tables.table import MOMENT
 from pipeline.quantiles import quantile
 from pipeline.replay.trace import Trace, landed_in, late_in, watermarks_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Ints
+
+COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
+    (pa.field("tick_time", MOMENT, nullable=False), lambda made: made.at),
+    (pa.field("watermark", MOMENT), lambda made: made.watermark),
+    (pa.field("reason", pa.string(), nullable=False), lambda made: str(made.reason)),
+    (pa.field("base_oldest_unacked", MOMENT), lambda made: made.base and made.base.oldest_unacked),
+    (pa.field("tracking_oldest_unacked", MOMENT), lambda made: made.tracking and made.tracking.oldest_unacked),
+    (pa.field("band_start", MOMENT), lambda made: made.bound and made.bound.start),
+    (pa.field("band_end", MOMENT), lambda made: made.bound and made.bound.end),
+    (pa.field("messages_in_band", pa.int64(), nullable=False), lambda made: made.bound.messages if made.bound else 0),
+)
+"""The columns of a decision, and the value of each. `watermark` is null before the first one, a reading where it is
+unknown, and the band where no band was used (in a hold, or by the idle rule)."""
+
+LATE_TOTAL = pa.field("late_total", pa.int64(), nullable=False)
+"""The last column: all late messages that landed by the tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +107,16 @@ def replayed(decisions: Sequence[Decision], trace: Trace) -> Replayed:
         late += late_in(batch, at_us, watermark_us)
         landed += landed_in(batch, at_us)
     return Replayed(decisions, np.cumsum(late), landed)
+
+
+def write_decisions(path: Path, replayed: Replayed) -> None:
+    """Write the decisions as a Parquet file, one row per tick, replacing an existing one. Raises TidemarkError if it
+    cannot be written."""
+    values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
+    schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL])
+    try:
+        pq.write_table(pa.table([*values, replayed.late_total], schema=schema), path)
+    except OSError as error:
+        raise TidemarkError(
+            f"the decisions cannot be written to {path} ({error}); name another file with --out"
+        ) from error

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pipeline.watermark.decision import Decision
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.rules import RULES, Rule
@@ -93,7 +92,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdic
         recorded = tick.recorded
         if recorded is None:
             raise ValueError("a tick without its recorded decision cannot be verified")
-        if state.is_missing_entries and not _knows_of_the_loss(recorded.decision):
+        if state.is_missing_entries and not recorded.decision.knows_of_a_loss:
             unknowable += 1
         else:
             again = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
@@ -102,8 +101,3 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdic
             decisions += 1
         state = state.after(state.number + 1, recorded)
     return Verdict(decisions, compacted, unknowable, None)
-
-
-def _knows_of_the_loss(decision: Decision) -> bool:
-    """Whether a decision was made with a note of a loss in view: its completeness begins at its own moment."""
-    return decision.complete_from is not None and decision.complete_from >= decision.at

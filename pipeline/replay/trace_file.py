@@ -13,7 +13,9 @@ from pipeline.lake.tables.table import MOMENT
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
 from pipeline.watermark.histogram import Ints
 
-TIMES = ("publish_time", "event_time", "tracked_at", "landed_at")
+TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
+"""The columns of times, and the value of each where it is null."""
+
 COLUMNS = ("message_id", "stream_id", *TIMES)
 ROWS = 1 << 16
 """Rows read at a time."""
@@ -43,11 +45,12 @@ class ParquetTrace:
                 f"{path} lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)} (it has "
                 f"{', '.join(schema.names) or 'none'}); a trace has one row a message, with {', '.join(COLUMNS)}"
             )
-        for name in TIMES:
-            self._refuse_type(name, schema.field(name).type)
-        timestamps = [name for name in TIMES if pa.types.is_timestamp(schema.field(name).type)]
-        zoneless = [name for name in timestamps if schema.field(name).type.tz is None]
-        if zoneless and len(zoneless) < len(timestamps):
+        kinds = {name: schema.field(name).type for name in TIMES}
+        for name, kind in kinds.items():
+            self._refuse_type(name, kind)
+        zones = {name: kind.tz for name, kind in kinds.items() if pa.types.is_timestamp(kind)}
+        zoneless = [name for name, zone in zones.items() if zone is None]
+        if zoneless and len(zoneless) < len(zones):
             raise TraceUnusable(
                 f"{path} has times with a time zone and times without one ({', '.join(zoneless)}); write all of them "
                 f"as {MOMENT}"
@@ -96,18 +99,13 @@ class ParquetTrace:
                 f"publish_time in {self.path} is null in at least {unpublished} rows; every message has one, so leave "
                 "those rows out or write it"
             )
-        return Batch(
-            publish_us=self._times(rows, "publish_time", NEVER),
-            event_us=self._times(rows, "event_time", NO_EVENT_TIME),
-            tracked_us=self._times(rows, "tracked_at", NEVER),
-            landed_us=self._times(rows, "landed_at", NEVER),
-            streams=streams_of(rows["stream_id"]) if streams else None,
-        )
+        publish_us, event_us, tracked_us, landed_us = (self._times(name, rows[name]) for name in TIMES)
+        known = streams_of(rows["stream_id"]) if streams else None
+        return Batch(publish_us, event_us, tracked_us, landed_us, known)
 
-    def _times(self, rows: pa.RecordBatch, name: str, absent: int) -> Ints:
-        column = rows[name]
+    def _times(self, name: str, column: pa.Array) -> Ints:
         if pa.types.is_null(column.type):
-            return np.full(len(rows), absent, dtype=np.int64)
+            return np.full(len(column), TIMES[name], dtype=np.int64)
         try:
             present = column.cast(pa.timestamp("us", tz=column.type.tz)).cast(pa.int64())
         except pa.ArrowInvalid as error:
@@ -121,7 +119,7 @@ class ParquetTrace:
                 f"{name} in {self.path} holds a time outside of the years 1 to 9998; look whether it was written in "
                 "another unit than its type says"
             )
-        times: Ints = present.fill_null(absent).to_numpy(zero_copy_only=False)
+        times: Ints = present.fill_null(TIMES[name]).to_numpy(zero_copy_only=False)
         return times
 
 

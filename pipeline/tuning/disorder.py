@@ -1,18 +1,15 @@
 """How far out of order a topic is, and which messages and streams are to blame.
 
 A message's *disorder* is its publish time less that of the first message with a greater event time, or zero if it was
-published before that one. The largest is the topic's disorder, as `docs/watermark.md` defines it. Disorder does not say
-whose clock is wrong: one clock that runs a minute fast puts everybody else a minute out of order. So each message is
-also compared with the *typical* one, the median of `publish time - event time` over the messages that happened within
-the same five seconds. (The five seconds are of event time because a history that is published in one go has events that
-are far apart.)
+published before that one. Each message is also compared with the *typical* one, the median of `publish time - event
+time` over the messages that happened within the same five seconds (of event time, because a history that is published
+in one go has events that are far apart):
 
 - A message is *slow* by how far it is behind the typical one, but by no more than its disorder.
 - A message is *fast* by how far it is ahead of the typical one, but by no more than how much later a message with a
   lesser event time was published.
 
-The disorder between two messages is at most the one's slowness plus the other's fastness. Two passes over the messages
-measure all this; memory follows the time that they span, not their number.
+Two passes over the messages measure all this; memory follows the time that they span, not their number.
 """
 
 from collections.abc import Mapping

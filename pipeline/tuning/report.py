@@ -47,9 +47,9 @@ class TuningReport:
         """The rules `band` and `frontier` with the present quantiles."""
         return self.tuning.variants[0], self.tuning.variants[1]
 
-    def recommended(self, variant: Variant, target: float | None = None) -> Recommendation:
-        """The band that is enough for a target, by default the settings' own."""
-        return self.tuning.recommended(variant, self.target if target is None else target)
+    def recommended(self, variant: Variant) -> Recommendation:
+        """The band that is enough for the target."""
+        return self.tuning.recommended(variant, self.target)
 
 
 def make_report(
@@ -94,10 +94,10 @@ def sentences(report: TuningReport) -> list[str]:
     now, disorder = report.now, report.disorder
     said = [
         f"With the present band of {format_duration(report.band)} and the rule {report.present.name}, "
-        f"{percent(now.late_share)} of {now.landed:,} messages are late; the watermark is {behind(now)}."
+        f"{percent(now.late_share)} of {now.landed:,} messages are late; the watermark is {behind(now)}.",
+        recommendation_sentence(report),
+        *_comparison(report),
     ]
-    said.append(recommendation_sentence(report))
-    said += _comparison(report)
     half, most, worst = (disorder.disorder.quantile(share) for share in (0.5, 0.99, 1.0))
     said.append(
         f"Half of the messages are out of order by at most {words(half)}, 99 % by at most {words(most)}, the worst by "
@@ -106,19 +106,18 @@ def sentences(report: TuningReport) -> list[str]:
     return [*said, *filter(None, (blame_sentence(disorder, side) for side in disorder.sides))]
 
 
-def recommendation_sentence(report: TuningReport, target: float | None = None) -> str:
+def recommendation_sentence(report: TuningReport) -> str:
     """`For at most 0.01 % late: 14s under the rule band (the watermark 18.2s behind), 12s under …`"""
-    target = report.target if target is None else target
     parts = []
     for variant in report.rules:
-        found = report.recommended(variant, target)
+        found = report.recommended(variant)
         place = ""
         if found.outcome is not None:
             lag, free = found.outcome.lag_p50, _as_fresh(report.tuning, found.outcome)
             besides = "" if free == found.outcome.band else f", no staler up to {format_duration(free)}"
             place = f" (the watermark {'nowhere yet' if lag is None else f'{stands(lag)}{besides}'})"
         parts.append(f"{found} under the rule {variant.name}{place}")
-    return f"For {at_most(target)}: {', '.join(parts)}."
+    return f"For {at_most(report.target)}: {', '.join(parts)}."
 
 
 def _as_fresh(tuning: Tuning, outcome: Outcome) -> timedelta:

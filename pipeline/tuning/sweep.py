@@ -25,7 +25,6 @@ TARGETS = (0.01, 0.001, 0.0001, 0.0)
 SECOND = timedelta(seconds=1)
 
 Bools = npt.NDArray[np.bool_]
-Rule = Literal["band", "frontier"]
 
 PARTS = 4
 """Each round of the search cuts the interval that holds the smallest sufficient band into this many parts."""
@@ -35,7 +34,7 @@ PARTS = 4
 class Variant:
     """The parts of a policy that are compared, except for the band."""
 
-    rule: Rule = "band"
+    rule: Literal["band", "frontier"] = "band"
     quantile: float = 0.0
     frontier_quantile: float = 0.0
 

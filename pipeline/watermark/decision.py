@@ -117,6 +117,11 @@ class Decision:
         """The cell whose event time is the candidate."""
         return None if self.bound is None else self.bound.pin
 
+    @property
+    def knows_of_a_loss(self) -> bool:
+        """Whether it was made with a note of a lost entry in view: its completeness begins at its own moment."""
+        return self.complete_from is not None and self.complete_from >= self.at
+
     def sentence(self) -> str:
         """What was decided and why, in one sentence."""
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"

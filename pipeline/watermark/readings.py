@@ -67,17 +67,12 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
     newest = reading if newer else previous.newest
     is_seen_again = reading.oldest_unacked == previous.oldest_unacked and reading.observed_at > previous.observed_at
     if reading.oldest_unacked > previous.oldest_unacked or is_seen_again:
-        return replace(
-            previous,
-            oldest_unacked=reading.oldest_unacked,
-            names_a_message=reading.names_a_message,
-            observed_at=reading.observed_at,
-            newest=newest,
-        )
+        return replace(_epoch(previous.epoch, reading), epoch_began=previous.epoch_began, newest=newest)
     return replace(previous, newest=newest)
 
 
 def _epoch(number: int, reading: Reading) -> EffectiveReading:
+    """An epoch of one reading."""
     return EffectiveReading(
         oldest_unacked=reading.oldest_unacked,
         names_a_message=reading.names_a_message,

@@ -103,12 +103,9 @@ def frontier(s: Situation) -> Verdict:
     return Candidate(Finding.FRONTIER, evidence)
 
 
-BOUND: dict[str, Rule] = {"band": band, "frontier": frontier}
-
-
 def bound(s: Situation) -> Verdict:
     """6. What bounds the event times of all that may still land, by the rule that is set."""
-    return BOUND[s.policy.rule](s)
+    return frontier(s) if s.policy.rule == "frontier" else band(s)
 
 
 RULES: Sequence[Rule] = (fresh_readings, same_epoch, complete, ready, silence, bound)

@@ -154,32 +154,28 @@ class WatermarkState:
         decision = record.decision
         pruned = self._pruned(record)
         base_before = None if self.decision is None else self.decision.base
-        # A decision that was made before the loss was found may follow the note of it, and does not settle it.
-        settles_the_loss = decision.complete_from is not None and decision.complete_from >= decision.at
         return replace(
             pruned,
             number=number,
             record=record,
             complete_from=decision.complete_from,
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
-            is_missing_entries=self.is_missing_entries and not settles_the_loss,
+            # A decision that was made before the loss was found may follow the note of it, and does not settle it.
+            is_missing_entries=self.is_missing_entries and not decision.knows_of_a_loss,
         )
 
     def _pruned(self, record: DecisionRecord) -> "WatermarkState":
         """Without the cells that no later band can reach."""
-        decision, policy = record.decision, record.policy
+        decision = record.decision
         if decision.base is None or decision.tracking is None:
             return self
         # Without a release: base may still name what was released, and a seek ends it.
-        reachable = reachable_from(self.histogram, decision.base, decision.tracking, policy)
-        if self.pruned_before is not None and reachable <= self.pruned_before:
-            return replace(self, histogram=self.histogram.pruned(self.pruned_before))
-        frontier = frontier_of(
-            self.histogram, bucket_start(reachable), policy, self.pruned_before, self.pruned_frontier
-        )
-        return replace(
-            self, histogram=self.histogram.pruned(reachable), pruned_before=reachable, pruned_frontier=frontier
-        )
+        reachable = reachable_from(self.histogram, decision.base, decision.tracking, record.policy)
+        if self.pruned_before is not None:
+            reachable = max(reachable, self.pruned_before)
+        kept, until = self.histogram.pruned(reachable), bucket_start(reachable)
+        passed = frontier_of(self.histogram, until, record.policy, self.pruned_before, self.pruned_frontier)
+        return replace(self, histogram=kept, pruned_before=reachable, pruned_frontier=passed)
 
     def _violations(self, delta: Histogram) -> int:
         """How many messages come now although the reading had declared their publish time past. A lower bound: cells
