@@ -51,6 +51,11 @@ def format_duration(duration: timedelta) -> str:
     return sign + text if text else "0s"
 
 
+def rough(duration: timedelta) -> str:
+    """The duration to the second."""
+    return format_duration(timedelta(seconds=round(duration.total_seconds())))
+
+
 def _read(value: Any) -> timedelta:
     return value if isinstance(value, timedelta) else parse_duration(str(value))
 

@@ -9,13 +9,13 @@ from rich.console import Console
 from pipeline.cli.options import AsJson, lake_of, no_decision, time_option
 from pipeline.cli.output import console, grid, print_json, safe
 from pipeline.clock import iso
-from pipeline.durations import format_duration
+from pipeline.durations import format_duration, rough
 from pipeline.errors import CorruptObject, LakeError
 from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.explain.alternatives import TRIED, Alternative
-from pipeline.watermark.explain.conditions import Outcome, rough
+from pipeline.watermark.explain.conditions import Outcome
 from pipeline.watermark.explain.explanation import Explanation
 from pipeline.watermark.explain.explanation import explain as explain_decision
 from pipeline.watermark.histogram import Cell

@@ -13,7 +13,7 @@ import typer
 from pipeline.cli.options import lake_of, no_decision, time_option
 from pipeline.cli.output import columns, console, print_json, text_of
 from pipeline.clock import SystemClock, from_us, iso
-from pipeline.durations import format_duration
+from pipeline.durations import format_duration, rough
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
 from pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
@@ -193,7 +193,7 @@ def _show(preview: Preview) -> None:
         return
     further = ""
     if without is not None:
-        further = f", {format_duration(timedelta(seconds=round((released - without).total_seconds())))} further"
+        further = f", {rough(released - without)} further"
     stands = "Without a release there is no watermark" if without is None else f"Without a release it is {iso(without)}"
     say(f"{stands} ({preview.without.reason}).")
     say(f"[bold]With it, it would be {iso(released)}[/]{further} ({preview.released.reason}).")

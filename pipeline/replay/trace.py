@@ -102,16 +102,14 @@ def extent_of(trace: Trace) -> Extent:
     messages = rejected = never_tracked = never_landed = early = 0
     first, last = NEVER, NO_WATERMARK
     for batch in trace.batches():
-        if not len(batch):
-            continue
         messages += len(batch)
         rejected += int(np.count_nonzero(batch.event_us == NO_EVENT_TIME))
         never_tracked += int(np.count_nonzero(batch.tracked_us == NEVER))
         never_landed += int(np.count_nonzero(batch.landed_us == NEVER))
         early += int(np.count_nonzero(np.minimum(batch.tracked_us, batch.landed_us) < batch.publish_us))
-        first = min(first, int(batch.publish_us.min()))
+        first = int(batch.publish_us.min(initial=first))
         for moments in (batch.publish_us, batch.tracked_us, batch.landed_us):
-            last = max(last, int(moments.max(initial=NO_WATERMARK, where=moments != NEVER)))
+            last = int(moments.max(initial=last, where=moments != NEVER))
     if not messages:
         raise TraceUnusable("the trace has no messages; it needs at least one, with its publish_time")
     return Extent(messages, rejected, never_tracked, never_landed, early, first, last)

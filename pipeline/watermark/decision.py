@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pipeline.clock import iso
-from pipeline.durations import format_duration
+from pipeline.durations import rough
 from pipeline.watermark.histogram import Cell
 from pipeline.watermark.readings import EffectiveReading
 
@@ -126,8 +126,8 @@ class Decision:
         """What was decided and why, in one sentence."""
         where = "no watermark yet" if self.watermark is None else f"watermark {iso(self.watermark)}"
         if self.lag is not None:
-            lag = timedelta(seconds=round(self.lag.total_seconds()))
-            where += f" ({format_duration(abs(lag))} {'behind' if lag >= timedelta(0) else 'ahead'} when decided)"
+            side = "behind" if round(self.lag.total_seconds()) >= 0 else "ahead"
+            where += f" ({rough(abs(self.lag))} {side} when decided)"
         return f"{self.reason}: {where}; {self._because()}"
 
     def _because(self) -> str:
@@ -137,16 +137,16 @@ class Decision:
             case Reason.ADVANCED:
                 return self._least()
             case Reason.UNCHANGED:
-                return f"messages still to land may have event times from {_at(self.candidate)} on, which is no higher"
+                return f"messages still to land may have event times from {when(self.candidate)} on, which is no higher"
             case Reason.PINNED_BY_BACKLOG if self.released_before is not None:
                 return (
                     f"base still holds released messages (published at {base}), so its reading says nothing about "
-                    f"messages published from {_at(self.released_before)} on"
+                    f"messages published from {when(self.released_before)} on"
                 )
             case Reason.PINNED_BY_BACKLOG:
                 return (
                     f"base has a backlog from publish time {base} on, and tracking saw an event time as old as "
-                    f"{_at(self.candidate)} in it"
+                    f"{when(self.candidate)} in it"
                 )
             case Reason.HELD_TRACKING_BEHIND:
                 return (
@@ -155,7 +155,7 @@ class Decision:
                 )
             case Reason.HELD_INCOMPLETE:
                 return (
-                    f"tracking knows what was published since {_at(self.complete_from)}, and base may hold older "
+                    f"tracking knows what was published since {when(self.complete_from)}, and base may hold older "
                     f"messages (its reading is {base}, before slack); the watermark moves when base has landed them"
                 )
             case Reason.HELD_NO_DATA:
@@ -168,11 +168,11 @@ class Decision:
                     "late"
                 )
             case Reason.IDLE_ADVANCED:
-                return f"nothing valid was published since {_at(self.newest_publish_time)}, and there is no backlog"
+                return f"nothing valid was published since {when(self.newest_publish_time)}, and there is no backlog"
             case Reason.IDLE_HELD:
-                return f'nothing valid was published since {_at(self.newest_publish_time)}, and idle = "hold"'
+                return f'nothing valid was published since {when(self.newest_publish_time)}, and idle = "hold"'
             case Reason.RELEASED:
-                return f"an operator released the messages published before {_at(self.released_before)}"
+                return f"an operator released the messages published before {when(self.released_before)}"
 
     def _least(self) -> str:
         bound = self.bound
@@ -186,5 +186,6 @@ class Decision:
         return least
 
 
-def _at(moment: datetime | None) -> str:
+def when(moment: datetime | None) -> str:
+    """A moment, where there is one."""
     return "an unknown moment" if moment is None else iso(moment)

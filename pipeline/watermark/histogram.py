@@ -171,27 +171,19 @@ class Histogram:
         cells = self._valid(publish_bucket, publish_bucket)
         return int((self.last_publish_us[cells] - self.min_event_us[cells]).max())
 
-    def since(self, publish_us: int, high: int) -> slice | Ints:
-        """The positions of the cells that hold anything published from a moment on, in the buckets up to `high`."""
-        low = publish_us // BUCKET_US
-        start, end = self._span(low, high)
-        _, edge = self._span(low, min(low, high))
-        inside = self.last_publish_us[start:edge] >= publish_us
-        if inside.all():
-            return slice(start, end)
-        return np.concatenate([start + np.flatnonzero(inside), np.arange(edge, end)])
+    def since(self, publish_us: int, high: int) -> Ints:
+        """The positions of the cells with event times that hold anything published from a moment on, in the buckets up
+        to `high`."""
+        cells = self._valid(publish_us // BUCKET_US, high)
+        return cells[self.last_publish_us[cells] >= publish_us]
 
-    def messages_at(self, positions: slice | Ints) -> int:
-        """How many messages with an event time the cells hold."""
-        return int(self.count[positions][self.event_bucket[positions] != NO_EVENT].sum())
+    def messages_at(self, positions: Ints) -> int:
+        """How many messages the cells hold."""
+        return int(self.count[positions].sum())
 
-    def minimum_at(self, positions: slice | Ints) -> Cell | None:
-        """The one with the least event time of the cells, if any has one."""
-        minimum = self.min_event_us[positions]
-        if not len(minimum):
-            return None
-        lowest = int(np.argmin(minimum))
-        return self._cell(positions.start + lowest if isinstance(positions, slice) else int(positions[lowest]))
+    def minimum_at(self, positions: Ints) -> Cell | None:
+        """The one with the least event time of the cells, if there are any. They have event times."""
+        return self._cell(positions[np.argmin(self.min_event_us[positions])]) if len(positions) else None
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """The least, over the publish-time buckets low to high, of each bucket's own event-time quantile.
@@ -200,11 +192,9 @@ class Histogram:
         cell of the next one is taken with its exact minimum: never above the true quantile.
         """
         positions, below, size, total = self._ranks(low, high)
-        if not len(positions):
-            return None
         skipped = np.floor(quantile * total)
         holding = positions[(below <= skipped) & (skipped < below + size)]
-        return self._cell(int(holding[np.argmin(self.min_event_us[holding])]))
+        return self.minimum_at(holding)
 
     def frontier_before(self, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
         """The cell with the greatest event time published below a moment, in the buckets from `not_before` on.
@@ -221,7 +211,7 @@ class Histogram:
         else:
             cells = self._valid(not_before, bucket)
             holding = cells[self.first_publish_us[cells] < limit_us]
-        return self._cell(int(holding[np.argmax(self.min_event_us[holding])])) if len(holding) else None
+        return self._cell(holding[np.argmax(self.min_event_us[holding])]) if len(holding) else None
 
     def _ranks(self, low: int, high: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The cells with event times that were published in the buckets low to high: their positions, how many
@@ -233,9 +223,7 @@ class Histogram:
         below = running - np.repeat(running[first], cells)
         return positions, below, size, np.repeat(np.add.reduceat(size, first), cells)
 
-    def _cell(self, position: int) -> Cell | None:
-        if self.event_bucket[position] == NO_EVENT:
-            return None
+    def _cell(self, position: np.int64) -> Cell:
         return Cell(
             publish_bucket=int(self.publish_bucket[position]),
             min_event_time=from_us(self.min_event_us[position]),

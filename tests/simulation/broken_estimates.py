@@ -151,12 +151,7 @@ def anchor_with_ties(histogram: Histogram, limit_us: int) -> int | None:
 
 
 def quantile_of_the_whole_band(histogram: Histogram, low: int, high: int, quantile: float) -> Cell | None:
-    start, end = histogram._span(low, high)
-    cells = sorted(
-        (histogram.min_event_us[position], position)
-        for position in range(start, end)
-        if histogram._cell(position) is not None
-    )
+    cells = sorted((histogram.min_event_us[position], position) for position in histogram._valid(low, high))
     skipped = math.floor(quantile * sum(int(histogram.count[position]) for _, position in cells))
     for _, position in cells:
         skipped -= int(histogram.count[position])
@@ -186,7 +181,7 @@ def anchor_by_what_is_rejected(histogram: Histogram, limit_us: int) -> int | Non
     return original_valid_before(replace(histogram, event_bucket=as_if_timed), limit_us)
 
 
-def since_without_the_oldest(histogram: Histogram, publish_us: int, high: int) -> slice | Ints:
+def since_without_the_oldest(histogram: Histogram, publish_us: int, high: int) -> Ints:
     """`>` for `>=`: base's oldest message is left out."""
     return original_since(histogram, publish_us + 1, high)
 
@@ -200,15 +195,13 @@ def frontier_at_the_end_of_its_cell(
 
 def least_lag(histogram: Histogram, publish_bucket: int) -> int:
     """The least lag of the newest second instead of the greatest."""
-    start, end = histogram._span(publish_bucket, publish_bucket)
-    valid = histogram.event_bucket[start:end] != NO_EVENT
-    return int((histogram.last_publish_us[start:end] - histogram.min_event_us[start:end])[valid].min())
+    cells = histogram._valid(publish_bucket, publish_bucket)
+    return int((histogram.last_publish_us[cells] - histogram.min_event_us[cells]).min())
 
 
 def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> bool:
     """Where only a rejected message was published, tracking seems to have seen none."""
-    start, end = histogram._span(publish_bucket, publish_bucket)
-    return bool((histogram.event_bucket[start:end] != NO_EVENT).any())
+    return len(histogram._valid(publish_bucket, publish_bucket)) > 0
 
 
 original_reachable, original_since = estimator.reachable_from, Histogram.since

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from pipeline.clock import from_us, iso
-from pipeline.durations import format_duration
-from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
+from pipeline.durations import format_duration, rough
+from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence, when
 from pipeline.watermark.readings import EffectiveReading
 from pipeline.watermark.rules import naming
 from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
@@ -221,13 +221,3 @@ def _setting(s: Situation, name: str) -> str:
 def messages(count: int) -> str:
     """A number of messages."""
     return "1 message" if count == 1 else f"{count:,} messages"
-
-
-def rough(duration: timedelta) -> str:
-    """A duration to the second."""
-    return format_duration(timedelta(seconds=round(duration.total_seconds())))
-
-
-def when(moment: datetime | None) -> str:
-    """A moment, where there is one."""
-    return "an unknown moment" if moment is None else iso(moment)
