@@ -6,7 +6,6 @@ from datetime import datetime
 from threading import Condition
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from pipeline.clock import Clock
@@ -32,9 +31,6 @@ be left for other calls."""
 BEFORE_THE_DEADLINE_SECONDS = 0.1
 """A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would be
 leased to nobody."""
-
-EXPIRES_UNUSED_AFTER = Duration(seconds=31 * 86400)
-"""The expiration policy that the service gives a subscription without one. Here no subscription expires."""
 
 IGNORED_OF_A_TOPIC = frozenset(
     {"message_retention_duration", "schema_settings", "message_transforms", "ingestion_data_source_settings"}
@@ -135,7 +131,7 @@ class SubscriberService(Service):
     def create_subscription(self, config: Any, _: Any) -> Any:
         limits.resource("subscriptions", config.name)
         limits.resource("topics", config.topic)
-        _fill_in(config)
+        limits.durations(config)
         warn_of_ignored(config, IGNORED)
         self._model.create_subscription(config, self._shared.now())
         return config
@@ -147,7 +143,7 @@ class SubscriberService(Service):
         name = limits.resource("subscriptions", request.subscription.name)
         old = self._model.get_subscription(name)
         config = merged(old, request.subscription, request.update_mask, CHANGEABLE)
-        _fill_in(config)
+        limits.durations(config)
         self._model.update_subscription(config)
         return config
 
@@ -245,14 +241,6 @@ class SubscriberService(Service):
             raise Invalid("a seek is to a time or to a snapshot")
         self._model.seek(request.subscription, to, self._shared.now())
         self._shared.changed.notify_all()
-
-
-def _fill_in(config: Any) -> None:
-    """Check a subscription's durations, and write the defaults into its config."""
-    config.ack_deadline_seconds = int(limits.ack_deadline(config.ack_deadline_seconds).total_seconds())
-    config.message_retention_duration.FromTimedelta(limits.retention(config))
-    if not config.HasField("expiration_policy"):
-        config.expiration_policy.ttl.CopyFrom(EXPIRES_UNUSED_AFTER)
 
 
 def listed(field: str, resources: list[Any], request: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ ORDERING_KEY_BYTES = 1024
 BYTES_OF_IDS = 524_288
 """The most bytes of acknowledgement ids in one request."""
 
-ACK_DEADLINE = timedelta(seconds=10)
+ACK_DEADLINE_SECONDS = 10
 """A subscription's ack deadline by default."""
 
 RETENTION = timedelta(days=7)
@@ -27,6 +27,9 @@ RETENTION = timedelta(days=7)
 
 RETENTION_AT_LEAST = timedelta(minutes=10)
 RETENTION_AT_MOST = timedelta(days=31)
+
+EXPIRES_UNUSED_AFTER = timedelta(days=31)
+"""The expiration policy that the service gives a subscription without one. Here no subscription expires."""
 
 ID = re.compile(r"[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
 
@@ -89,26 +92,22 @@ def ack_ids(ids: Sequence[str]) -> None:
         raise Invalid(f"more than {BYTES_OF_IDS} bytes of acknowledgement ids in one request")
 
 
-def ack_deadline(seconds: int) -> timedelta:
-    """A subscription's ack deadline; 0 stands for the default."""
-    if not seconds:
-        return ACK_DEADLINE
-    if not 10 <= seconds <= 600:
-        raise Invalid(f"ack_deadline_seconds = {seconds}: it is 10 to 600")
-    return timedelta(seconds=seconds)
-
-
-def retention(subscription: Any) -> timedelta:
-    """A subscription's retention of messages."""
+def durations(subscription: Any) -> None:
+    """Check a subscription's durations, and write in the default of each that is absent."""
+    deadline = subscription.ack_deadline_seconds = subscription.ack_deadline_seconds or ACK_DEADLINE_SECONDS
+    if not 10 <= deadline <= 600:
+        raise Invalid(f"ack_deadline_seconds = {deadline}: it is 10 to 600")
+    retention = subscription.message_retention_duration
     if not subscription.HasField("message_retention_duration"):
-        return RETENTION
+        retention.FromTimedelta(RETENTION)
     try:
-        duration: timedelta = subscription.message_retention_duration.ToTimedelta()
+        kept = retention.ToTimedelta()
     except (OverflowError, ValueError) as error:
         raise Invalid(f"message_retention_duration is no duration: {error}") from error
-    if not RETENTION_AT_LEAST <= duration <= RETENTION_AT_MOST:
-        raise Invalid(f"message_retention_duration = {duration}: it is 10 minutes to 31 days")
-    return duration
+    if not RETENTION_AT_LEAST <= kept <= RETENTION_AT_MOST:
+        raise Invalid(f"message_retention_duration = {kept}: it is 10 minutes to 31 days")
+    if not subscription.HasField("expiration_policy"):
+        subscription.expiration_policy.ttl.FromTimedelta(EXPIRES_UNUSED_AFTER)
 
 
 def moment(name: str, timestamp: Any) -> datetime:
