@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -156,10 +157,7 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
         "sound": survey.is_sound,
         "windows": integrity.windows,
         "files": integrity.files,
-        "broken": [
-            {"window": one.window.key, "fault": one.fault, "reasons": one.reasons, "blocked_by": one.blocked_by}
-            for one in integrity.broken
-        ],
+        "broken": [{**asdict(broken), "window": broken.window.key} for broken in integrity.broken],
         "damaged_heartbeats": [
             {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
             for damaged in integrity.inputs

@@ -74,12 +74,10 @@ def audit(
     table. Assumptions: the decisions' readings of base are right after slack, and both subscriptions judge messages by
     the same contract. Raises LakeError.
     """
-    newest = decision_in_force(log)
-    passed = None if newest is None else _passed(newest[1])
+    passed = _passed(decision_in_force(log))
     if passed is None:
         return Audit()
-    then = None if passed_since is None else decision_in_force(log, passed_since)
-    from_then = None if then is None else _passed(then[1])
+    from_then = None if passed_since is None else _passed(decision_in_force(log, passed_since))
     tracked = _tracked(log, passed_since)
     oldest = int(tracked.publish_bucket.min(initial=passed))
     since = oldest if from_then is None else from_then
@@ -98,10 +96,11 @@ def audit(
     )
 
 
-def _passed(decided: DecisionRecord) -> int | None:
+def _passed(numbered: tuple[int, DecisionRecord] | None) -> int | None:
     """The publish second below which base has nothing outstanding, by what the decision knew."""
-    base = decided.decision.base
-    return None if base is None else bucket_of(base.oldest_unacked - decided.policy.base_slack)
+    if numbered is None or (base := numbered[1].decision.base) is None:
+        return None
+    return bucket_of(base.oldest_unacked - numbered[1].policy.base_slack)
 
 
 def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:

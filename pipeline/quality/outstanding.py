@@ -71,10 +71,8 @@ class Outstanding:
 
 
 def outstanding(histogram: Histogram, landed: Mapping[int, int], since: datetime, before: datetime) -> Outstanding:
-    """What was tracked and published in `[since, before)`, less what has landed, by publish second.
-
-    `landed` has the number of distinct landed messages by publish second, as `landed_by_second` counts them.
-    """
+    """What was tracked and published in `[since, before)`, less what has landed, by publish second. `landed` has the
+    number of distinct landed messages by publish second, as `landed_by_second` counts them."""
     first, last = bucket_of(since), bucket_of(before) - 1
     cells = cells_between(histogram, first, last + 1)
     by_second = cells.group_by("second", use_threads=False).aggregate([("count", "sum"), ("oldest_us", "min")])
@@ -113,10 +111,8 @@ def cells_between(histogram: Histogram, start: int, end: int) -> pa.Table:
 def landed_by_second(
     heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
 ) -> dict[int, int]:
-    """How many distinct messages have landed, in either table, by the second in which they were published.
-
-    `since` and `before` are whole seconds. Reads only files that may hold such messages, AT_ONCE at a time.
-    """
+    """How many distinct messages have landed, in either table, by the second in which they were published. `since` and
+    `before` are whole seconds. Reads only files that may hold such messages, AT_ONCE at a time."""
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + AT_ONCE, before)

@@ -118,10 +118,7 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Dropped:
     """Take the partitions below a name out of a table's newest version. Their files are deleted once no version that is
-    kept lists them.
-
-    Raises TableConflict if somebody else changed them at the same time; LakeError.
-    """
+    kept lists them. Raises TableConflict if somebody else changed them at the same time; LakeError."""
     current = table.current()
     column = table.partition_column
     old = [file for file in data_files(current, column) if file.partition < before]

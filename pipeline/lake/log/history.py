@@ -65,10 +65,8 @@ def first_decision(log: TrackingLog) -> DecisionRecord | None:
 
 
 def standing_before(log: TrackingLog, number: int) -> WatermarkState:
-    """The state that a decision with this number was made from: the fold of all entries before it.
-
-    Reads back to the newest compacted entry. Raises CorruptObject where an entry that it needs is gone or damaged.
-    """
+    """The state that a decision with this number was made from: the fold of all entries before it. Reads back to the
+    newest compacted entry. Raises CorruptObject where an entry that it needs is gone or damaged."""
     numbers = log.numbers()
     first, present = numbers[0], set(numbers)
 

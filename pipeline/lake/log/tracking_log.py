@@ -27,10 +27,8 @@ ATTEMPTS = 100
 
 
 class TrackingLog:
-    """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log.
-
-    The fold is a cache: `catch_up` brings it up to date, from nothing if need be.
-    """
+    """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
+    fold is a cache: `catch_up` brings it up to date, from nothing if need be."""
 
     def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
         self._objects = objects
@@ -61,10 +59,9 @@ class TrackingLog:
 
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, for a caller that goes on to append: raises CorruptObject also if the log's end is lost."""
-        noted = self._witness.newest_number()  # before the log is listed: what was noted is in it by then
+        note = self._witness.newest()  # before the log is listed: what was noted is in it by then
         state = self.catch_up()
-        note = self._witness.newest() if noted > state.number else None
-        if note is not None:
+        if note is not None and note.number > state.number:
             raise CorruptObject(lost_end(note, state.number))
         self._is_compared = True
         return state
@@ -165,10 +162,8 @@ class TrackingLog:
         self._standing = None
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
-        """Write what `build` makes of the state under the next number; None writes nothing.
-
-        The state in memory is not brought up to date first: that the next number is free proves that it is current.
-        """
+        """Write what `build` makes of the state under the next number; None writes nothing. The state in memory is not
+        brought up to date first: that the next number is free proves that it is current."""
         state = self._standing if self._is_compared else None
         for _ in range(ATTEMPTS):
             if state is None:
@@ -206,10 +201,8 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Whether the last folded entry has moved to an archive, so that newer entries exist.
-
-        Raises CorruptObject if that entry is lost: nothing may be appended after it.
-        """
+        """Whether the last folded entry has moved to an archive, so that newer entries exist. Raises CorruptObject if
+        that entry is lost: nothing may be appended after it."""
         if number < 0:
             return bool(self._archive.ranges())
         try:

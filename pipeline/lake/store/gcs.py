@@ -118,10 +118,8 @@ class CloudStorageObjects:
             self._attempt("storage.objects.delete", name, remove)
 
     def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
-        """Run `operation`, and repeat it within the bounds after passing failures.
-
-        Raises NotFound as it is, since the caller knows what is missing, and all other errors as tidemark's own.
-        """
+        """Run `operation`, and repeat it within the bounds after passing failures. Raises NotFound as it is, since the
+        caller knows what is missing, and all other errors as tidemark's own."""
         bounded: Callable[[], T] = self._retry(operation)
         try:
             return bounded()

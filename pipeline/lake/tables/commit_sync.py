@@ -41,10 +41,8 @@ class CommitSync:
         self._synced |= files
 
     def sync_commits(self) -> None:
-        """Make every commit since the last call durable, whoever wrote it. Raises OSError.
-
-        The commits of others are included because a table can be read only if no commit before its newest is missing.
-        """
+        """Make every commit since the last call durable, whoever wrote it. Raises OSError. The commits of others are
+        included because a table can be read only if no commit before its newest is missing."""
         versions = self._new_versions()
         written = {file for version in versions for file in self._written_by(version)}
         self._sync(written - self._synced)

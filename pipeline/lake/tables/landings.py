@@ -73,10 +73,8 @@ class LandedBatches:
         return any(number >= batch for number, _ in self._numbered(f"{OVER}-"))
 
     def end(self, batch: int, keep: int) -> int:
-        """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them.
-
-        Safe to repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted.
-        """
+        """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them. Safe to
+        repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted."""
         with contextlib.suppress(ObjectExists):  # ended before, and perhaps not to the end
             self._objects.create(f"{FOLDER}{self._run}/{OVER}-{batch:0{DIGITS}d}", b"{}")
         done = [name for number, name in self._numbered() if number <= batch - keep]

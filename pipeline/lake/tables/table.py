@@ -68,10 +68,8 @@ class LakeTable:
         """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
-        """The table at its newest version, or None if it was never written, or is gone.
-
-        That it was deleted, or deleted and begun anew, is noticed: the file of the commit that is held is looked at.
-        """
+        """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
+        and begun anew, is noticed: the file of the commit that is held is looked at."""
         with table_errors(self.uri):
             held = self._updated()
             if held is not None:
