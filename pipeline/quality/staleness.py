@@ -11,7 +11,6 @@ end of that stretch, so a long check is a sequence of short ones.
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -19,7 +18,8 @@ from deltalake import DeltaTable
 
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, Lake
-from pipeline.lake.tables.delta_log import READERS, AddedFile, added_files
+from pipeline.lake.store.read_ahead import read_ahead
+from pipeline.lake.tables.delta_log import AddedFile, added_files
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from pipeline.lake.tables.table import CUT
 from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, microseconds, missed_by
@@ -237,10 +237,7 @@ class Staleness:
         """The version that each of these windows was computed from, given its run; the windows of which nobody knows it
         any more; and how many manifests are left to be read before that can be said."""
         absent = sorted(set(runs.values()) - self._version_of_run.keys())
-        if absent:
-            some = absent[:MANIFESTS_AT_ONCE]
-            with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
-                self._version_of_run |= zip(some, pool.map(self._read_version, some), strict=True)
+        self._version_of_run |= read_ahead(self._read_version, absent[:MANIFESTS_AT_ONCE])
         if len(absent) > MANIFESTS_AT_ONCE:
             return {}, set(), len(absent) - MANIFESTS_AT_ONCE
         known = {key: version for key, run in runs.items() if (version := self._version_of_run[run]) is not None}

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from pipeline.clock import to_us
-from pipeline.lake.log.history import read_ahead
 from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
 from pipeline.lake.tables.table import MOMENT, table_errors
 from pipeline.replay.replay import Tick

@@ -7,7 +7,6 @@ the heartbeats that it is made from can be read; a damaged file of those is name
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from pipeline.clock import iso
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
-from pipeline.lake.tables.delta_log import READERS
+from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import event_times
 from pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_files, table_errors
@@ -195,12 +194,10 @@ def _looked_at(table: LakeTable, files: Sequence[DataFile], tell: Progress) -> I
         return
     what = f"files of {table.uri.rpartition('/')[2]}"
     tell(what, 0, len(files))
-    with ThreadPoolExecutor(READERS, thread_name_prefix="integrity") as pool:
-        damages = pool.map(partial(_damage_of, table.file_system()), files)
-        for number, (file, why) in enumerate(zip(files, damages, strict=True), start=1):
-            if why is not None:
-                yield file, why
-            tell(what, number, len(files))
+    for number, (file, why) in enumerate(read_ahead(partial(_damage_of, table.file_system()), files), start=1):
+        if why is not None:
+            yield file, why
+        tell(what, number, len(files))
 
 
 def _damage_of(place: pafs.FileSystem, file: DataFile) -> str | None:

@@ -8,8 +8,8 @@ from functools import partial
 
 from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import Lake
-from pipeline.lake.log.history import read_ahead
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
 from pipeline.windows import Windowing
 

@@ -6,7 +6,6 @@ only a file older than a grace time, which is longer than any run and any write,
 
 import json
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,7 +17,7 @@ from pipeline.lake.layout import HEARTBEAT_DIFFS, PARTITIONS, STREAM_STATUS, Lak
 from pipeline.lake.store.address import arrow_files, table_uri
 from pipeline.lake.store.disk import TEMPORARY
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.delta_log import READERS
+from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.landings import FOLDER as LANDINGS
 from pipeline.lake.tables.table import LakeTable, table_errors
 from pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
@@ -130,8 +129,7 @@ def _listed_ever(table: LakeTable) -> set[str]:
         files = table.file_system()
         logged = files.get_file_info(pafs.FileSelector(LOG_FOLDER.rstrip("/"), allow_not_found=True))
         commits = [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
-        with ThreadPoolExecutor(READERS, thread_name_prefix="orphans") as pool:
-            return set().union(*pool.map(partial(_paths_in, files), commits))
+        return set().union(*(paths for _, paths in read_ahead(partial(_paths_in, files), commits)))
 
 
 def _paths_in(files: pafs.FileSystem, commit: str) -> set[str]:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pipeline.errors import ObjectMissing
-from pipeline.lake.log.history import READ_AHEAD
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.address import open_objects
+from pipeline.lake.store.read_ahead import READ_AHEAD
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from pipeline.replay.replay import Tick, Verdict, decide_again, verify
 from pipeline.replay.trace import NEVER, Batch, ticks_of

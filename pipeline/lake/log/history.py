@@ -1,38 +1,11 @@
-"""Past entries: many of them read in order, the decision in force at a moment, and the state it was made from."""
+"""Past decisions: the one in force at a moment, and the state that it was made from."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from datetime import datetime
-from typing import TypeVar
 
 from pipeline.errors import CorruptObject
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name, folded_up_to
 from pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
-
-T = TypeVar("T")
-
-READERS = 8
-"""Entries read at the same time. On a bucket each is a request."""
-READ_AHEAD = 4 * READERS
-"""The most entries held in memory before they are used."""
-
-
-def read_ahead(read: Callable[[int], T], numbers: Iterable[int]) -> Iterator[tuple[int, T]]:
-    """What `read` returns for each number, in the order given. `read` is called from several threads."""
-    pool = ThreadPoolExecutor(READERS, thread_name_prefix="tracking-log")
-    asked: deque[tuple[int, Future[T]]] = deque()
-    try:
-        for number in numbers:
-            asked.append((number, pool.submit(read, number)))
-            if len(asked) >= READ_AHEAD:
-                first, entry = asked.popleft()
-                yield first, entry.result()
-        while asked:
-            first, entry = asked.popleft()
-            yield first, entry.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:

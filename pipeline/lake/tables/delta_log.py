@@ -2,17 +2,14 @@
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
 from pipeline.errors import ObjectMissing
+from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.table import LakeTable, table_errors
-
-READERS = 8
-"""Commits that are read at the same time: on a bucket, each is a request of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,7 @@ def added_files(table: LakeTable, after: int, through: int, column: str = "") ->
         adds = (action["add"] for action in actions if action.get("add"))
         return [_file(table, version, add, column) for add in adds if add["dataChange"]]
 
-    with ThreadPoolExecutor(READERS, thread_name_prefix="delta-log") as pool:
-        return [file for of_commit in pool.map(read, range(after + 1, through + 1)) for file in of_commit]
+    return [file for _, of_commit in read_ahead(read, range(after + 1, through + 1)) for file in of_commit]
 
 
 def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:

@@ -1,0 +1,31 @@
+"""Reads many objects in order, several at a time: on a bucket, each is a request of its own."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Read = TypeVar("Read")
+
+READERS = 8
+"""Objects read at the same time."""
+READ_AHEAD = 4 * READERS
+"""The most that is held in memory before it is used."""
+
+
+def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
+    """What `read` returns for each item, in the order given. `read` is called from several threads."""
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+    asked: deque[tuple[Item, Future[Read]]] = deque()
+    try:
+        for item in items:
+            asked.append((item, pool.submit(read, item)))
+            if len(asked) >= READ_AHEAD:
+                first, found = asked.popleft()
+                yield first, found.result()
+        while asked:
+            first, found = asked.popleft()
+            yield first, found.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
