@@ -10,7 +10,7 @@ from pipeline.cli.output import console, print_json, printable
 from pipeline.clock import SystemClock, iso
 from pipeline.settings import load_settings
 from pipeline.upkeep.housekeeping import Housekeeper
-from pipeline.upkeep.log_check import forget_entry
+from pipeline.upkeep.repair import forget_entry
 
 
 def housekeep(

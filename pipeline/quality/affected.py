@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.clock import duration_us, from_us
+from pipeline.lake.tables.table import microseconds
 from pipeline.watermark.histogram import Ints
 from pipeline.windows import Window, Windowing
 
@@ -130,9 +131,3 @@ def missed_by(
     )
     judged = landings.set_column(landings.column_names.index("missed"), "missed", pa.array(is_missed, pa.bool_()))
     return judged.filter(pa.array(is_lacking)), missed
-
-
-def microseconds(times: pa.ChunkedArray) -> Ints:
-    """Times as microseconds since the epoch."""
-    values: Ints = times.cast(pa.int64()).combine_chunks().to_numpy()
-    return values

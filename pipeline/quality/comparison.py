@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from pipeline.errors import CorruptObject
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
 from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from pipeline.lake.tables.table import MOMENT, table_errors
+from pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from pipeline.lake.tables.windowed import PARTITION as WINDOW
-from pipeline.quality.affected import NOT_COMPUTED, AffectedWindows, microseconds
+from pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
 from pipeline.quality.first_landings import LANDINGS, landings
 
 HOURS_AT_ONCE = 6

@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from pipeline.clock import duration_us, from_us
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
-from pipeline.lake.tables.table import table_errors
-from pipeline.quality.affected import microseconds
+from pipeline.lake.tables.table import microseconds, table_errors
 from pipeline.windows import Windowing
 
 

@@ -21,8 +21,8 @@ from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.delta_log import AddedFile, added_files
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from pipeline.lake.tables.table import CUT
-from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, microseconds, missed_by
+from pipeline.lake.tables.table import CUT, microseconds
+from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from pipeline.quality.comparison import Comparison
 from pipeline.quality.first_landings import earliest, first_landings
 from pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint

@@ -12,11 +12,10 @@ from pipeline.clock import to_us
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
-from pipeline.lake.tables.table import MOMENT, table_errors
+from pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from pipeline.replay.replay import Tick
 from pipeline.replay.trace import NEVER, Batch
 from pipeline.replay.trace_file import streams_of
-from pipeline.watermark.histogram import Ints
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
@@ -88,11 +87,11 @@ class LakeLandings:
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
                 rows = files.to_table(columns=columns, use_threads=False)
             first = rows.group_by("message_id", use_threads=False).aggregate(least)
-            landed_us = _us(first["landed_at_min"])
+            landed_us = microseconds(first["landed_at_min"])
             wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)
             yield Batch(
-                publish_us=_us(first["publish_time_min"])[wanted],
-                event_us=_us(first["event_time_min"])[wanted],
+                publish_us=microseconds(first["publish_time_min"])[wanted],
+                event_us=microseconds(first["event_time_min"])[wanted],
                 tracked_us=np.full(np.count_nonzero(wanted), NEVER, dtype=np.int64),
                 landed_us=landed_us[wanted],
                 streams=streams_of(first["stream_id_min"].combine_chunks().filter(wanted)) if streams else None,
@@ -108,8 +107,3 @@ def _hours_since(table: DeltaTable, since_us: int) -> list[str]:
         may_hold = pc.greater(pc.add(newest_us, 1000), pa.scalar(since_us, pa.int64()))
         actions = actions.filter(pc.fill_null(may_hold, True))
     return sorted(set(actions[f"partition.{PARTITION}"].to_pylist()))
-
-
-def _us(column: pa.ChunkedArray) -> Ints:
-    times: Ints = column.cast(pa.int64()).combine_chunks().to_numpy()
-    return times

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
+from pipeline.lake.tables.delta_log import commits
 from pipeline.lake.tables.heartbeats import HOUR
 from pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 
@@ -108,12 +108,12 @@ def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed
     _keep_commits_for(table, current, keep + SPARE)
     if files:
         files = vacuum(dry_run=False)
+    before = len(commits(table))
     with table_errors(table.uri):
-        before = _commits(table)
         current.update_incremental()
         current.create_checkpoint()
         current.cleanup_metadata()
-    return Trimmed(files, max(0, before - _commits(table)))
+    return Trimmed(files, max(0, before - len(commits(table))))
 
 
 def drop_partitions(table: LakeTable, before: str, *, dry_run: bool = False) -> Dropped:
@@ -139,9 +139,3 @@ def _keep_commits_for(table: LakeTable, current: DeltaTable, keep: timedelta) ->
     with table_errors(table.uri):
         current.alter.set_table_properties(wanted)
     table.make_durable()
-
-
-def _commits(table: LakeTable) -> int:
-    """The number of commits in the table's log."""
-    found = table.file_system().get_file_info(pafs.FileSelector("_delta_log"))
-    return sum(info.base_name.endswith(".json") for info in found)

@@ -167,17 +167,13 @@ def _damaged_inputs(
         return
     actions = pa.table(table.get_add_actions(flatten=True))
     oldest, newest = (event_times(actions, bound).to_pylist() for bound in ("min", "max"))
-    needing = {
-        path: [
-            window
-            for window in windows
-            if (low is None or low <= window.end) and (high is None or high + CUT >= window.start - lookback)
-        ]
-        for path, low, high in zip(actions["path"].to_pylist(), oldest, newest, strict=True)
-    }
-    files = [file for file in data_files(table, heartbeats.partition_column) if needing[file.path]]
-    for file, why in _looked_at(heartbeats, files, tell):
-        yield DamagedInput(heartbeats.file_location(file.path), why, needing[file.path])
+    needed = dict[DataFile, list[Window]]()
+    for file, low, high in zip(data_files(table, heartbeats.partition_column), oldest, newest, strict=True):
+        for window in windows:
+            if (low is None or low <= window.end) and (high is None or high + CUT >= window.start - lookback):
+                needed.setdefault(file, []).append(window)
+    for file, why in _looked_at(heartbeats, list(needed), tell):
+        yield DamagedInput(heartbeats.file_location(file.path), why, needed[file])
 
 
 def _blocks(window: Window, inputs: Iterable[DamagedInput], watermark: datetime | None) -> list[str]:

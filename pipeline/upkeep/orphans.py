@@ -4,7 +4,6 @@ Nobody reads them. A run that is under way has files that no version of a table 
 only a file older than a grace time, which is longer than any run and any write, counts as an orphan.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +17,8 @@ from pipeline.lake.store.address import arrow_files, table_uri
 from pipeline.lake.store.disk import TEMPORARY
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.store.read_ahead import read_ahead
+from pipeline.lake.tables.commit_sync import LOG_FOLDER
+from pipeline.lake.tables.delta_log import actions, commits
 from pipeline.lake.tables.landings import FOLDER as LANDINGS
 from pipeline.lake.tables.table import LakeTable, table_errors
 from pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
@@ -26,7 +27,6 @@ from pipeline.settings_sections import LakeSettings
 GRACE = timedelta(days=1)
 """Longer than any run: Dagster ends one after `max_runtime_seconds` in dagster.yaml, two hours."""
 
-LOG_FOLDER = "_delta_log/"
 COMMIT, OF_COMMIT = "_commit_", ".tmp"
 """How the Delta library begins and ends the name of a commit on a disk that it has not put in place yet."""
 
@@ -90,7 +90,7 @@ def _left_by_a_kill(name: str) -> str | None:
 def _key(path: str) -> str | None:
     """What a table must list to own a file in its folder: a data file, or any of a run. None: it is not judged."""
     folder, _, name = path.rpartition("/")
-    if path.startswith(LOG_FOLDER):
+    if path.startswith(f"{LOG_FOLDER}/"):
         return None
     if name.endswith(".parquet") and not name.startswith((".", "_")) and "_temporary/" not in path:
         return path
@@ -126,13 +126,6 @@ def _listed_ever(table: LakeTable) -> set[str]:
     if table.current() is None:
         return set()
     with table_errors(table.uri):
-        files = table.file_system()
-        logged = files.get_file_info(pafs.FileSelector(LOG_FOLDER.rstrip("/"), allow_not_found=True))
-        commits = [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
-        return set().union(*(paths for _, paths in read_ahead(partial(_paths_in, files), commits)))
-
-
-def _paths_in(files: pafs.FileSystem, commit: str) -> set[str]:
-    with files.open_input_stream(commit) as stream:
-        actions = [json.loads(line) for line in stream.read().splitlines() if line]
-    return {unquote(file["path"]) for action in actions for kind in ("add", "remove") if (file := action.get(kind))}
+        logged = read_ahead(partial(actions, table.file_system()), commits(table))
+        files = (action.get(kind) for _, of_commit in logged for action in of_commit for kind in ("add", "remove"))
+        return {unquote(file["path"]) for file in files if file}

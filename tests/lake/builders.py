@@ -19,6 +19,12 @@ LATER = 600.0
 """When everything lands and every run computes, in seconds from the start."""
 
 
+def version_of(heartbeats: Heartbeats) -> int | None:
+    """The newest version, or None while nothing has landed."""
+    table = heartbeats.current()
+    return None if table is None else table.version()
+
+
 @dataclass(frozen=True, slots=True)
 class Beat:
     """A message that lands: times in seconds from the start, `values` by compared field."""

@@ -18,7 +18,7 @@ from pipeline.lake.store.objects import ObjectStore
 from pipeline.replay.log_ticks import recorded_ticks
 from pipeline.replay.replay import verify
 from pipeline.settings_sections import LakeSettings
-from pipeline.upkeep.log_check import check_log
+from pipeline.upkeep.repair import check_log
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.watermark.builders import at, published, reading

@@ -24,7 +24,7 @@ from pipeline.lake.store.address import open_objects
 from pipeline.lake.tables import table as tables
 from pipeline.lake.tables.heartbeats import Extent
 from pipeline.settings_sections import LakeSettings
-from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
 from tests.watermark.builders import START_US, at
 
 HOUR_US = 3_600_000_000
@@ -56,7 +56,7 @@ def test_a_lake_in_which_nothing_has_landed_is_empty(lake_settings: LakeSettings
     heartbeats = lake_of(lake_settings).heartbeats()
     found = heartbeats.files_between(at(0), at(1))
     assert (found.version, list(found.paths), found.rows) == (-1, [], 0)
-    assert (heartbeats.version(), heartbeats.hours(), heartbeats.extent().rows) == (None, [], 0)
+    assert (version_of(heartbeats), heartbeats.hours(), heartbeats.extent().rows) == (None, [], 0)
 
 
 def test_no_messages_at_all_can_be_landed(tmp_path: Path) -> None:
@@ -374,11 +374,11 @@ def lose(settings: LakeSettings, table: str) -> None:
 def test_an_open_table_notices_that_it_was_deleted(lake_settings: LakeSettings) -> None:
     held = lake_of(lake_settings).heartbeats()
     append_beats(held, columns_of([Beat("a", 0)]))
-    assert held.version() == 0
+    assert version_of(held) == 0
     lose(lake_settings, "heartbeats")
-    assert (held.version(), held.hours(), held.extent().rows) == (None, [], 0)
+    assert (version_of(held), held.hours(), held.extent().rows) == (None, [], 0)
     append_beats(held, columns_of([Beat("a", 1)]))
-    assert (held.version(), held.extent().rows) == (0, 1)
+    assert (version_of(held), held.extent().rows) == (0, 1)
 
 
 @pytest.mark.parametrize("versions", [1, 3, 5])
@@ -386,14 +386,14 @@ def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings:
     held = lake_of(lake_settings).heartbeats()
     for second in range(3):
         append_beats(held, columns_of([Beat("a", second)]))
-    assert held.version() == 2
+    assert version_of(held) == 2
     lose(lake_settings, "heartbeats")
     for second in range(versions):
         append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("another", 7200 + second)]))
-    assert held.version() == versions - 1
+    assert version_of(held) == versions - 1
     assert held.extent() == Extent(versions, at(7200), at(7200 + versions - 1))
     append_beats(held, columns_of([Beat("another", 7300)]))
-    assert (held.version(), held.extent().rows) == (versions, versions + 1)
+    assert (version_of(held), held.extent().rows) == (versions, versions + 1)
 
 
 def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: LakeSettings) -> None:
@@ -401,6 +401,6 @@ def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: Lak
     for second in range(3):
         append_beats(held, columns_of([Beat("a", second)]))
         append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("b", second)]))
-        assert held.version() == 2 * second + 1
+        assert version_of(held) == 2 * second + 1
         opened.add(id(held._table))
     assert len(opened) == 1

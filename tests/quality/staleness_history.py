@@ -13,7 +13,7 @@ from pipeline.lake.tables.windowed import DiffRun, Fence
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.windows import Windowing
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in, version_of
 from tests.watermark.builders import START, at, seconds
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)
@@ -41,7 +41,7 @@ class History:
 
     def land(self, beats: Sequence[Beat]) -> None:
         append_beats(self.lake.heartbeats(), columns_of(beats))
-        version = self.lake.heartbeats().version()
+        version = version_of(self.lake.heartbeats())
         assert version is not None
         self.landed += [(version, beat) for beat in beats]
 
@@ -50,7 +50,7 @@ class History:
         self.runs += 1
         keys = [window.key for window in WINDOWS[first : last + 1]]
         fence = self.lake.diffs().fence(keys)
-        version = self.lake.heartbeats().version()
+        version = version_of(self.lake.heartbeats())
         run = DiffRun(f"run{self.runs}", keys, -1 if version is None else version, at(600), at(600))
         self.lake.diffs().leave_manifest(run)
         return UnderWay(run, fence)

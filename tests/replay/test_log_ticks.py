@@ -214,7 +214,7 @@ def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path)
     heartbeats = lake.heartbeats()
     trace = LakeLandings(heartbeats)
     append_beats(heartbeats, columns_of([Beat("a", 2, "2")]))
-    heartbeats.version()
+    heartbeats.current()
     assert sum(map(len, trace.batches())) == 1
     assert sum(map(len, LakeLandings(heartbeats).batches())) == 2
 

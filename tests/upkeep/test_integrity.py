@@ -17,9 +17,8 @@ from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings import Settings
 from pipeline.settings_sections import LakeSettings, WindowSettings
 from pipeline.upkeep.integrity import Broken, Fault
-from pipeline.upkeep.log_check import forget_entry
 from pipeline.upkeep.orphans import remove_orphans
-from pipeline.upkeep.repair import Survey, Surveyor
+from pipeline.upkeep.repair import Survey, Surveyor, forget_entry
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot

@@ -7,8 +7,11 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.fs as pafs
+
 from pipeline.errors import ObjectMissing
 from pipeline.lake.store.read_ahead import read_ahead
+from pipeline.lake.tables.commit_sync import LOG_FOLDER
 from pipeline.lake.tables.table import LakeTable, table_errors
 
 
@@ -33,14 +36,26 @@ def added_files(table: LakeTable, after: int, through: int, column: str = "") ->
     files = table.file_system()
 
     def read(version: int) -> list[AddedFile]:
-        name = f"_delta_log/{version:020d}.json"
+        name = f"{LOG_FOLDER}/{version:020d}.json"
         gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
-        with table_errors(table.uri, lambda _: gone), files.open_input_stream(name) as stream:
-            actions = [json.loads(line) for line in stream.read().splitlines() if line]
-        adds = (action["add"] for action in actions if action.get("add"))
+        with table_errors(table.uri, lambda _: gone):
+            adds = [action["add"] for action in actions(files, name) if action.get("add")]
         return [_file(table, version, add, column) for add in adds if add["dataChange"]]
 
     return [file for _, of_commit in read_ahead(read, range(after + 1, through + 1)) for file in of_commit]
+
+
+def commits(table: LakeTable) -> list[str]:
+    """The paths of the commits that are still in the log of a table. Raises LakeError."""
+    with table_errors(table.uri):
+        logged = table.file_system().get_file_info(pafs.FileSelector(LOG_FOLDER, allow_not_found=True))
+    return [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
+
+
+def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
+    """The actions of a commit."""
+    with files.open_input_stream(commit) as stream:
+        return [json.loads(line) for line in stream.read().splitlines() if line]
 
 
 def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:

@@ -119,15 +119,10 @@ class Heartbeats(LakeTable):
                     )
         self._is_checked = True
 
-    def version(self) -> int | None:
-        """The newest version, or None while nothing has landed."""
-        table = self.current()
-        return None if table is None else table.version()
-
     def pinned(self) -> DeltaTable | None:
         """The newest version, to be read as it is however much lands meanwhile; None while nothing has landed."""
-        version = self.version()
-        return None if version is None else self.at(version)
+        table = self.current()
+        return None if table is None else self.at(table.version())
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
         """The newest version's files that may hold event times in `[start, end]`, told by their statistics."""

@@ -39,5 +39,4 @@ class Quarantine(LakeTable):
         if table is None:
             return {}
         rows = table.to_pyarrow_table(columns=["reason", "message_id"]).group_by(["reason", "message_id"]).aggregate([])
-        counts = rows.group_by("reason").aggregate([("message_id", "count")])
-        return dict(zip(counts["reason"].to_pylist(), counts["message_id_count"].to_pylist(), strict=True))
+        return {each["values"]: each["counts"] for each in pc.value_counts(rows["reason"]).to_pylist()}

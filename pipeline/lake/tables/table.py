@@ -30,6 +30,7 @@ from pipeline.errors import (
     TableConflict,
 )
 from pipeline.lake.tables.commit_sync import CommitSync
+from pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
 """Appends conflict with nothing but the table's creation and a change of its schema: the library tries again."""
@@ -196,6 +197,12 @@ def array_of(values: Sequence[Any] | pa.Array, of_type: pa.DataType) -> pa.Array
     keys = pa.array(list(chain.from_iterable(values)), of_type.key_type)
     items = pa.array(list(chain.from_iterable(value.values() for value in values)), of_type.item_type)
     return pa.MapArray.from_arrays(ends, keys, items)
+
+
+def microseconds(times: pa.ChunkedArray) -> Ints:
+    """Times as microseconds since the epoch."""
+    values: Ints = times.cast(pa.int64()).combine_chunks().to_numpy()
+    return values
 
 
 def data_files(table: DeltaTable | None, partition_column: str) -> list[DataFile]:
