@@ -19,13 +19,12 @@ from pipeline.windows import Window, Windowing
 
 WINDOWS_SHOWN = 12
 
-SAYS = {Kind.STOPPED: "that stopped", Kind.STARTED: "that started", Kind.MISSED: "that missed heartbeats"}
 SHOWN = {
-    Kind.STOPPED: ("last_event_time",),
-    Kind.STARTED: ("first_event_time", "heartbeats"),
-    Kind.MISSED: ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats"),
+    Kind.STOPPED: ("that stopped", ("last_event_time",)),
+    Kind.STARTED: ("that started", ("first_event_time", "heartbeats")),
+    Kind.MISSED: ("that missed heartbeats", ("missed_heartbeats", "gaps", "longest_gap_seconds", "heartbeats")),
 }
-"""The columns of `stream_status` that each kind is printed with."""
+"""How each kind is worded, and the columns of `stream_status` that it is printed with."""
 
 
 def streams(
@@ -121,14 +120,14 @@ def _of_kind(lake: Lake, window: Window, kind: Kind, limit: int, *, as_json: boo
             f"window {key} has no status, or one older than its diffs; `tidemark recompute --from {key} --to {key}` "
             "mends that"
         )
-    found = status.rows([key], kind)
+    found, (says, shown) = status.rows([key], kind), SHOWN[kind]
     if kind is Kind.MISSED:
         found = found.sort_by([("missed_heartbeats", "descending"), ("stream_id", "ascending")])
-    rows = [{name: row[name] for name in ("stream_id", *SHOWN[kind])} for row in found.slice(0, limit).to_pylist()]
+    rows = [{name: row[name] for name in ("stream_id", *shown)} for row in found.slice(0, limit).to_pylist()]
     if kind is Kind.STARTED:
         begun = lake.streams().known().begun_in(window.start, window.end)
         rows = [{**row, "new": row["stream_id"] in begun} for row in rows]
-    _print(rows, found.num_rows, f"streams {SAYS[kind]} in {window}", as_json=as_json)
+    _print(rows, found.num_rows, f"streams {says} in {window}", as_json=as_json)
 
 
 def _print(rows: list[dict[str, Any]], of: int, what: str, *, as_json: bool) -> None:

@@ -1,9 +1,8 @@
 """The layout of a lake: where its tables and its log are, and the factory of its parts."""
 
 from collections.abc import Mapping
-from typing import TypeVar
 
-import pyarrow as pa
+import pyarrow.fs as pafs
 
 from pipeline.clock import Clock
 from pipeline.heartbeat import FieldKind
@@ -17,8 +16,6 @@ from pipeline.lake.tables.streams import Streams
 from pipeline.lake.tables.table import LakeTable
 from pipeline.settings_sections import LakeSettings
 from pipeline.windows import Windowing
-
-T = TypeVar("T", bound=windowed.WindowedTable)
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 STREAM_STATUS, STREAMS = "stream_status", "streams"
@@ -59,11 +56,11 @@ class Lake:
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
-        return self._windowed(diffs.HeartbeatDiffs, HEARTBEAT_DIFFS, diffs.diff_schema(self._fields))
+        return diffs.HeartbeatDiffs(*self._parts(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields), self._clock)
 
     def stream_status(self) -> StreamStatus:
         """Streams that stopped, started or missed beats, by window."""
-        return self._windowed(StreamStatus, STREAM_STATUS, STATUS)
+        return StreamStatus(*self._parts(STREAM_STATUS), STATUS, self._clock)
 
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
@@ -80,5 +77,5 @@ class Lake:
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)
 
-    def _windowed(self, kind: type[T], name: str, schema: pa.Schema) -> T:
-        return kind(self.table(name), self.objects(), arrow_files(self._settings, name), schema, self._clock)
+    def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
+        return self.table(name), self.objects(), arrow_files(self._settings, name)

@@ -48,9 +48,8 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
     """Each heartbeat of these rows of LANDINGS once, with its least version; missed if any of its rows was."""
     rows = pa.concat_tables(landed).group_by(list(IDENTITY), use_threads=False)
     first = rows.aggregate([("version", "min"), ("missed", "max")])
-    return (
-        first.rename_columns({"version_min": "version", "missed_max": "missed"}).select(LANDINGS.names).cast(LANDINGS)
-    )
+    named = first.rename_columns({"version_min": "version", "missed_max": "missed"})
+    return named.select(LANDINGS.names).cast(LANDINGS)
 
 
 def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:

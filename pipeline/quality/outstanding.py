@@ -39,10 +39,8 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Outstanding:
     """What was published in `[since, before)`, in whole seconds. `tracked` and `landed` count all messages; `seconds`
-    are those in which something may be outstanding, in order.
-
-    Assumption: the histogram is complete for these publish times. Then no more is outstanding than this says.
-    """
+    are those in which something may be outstanding, in order. If the histogram is complete for these publish times, no
+    more is outstanding than this says."""
 
     since: datetime
     before: datetime
@@ -118,8 +116,7 @@ def landed_by_second(
         until = min(since + AT_ONCE, before)
         rows = [with_seconds(table.published_between(since, until)) for table in (heartbeats, quarantine)]
         counts = distinct_messages(pa.concat_tables(rows)).group_by("second", use_threads=False)
-        for entry in counts.aggregate([([], "count_all")]).to_pylist():
-            landed[entry["second"]] = entry["count_all"]
+        landed |= {each["second"]: each["count_all"] for each in counts.aggregate([([], "count_all")]).to_pylist()}
         since = until
     return landed
 

@@ -112,12 +112,10 @@ class Staleness:
 
     def _checkpoint_for(self, heartbeats: DeltaTable, diffs: DeltaTable) -> StalenessCheckpoint:
         """The last checkpoint, unless it is of other tables: one may have been lost and begun again."""
-        tables, last = (str(heartbeats.metadata().id), str(diffs.metadata().id)), self.checkpoint
-        if last is None or last.tables != tables:
-            return StalenessCheckpoint(tables)
-        if last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version():
-            return StalenessCheckpoint(tables)
-        return last
+        last = self.checkpoint or StalenessCheckpoint(("", ""))
+        tables = str(heartbeats.metadata().id), str(diffs.metadata().id)
+        is_ahead = last.heartbeats_version > heartbeats.version() or last.diffs_version > diffs.version()
+        return StalenessCheckpoint(tables) if is_ahead or last.tables != tables else last
 
     def _follow(self, before: StalenessCheckpoint, heartbeats: DeltaTable, diffs: DeltaTable) -> MissedHeartbeats:
         """One step along the log. Raises ObjectMissing if the log or the files do not go back far enough."""

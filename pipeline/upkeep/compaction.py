@@ -88,11 +88,8 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed:
     """Remove the files and commits of versions that ended more than `keep` ago, in whole hours, and write a checkpoint,
-    so that opening the table takes few reads.
-
-    Guarantee: younger versions can be read, and files that are not committed yet are not touched. It can be killed at
-    any point, and run beside everything else. Raises LakeError.
-    """
+    so that opening the table takes few reads. Younger versions can be read, and files that are not committed yet are
+    not touched. It can be killed at any point, and run beside everything else. Raises LakeError."""
     current = table.current()
     if current is None:
         return Trimmed()

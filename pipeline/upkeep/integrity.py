@@ -86,11 +86,9 @@ class Integrity:
 def check_windows(
     lake: Lake, settings: Settings, start: datetime, end: datetime, *, watermark: datetime | None, tell: Progress
 ) -> Integrity:
-    """Check each window that lies wholly in `[start, end)`; `watermark` says which are closed.
-
-    Each file's presence, size, footer and number of rows are compared with the table. Values are not read. Raises
-    LakeError if a table's own log cannot be read, or the lake does not answer.
-    """
+    """Check each window that lies wholly in `[start, end)`; `watermark` says which are closed. Each file's presence,
+    size, footer and number of rows are compared with the table; values are not read. Raises LakeError if a table's own
+    log cannot be read, or the lake does not answer."""
     windows = {window.key: window for window in settings.windowing.between(start, end)}
     diffs, heartbeats = lake.diffs(), lake.heartbeats()
     files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}

@@ -177,10 +177,8 @@ def check_log(log: TrackingLog, since: datetime, tell: Progress = lambda *_: Non
 
 def forget_entry(lake: Lake, windowing: Windowing, number: int) -> datetime | None:
     """Put a note of the loss in the place of an entry of the log that is beyond repair. Assumption: no tracker runs.
-
     The watermark then does not go back below the one returned: the highest that the witness's note and the newest
-    computed window tell of, None if neither does. Raises LakeError.
-    """
+    computed window tell of, None if neither does. Raises LakeError."""
     log, computed = lake.tracking_log(), lake.diffs().computed()
     known = [log.watermark_noted()]
     if computed:

@@ -9,11 +9,9 @@ from pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:
-    """The newest decision made at or before a moment (None: the newest of all), with its number.
-
-    A binary search, so a long log costs a few reads; it skips missing numbers. Assumption: decisions stand in the order
-    of their times, apart from differences between two trackers' clocks. Raises CorruptObject for a damaged entry.
-    """
+    """The newest decision made at or before a moment (None: the newest of all), with its number. A binary search, so a
+    long log costs a few reads; it skips missing numbers. Assumption: decisions stand in the order of their times, apart
+    from differences between two trackers' clocks. Raises CorruptObject for a damaged entry."""
     numbers = log.numbers()
     if moment is None:
         return _first_of(log, reversed(numbers))

@@ -43,11 +43,9 @@ class LogPacking:
         self._log = TrackingLog(objects, checkpoint_every=1)
 
     def pack(self, before: datetime, *, dry_run: bool = False) -> Packed:
-        """Move the entries that precede the last compacted entry made before a moment.
-
-        Guarantee: every entry can be read under its number at all times. A damaged or missing entry, and all after it,
-        stay in place. Raises CorruptObject for it, and LakeError.
-        """
+        """Move the entries that precede the last compacted entry made before a moment. Every entry can be read under
+        its number at all times. Raises LakeError; CorruptObject for a damaged or missing entry, which stays in place
+        with all after it."""
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
         leftovers = [number for number in live if number in archived]

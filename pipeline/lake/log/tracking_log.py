@@ -94,7 +94,7 @@ class TrackingLog:
     def newest_decision(self) -> DecisionRecord | None:
         """The newest decision, without folding the log: it reads a listing and an entry or two."""
         for number in reversed(self.live_numbers()):
-            entry = decode(self._live_content(number), entry_name(number))
+            entry = self._live_entry(number)
             if isinstance(entry, DecisionRecord):
                 return entry
             if isinstance(entry, Compacted):
@@ -110,10 +110,7 @@ class TrackingLog:
             raise self._gap(seen)
         found = [watermark]
         for number in range(newest, seen, -1):
-            try:
-                entry = decode(self._live_content(number), entry_name(number))
-            except ObjectMissing:
-                raise self._gap(number) from None
+            entry = self._live_entry(number)
             if isinstance(entry, Lost):
                 found.append(entry.watermark_at_least)
             if isinstance(entry, DecisionRecord):
@@ -145,11 +142,9 @@ class TrackingLog:
         return sorted(int(number) for number in found if number.isdigit())
 
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
-        """Replace an entry that is beyond repair by a note of its loss. Assumption: no tracker runs.
-
-        The watermark does not go back below `watermark_at_least`, which is known from outside the log: the entry may
-        have been the newest decision. Raises LakeError for an archived entry, which no tracker needs.
-        """
+        """Replace an entry that is beyond repair by a note of its loss. Assumption: no tracker runs. The watermark does
+        not go back below `watermark_at_least`, which is known from outside the log: the entry may have been the newest
+        decision. Raises LakeError for an archived entry, which no tracker needs."""
         if self._archive.covers(number):
             raise LakeError(
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES}, which no tracker needs: put "
@@ -190,6 +185,13 @@ class TrackingLog:
             "should not run against this lake"
         )
 
+    def _live_entry(self, number: int) -> Entry:
+        """An entry that is not archived. Raises CorruptObject if it is damaged or missing."""
+        try:
+            return decode(self._live_content(number), entry_name(number))
+        except ObjectMissing:
+            raise self._gap(number) from None
+
     def _live_content(self, number: int) -> bytes:
         """The content of an entry that was listed outside the archives. It may have moved there since."""
         try:
@@ -222,16 +224,9 @@ class TrackingLog:
     def _restored(self) -> WatermarkState:
         """The fold from the newest compacted entry on, or from the first. Raises CorruptObject for a gap."""
         numbers = self.live_numbers()
-        present = set(numbers)
-
-        def read(number: int) -> Entry:
-            if number not in present:
-                raise self._gap(number)
-            return decode(self._live_content(number), entry_name(number))
-
         if not numbers:
             return WatermarkState()
-        state = folded_up_to(numbers[-1], read)
+        state = folded_up_to(numbers[-1], self._live_entry)
         logger.info("restored the histogram from entries %d to %d", state.checkpoint, state.number)
         return state
 

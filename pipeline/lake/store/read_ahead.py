@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -17,15 +18,12 @@ READ_AHEAD = 4 * READERS
 def read_ahead(read: Callable[[Item], Read], items: Iterable[Item]) -> Iterator[tuple[Item, Read]]:
     """What `read` returns for each item, in the order given. `read` is called from several threads."""
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
-    asked: deque[tuple[Item, Future[Read]]] = deque()
     try:
-        for item in items:
-            asked.append((item, pool.submit(read, item)))
-            if len(asked) >= READ_AHEAD:
-                first, found = asked.popleft()
-                yield first, found.result()
+        reads = ((item, pool.submit(read, item)) for item in items)
+        asked = deque(islice(reads, READ_AHEAD))
         while asked:
-            first, found = asked.popleft()
-            yield first, found.result()
+            item, found = asked.popleft()
+            yield item, found.result()
+            asked.extend(islice(reads, 1))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

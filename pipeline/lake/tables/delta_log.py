@@ -28,11 +28,9 @@ class AddedFile:
 
 
 def added_files(table: LakeTable, after: int, through: int, column: str = "") -> list[AddedFile]:
-    """The files of new rows that the versions `after + 1` to `through` added, in order of the versions.
-
-    A compaction adds no new rows, so its files are left out. `column` names the time whose range each file has. Raises
-    ObjectMissing if one of the commits is gone from the log, which is cleaned up after checkpoints, or LakeError.
-    """
+    """The files of new rows that the versions `after + 1` to `through` added, in order. A compaction adds no new rows.
+    `column` names the time whose range each file has. Raises ObjectMissing if one of the commits is gone from the log,
+    which is cleaned up after checkpoints, or LakeError."""
     files = table.file_system()
 
     def read(version: int) -> list[AddedFile]:

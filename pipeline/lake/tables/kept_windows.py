@@ -1,7 +1,6 @@
 """The first window whose input the lake still keeps in full, noted before anything older is removed.
 
-An earlier window is neither computed nor requested any more: its new rows would lack the heartbeats that were removed,
-and would replace the right ones.
+An earlier window is not computed any more: its new rows would lack what was removed, and would replace the right ones.
 """
 
 import re

@@ -1,7 +1,6 @@
 """The `stream_status` table: which streams stopped, started or missed heartbeats, by window. Other streams have no row.
 
-A window's rows depend on the event times `[start - lookback, end)` alone, like those of `heartbeat_diffs`, and are
-replaced together with them.
+A window's rows depend on the event times `[start - lookback, end)` alone, and are replaced together with its diffs.
 """
 
 from collections.abc import Collection

@@ -135,11 +135,9 @@ class LakeTable:
             return table.to_pyarrow_dataset().to_table(list(columns), filter=wanted, use_threads=False)
 
     def append(self, rows: pa.Table) -> None:
-        """Add rows in one transaction. When it returns, they are durable and every reader sees them.
-
-        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and
-        the answer was lost, which a redelivery repeats and the micro-batch drops.
-        """
+        """Add rows in one transaction. When it returns, they are durable and every reader sees them. Raises LakeFull,
+        LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and the answer was lost,
+        which a redelivery repeats and the micro-batch drops."""
         for changes in range(SCHEMA_CHANGES):
             try:
                 self._append(rows)

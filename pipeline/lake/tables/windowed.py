@@ -54,7 +54,6 @@ class Replaced:
 
     rows: Mapping[str, int] = field(default_factory=dict)
     superseded: tuple[str, ...] = ()
-    attempts: int = 0
 
 
 class WindowedTable:
@@ -132,7 +131,7 @@ class WindowedTable:
         self.table.make_files_durable(add.path for added in adds.values() for add in added)
         ours = {key: {add.path for add in added} for key, added in adds.items()}
         lost_answer: LakeUnreachable | None = None
-        for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        for _ in range(COMMIT_ATTEMPTS):
             try:
                 table = self._existing_or_created()
                 now = _files_by_window(table, set(adds))
@@ -140,7 +139,7 @@ class WindowedTable:
                 pending = [key for key in adds if key not in done and now[key] == fence[key]]
                 if not pending:
                     kept = {key: sum(json.loads(add.stats)["numRecords"] for add in adds[key]) for key in done}
-                    return Replaced(kept, tuple(key for key in adds if key not in done), attempt - 1)
+                    return Replaced(kept, tuple(key for key in adds if key not in done))
                 self._commit(table, run, [add for key in pending for add in adds[key]], set(pending))
             except TableConflict:
                 self._clock.sleep(random.uniform(0, LONGEST_PAUSE_SECONDS))  # noqa: S311 (not for secrets)
