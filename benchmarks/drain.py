@@ -174,7 +174,7 @@ def _play(
         watched = reports(
             settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
         )
-        next(report for report in watched if report.landed_rows + sum(report.quarantined.values()) >= backlog)
+        next(report for report in watched if report.landed.rows + sum(report.quarantined.values()) >= backlog)
         landed_after = clock.monotonic() - pipeline_began
         say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
         windows = {window.key for window in settings.windowing.closed_at(reached, start)}

@@ -74,7 +74,7 @@ def reports(
                 decision = report.state.decision
                 why = "no decision" if decision is None else decision.sentence()[:70]
                 say(
-                    f"sent {publishing.sent:,}, landed {report.landed_rows:,}, windows computed "
+                    f"sent {publishing.sent:,}, landed {report.landed.rows:,}, windows computed "
                     f"{len(report.computed)}, waiting {len(report.waiting)}; {why}"
                 )
             yield report

@@ -5,14 +5,14 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from pipeline.cli.options import lake_of, no_decision, time_option
 from pipeline.cli.output import columns, console, print_json, text_of
-from pipeline.clock import SystemClock, from_us, iso
+from pipeline.clock import MICROSECOND, SystemClock, from_us, iso
 from pipeline.durations import format_duration, rough
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
@@ -26,8 +26,6 @@ from pipeline.windows import Window
 
 LINES = 20
 """The most lines of outstanding publish times that are printed."""
-
-SECOND = timedelta(seconds=1)
 
 
 def release(
@@ -103,8 +101,8 @@ def look_ahead(state: WatermarkState, release: Released, lake: Lake, settings: S
         for before in (state, state.after(state.number + 1, release))
     )
     # Whole seconds: the one that the time cuts is shown whole.
-    since, until = bucket_start(bucket_of(base.oldest_unacked)), bucket_start(bucket_of(release.before))
-    until += SECOND if until < release.before else timedelta(0)
+    since = bucket_start(bucket_of(base.oldest_unacked))
+    until = bucket_start(bucket_of(release.before - MICROSECOND) + 1)
     heartbeats = lake.heartbeats()
     found = outstanding(state.histogram, landed_by_second(heartbeats, lake.quarantine(), since, until), since, until)
     begin = without.watermark

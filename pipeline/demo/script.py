@@ -120,7 +120,7 @@ class Watch:
             watermark = "none yet" if decision.watermark is None else iso(decision.watermark.replace(microsecond=0))
             where = f"watermark {watermark} {decision.reason}"
         self.say(
-            f"sent {self.source.sent:>9,}   landed {report.landed_rows:>9,}   windows {len(report.computed):>3} "
+            f"sent {self.source.sent:>9,}   landed {report.landed.rows:>9,}   windows {len(report.computed):>3} "
             f"computed, {len(report.waiting)} waiting   {where}"
         )
 
@@ -182,7 +182,7 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
     pipeline_began = clock.monotonic()
     start_stack(supervisor, settings, folder.config)
     say("the pipeline runs: the sensors tick, the backlog drains")
-    watch.until(lambda report: report.landed_rows >= messages)
+    watch.until(lambda report: report.landed.rows >= messages)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
     live_until = clock.monotonic() + live.total_seconds()
     watch.until(lambda _: clock.monotonic() >= live_until)

@@ -115,11 +115,9 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 
 
 def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int) -> Ints:
-    """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most.
-
-    A landed heartbeat fills its own cell. The event time of a rejected message is not kept, so it may have filled any
-    cell of its second. A cell without an event time counts as lost only if nothing at all landed from its second.
-    """
+    """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most. A landed heartbeat
+    fills its own cell. A rejected message, whose event time is not kept, may have filled any cell of its second. A cell
+    without an event time counts as lost only if nothing at all landed from its second."""
     times = (bucket_start(start), bucket_start(end))
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"))
     of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))

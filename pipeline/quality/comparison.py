@@ -56,7 +56,8 @@ class Comparison:
         return len(self._hours)
 
     def _compare(self, hour: str, versions: Mapping[str, int]) -> None:
-        landed = self._landed(hour)
+        rows = _read(self.heartbeats, (EVENT_HOUR, "=", hour), IDENTITY_SOURCE)
+        landed = identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
         ((own, _), *_) = self._affected.starts(microseconds(landed["event_time"]))
         held = self._held([key for key in map(self._affected.key, np.unique(own).tolist()) if key in versions])
         of_copies = landed.join(held, HELD.names, use_threads=False).group_by(list(IDENTITY), use_threads=False)
@@ -71,11 +72,6 @@ class Comparison:
             # A window has read for certain what another window holds that was computed from the same version or before.
             may_lack = ~is_lacking & affects & (self._affected.versions_of(starts, versions) < own_version)
             self.unknown.update(map(self._affected.key, np.unique(starts[may_lack]).tolist()))
-
-    def _landed(self, hour: str) -> pa.Table:
-        """Identity and message id of every row of an event hour."""
-        rows = _read(self.heartbeats, (EVENT_HOUR, "=", hour), IDENTITY_SOURCE)
-        return identities(rows).append_column("message_id", rows["message_id"].cast(pa.string()))
 
     def _held(self, windows: list[str]) -> pa.Table:
         """The rows of these windows, each marked as held."""

@@ -21,10 +21,8 @@ LANDINGS = pa.schema(
 
 def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime) -> pa.Table:
     """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
-
-    The version before the oldest of the files says what had landed by then; it raises ObjectMissing if that version or
-    a file is gone. Memory follows the files of one event hour. Assumption: later copies are in these files.
-    """
+    The version before the oldest of the files says what had landed by then. Assumption: copies that landed later are in
+    these files. Memory follows the files of one event hour. Raises ObjectMissing if a file or that version is gone."""
     before_them = min(file.version for file in files) - 1
     earlier = heartbeats.at(before_them) if before_them >= 0 else None
     found = []

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.heartbeats import Extent
 from pipeline.lake.tables.table import data_files
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.audit import Audit, audit
@@ -24,8 +25,7 @@ class LakeReport:
     """The watermark's state, and what the tables hold. `waiting` are closed windows that are not computed yet."""
 
     state: WatermarkState
-    landed_rows: int
-    landed_through: datetime | None
+    landed: Extent
     quarantined: Mapping[str, int]
     computed: Mapping[str, int]
     computed_at: Mapping[str, datetime]
@@ -40,12 +40,10 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
     for file in data_files(diffs.table.current(), diffs.table.partition_column):
         rows[file.partition] += file.rows
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
-    landed = heartbeats.extent()
     closed = lake.kept_windows(windowing).closed(heartbeats, state.watermark)
     return LakeReport(
         state=state,
-        landed_rows=landed.rows,
-        landed_through=landed.newest_event_time,
+        landed=heartbeats.extent(),
         quarantined=lake.quarantine().reasons(),
         computed=dict(sorted(rows.items())),
         computed_at=computed_at,

@@ -46,6 +46,7 @@ class CloudStorageObjects:
         prefix = parsed.path.strip("/")
         self._uri = uri.rstrip("/")
         self._endpoint = endpoint
+        self._at_endpoint = f" at {endpoint}" if endpoint else ""
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = _connect(self._uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
@@ -131,13 +132,13 @@ class CloudStorageObjects:
     def _bucket_missing(self) -> LakeError:
         bucket = f"gs://{self._bucket.name}"
         return LakeError(
-            f"there is no bucket {bucket}{self._at_endpoint()}; create it (gcloud storage buckets create {bucket} "
+            f"there is no bucket {bucket}{self._at_endpoint}; create it (gcloud storage buckets create {bucket} "
             "--uniform-bucket-level-access --location=<where the pipeline runs>), or set lake.uri to another one"
         )
 
     def _explained(self, error: Exception, permission: str, name: str) -> LakeError:
         """Turn a library's error into one that says what to do."""
-        place = f"{self.uri}/{name}{self._at_endpoint()}"
+        place = f"{self.uri}/{name}{self._at_endpoint}"
         match error:
             case api_errors.Forbidden() | api_errors.Unauthorized():
                 return LakeUnwritable(
@@ -160,9 +161,6 @@ class CloudStorageObjects:
                 return LakeError(f"Cloud Storage refused {place}: {error.message}")
             case _:
                 return LakeUnreachable(f"no connection to Cloud Storage for {place}: {error}; check lake.endpoint")
-
-    def _at_endpoint(self) -> str:
-        return f" at {self._endpoint}" if self._endpoint else ""
 
 
 def _connect(uri: str, endpoint: str | None) -> Client:
