@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from pipeline.clock import Clock, iso
 from pipeline.demo.summary import Spread, Summary, show
-from pipeline.demo.synthetic import Published, Source
+from pipeline.demo.synthetic import Source
 from pipeline.demo.synthetic_beats import SyntheticSource
 from pipeline.demo.verification import compare
 from pipeline.durations import format_duration
@@ -187,10 +187,11 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
     live_until = clock.monotonic() + live.total_seconds()
     watch.until(lambda _: clock.monotonic() >= live_until)
     published = source.stop()
-    if published is None:
-        raise ServiceFailed("the source left no record of what it published")
+    if published is None or published.first_event_time is None or published.last_event_time is None:
+        raise ServiceFailed("the source published no heartbeat")
     say("the streams fall silent; the idle rule will close the last windows")
-    windows = _windows_of(settings, published)
+    last = settings.windowing.containing(published.last_event_time)
+    windows = {window.key for window in settings.windowing.closed_at(last.end, published.first_event_time)}
     report = watch.until(lambda report: windows <= set(report.computed))
     say("every window is computed; comparing every row with the truth")
     comparison = compare(folder.truth, folder.lake, settings.windows)
@@ -205,15 +206,6 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
         landed_after=landed_after,
         seconds=0.0,
     )
-
-
-def _windows_of(settings: Settings, published: Published) -> set[str]:
-    """The windows from the first heartbeat's to the last one's."""
-    first, last = published.first_event_time, published.last_event_time
-    if first is None or last is None:
-        raise ServiceFailed("the source published no heartbeat")
-    windowing = settings.windowing
-    return {window.key for window in windowing.closed_at(windowing.containing(last).end, first)}
 
 
 def free_port(wanted: int) -> int:

@@ -35,6 +35,8 @@ leased to nobody."""
 IGNORED_OF_A_TOPIC = frozenset(
     {"message_retention_duration", "schema_settings", "message_transforms", "ingestion_data_source_settings"}
 )
+"""Settings of a topic that are stored and returned but have no effect."""
+
 IGNORED = frozenset(
     {
         *("bigquery_config", "bigtable_config", "cloud_storage_config", "push_config"),
@@ -42,7 +44,7 @@ IGNORED = frozenset(
         *("enable_exactly_once_delivery", "enable_message_ordering"),
     }
 )
-"""Settings of a topic, and of a subscription, that are stored and returned but have no effect."""
+"""The same, of a subscription."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering", "filter"} | {
     *("ack_deadline_seconds", "expiration_policy", "labels"),

@@ -15,7 +15,6 @@ DEFAULT_EXPIRY = timedelta(days=31)
 DELETED_TOPIC = "_deleted-topic_"
 """Pub/Sub's name for the topic of a subscription whose topic was deleted."""
 
-TRANSFORM_NAME = "keepMetadata"
 TRANSFORM_CODE = """\
 function keepMetadata(message, metadata) {
   const attributes = message.attributes || {};
@@ -35,7 +34,7 @@ def wanted(settings: PubSubSettings, path: str) -> dict[str, Any]:
         "expiration_policy": {},  # set without a time: it never expires
     }
     if settings.metadata_only and path == settings.tracking_path:
-        function = {"function_name": TRANSFORM_NAME, "code": TRANSFORM_CODE}
+        function = {"function_name": "keepMetadata", "code": TRANSFORM_CODE}
         request["message_transforms"] = [{"javascript_udf": function}]
     return request
 
