@@ -56,8 +56,7 @@ class Trimmed:
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[Rewritten]:
-    """Rewrite each partition that has many small files, up to the one named `last`, with its rows in the order of a
-    column.
+    """Rewrite each partition up to `last` that has many small files, with its rows in the order of a column.
 
     Guarantee: readers see the same rows before and after, and appends at the same time are not disturbed. Memory
     follows the largest partition. Raises TableConflict if somebody else has rewritten the same files; LakeError.

@@ -78,7 +78,7 @@ class Housekeeper:
                 yield Chore(name, about, "", failed=str(error))
 
     def _drop_windows(self) -> Iterator[Done]:
-        """Age is event time behind the watermark, so that what waits through an outage does not grow old."""
+        """Drop heartbeats and windows by age: their event time behind the watermark, which an outage does not raise."""
         keep, windowing, lake = self._keep, self._settings.windowing, self._lake
         if keep.heartbeats is None and keep.windows is None:
             yield "all are kept", {}

@@ -1,5 +1,4 @@
-"""A lake looked at as a whole before a repair: its windows, its tracking log, and its orphans. And the note that takes
-the place of an entry of the log that is beyond repair."""
+"""A look at a whole lake before a repair: windows, tracking log, orphans; and the note in a lost entry's place."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress

@@ -1,7 +1,6 @@
 """How far the tracking log has come, noted outside of its folder: entries that are lost from its end leave no gap.
 
-A writer notes each entry after the entry is durable and before anything is acknowledged because of it. So a note
-beyond the log's end means that entries were lost.
+A writer notes each entry once it is durable, and only then acknowledges. So a note beyond the end tells of a loss.
 """
 
 import contextlib

@@ -30,7 +30,7 @@ class KeptWindows:
         return self._windowing.named(keys[-1]).start if keys else None
 
     def closed(self, heartbeats: Heartbeats, watermark: datetime | None) -> list[Window]:
-        """The kept windows that the watermark has passed, from the first heartbeat's on. Raises LakeError."""
+        """The kept windows that the watermark has passed, from the first landed heartbeat on. Raises LakeError."""
         oldest, since = heartbeats.extent().oldest_event_time, self.since()
         begin = oldest if oldest is None or since is None else max(oldest, since)
         return self._windowing.closed_at(watermark, begin)
