@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 
 from pipeline.clock import from_us, to_us
 from pipeline.quantiles import quantile
-from pipeline.replay.replay import decide_again
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
 from pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Ints
 from pipeline.watermark.policy import Policy

@@ -14,18 +14,13 @@ from pipeline.errors import CorruptObject, LakeError
 from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.settings import Settings, load_settings
-from pipeline.watermark.explain.alternatives import TRIED, Alternative
 from pipeline.watermark.explain.conditions import Outcome
-from pipeline.watermark.explain.explanation import Explanation
+from pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
 from pipeline.watermark.explain.explanation import explain as explain_decision
 from pipeline.watermark.histogram import Cell
 from pipeline.watermark.state import DecisionRecord
 
-MARKS = {
-    Outcome.PASSED: "[green]✓[/]",
-    Outcome.HELD: "[yellow]✗[/]",
-    Outcome.DECIDED: "[bold green]→[/]",
-}
+MARKS = {Outcome.PASSED: "[green]✓[/]", Outcome.HELD: "[yellow]✗[/]", Outcome.DECIDED: "[bold green]→[/]"}
 
 
 def explain(

@@ -13,11 +13,9 @@ from pipeline.cli.output import WARNING, console, facts_table, print_json, progr
 from pipeline.cli.replay_lake import from_lake as derive_from_lake
 from pipeline.cli.replay_views import Watched, facts_of, sentences_of
 from pipeline.replay.outcome import replayed, write_decisions
-from pipeline.replay.replay import decide_again
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
 from pipeline.replay.trace import extent_of, ticks_of
 from pipeline.replay.trace_file import ParquetTrace
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
-from pipeline.settings import load_settings
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.rules import RULES, Rule
 
@@ -106,7 +104,7 @@ def replay(
         for option, value in refused.items():
             if value is not None:
                 raise typer.BadParameter(f"{option} does not go with --from-lake, which has its own")
-        derive_from_lake(load_settings(), since, given, rules, out, as_json=as_json)
+        derive_from_lake(since, given, rules, out, as_json=as_json)
         return
     if trace is None:
         raise typer.BadParameter("name a trace, or say --from-lake")

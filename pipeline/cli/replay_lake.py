@@ -18,25 +18,20 @@ from pipeline.clock import iso
 from pipeline.errors import LakeError
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from pipeline.replay.outcome import Replayed, replayed, write_decisions
-from pipeline.replay.replay import Tick, Verdict, decide_again, verify
-from pipeline.settings import Settings
+from pipeline.replay.replay import Tick, Verification, decide_again, verify
+from pipeline.settings import load_settings
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.rules import RULES, Rule
 
 
 def from_lake(
-    settings: Settings,
-    since: datetime | None,
-    given: Mapping[str, Any],
-    rules: Sequence[Rule],
-    out: Path | None,
-    *,
-    as_json: bool,
+    since: datetime | None, given: Mapping[str, Any], rules: Sequence[Rule], out: Path | None, *, as_json: bool
 ) -> None:
     """Verify the recorded decisions. With `given` settings of the policy or other rules, decide again under them.
 
     The exit code is 1 if a recorded decision does not follow from what is recorded before it.
     """
+    settings = load_settings()
     lake = lake_of(settings)
     log = lake.tracking_log()
     newest = log.newest_decision()
@@ -84,20 +79,18 @@ def _noted(ticks: Iterable[Tick], recorded: list[Decision]) -> Iterator[Tick]:
         yield tick
 
 
-def _print_verdict(verdict: Verdict, uri: str, out: Path | None, *, as_json: bool) -> None:
+def _print_verdict(verdict: Verification, uri: str, out: Path | None, *, as_json: bool) -> None:
     difference = verdict.first_difference
     if as_json:
-        differs = None
-        if difference is not None:
-            values = differing(difference).items()
-            differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values if was != now}
+        values = {} if difference is None else differing(difference)
+        differs = {name: {"recorded": was, "derived": now} for name, (was, now) in values.items() if was != now}
         facts = {
             "lake": uri,
             "identical": difference is None,
             "decisions_identical": verdict.decisions,
             "compacted_identical": verdict.compacted,
             "unknowable": verdict.unknowable,
-            "first_difference": differs,
+            "first_difference": differs if difference else None,
             "decisions": out,
         }
         print_json(facts, exact=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from rich.console import Console
@@ -45,14 +45,14 @@ def sentences_of(replayed: Replayed) -> dict[str, str]:
         "ticks": f"{facts['ticks']:,} from {text_of(facts['first_tick'])} to {text_of(facts['last_tick'])}",
         "watermark": text_of(facts["watermark"]),
         "late": f"{replayed.late:,} of {replayed.landed:,} that landed ({replayed.late_share:.4%})",
-        "lag": "—"
-        if median is None
-        else f"median {words(median.total_seconds())}, 99 % within {words(most.total_seconds())}",
+        "lag": "—" if median is None else f"median {_lasting(median)}, 99 % within {_lasting(most)}",
         "reasons": ", ".join(f"{count:,} {reason}" for reason, count in replayed.reasons.items()),
-        "longest hold": f"{words(hold.lasted.total_seconds())} from {text_of(hold.begin)}, {hold.reason}"
-        if hold
-        else "none",
+        "longest hold": f"{_lasting(hold.lasted)} from {text_of(hold.begin)}, {hold.reason}" if hold else "none",
     }
+
+
+def _lasting(duration: timedelta) -> str:
+    return words(duration.total_seconds())
 
 
 def differing(difference: Difference) -> dict[str, tuple[Any, Any]]:
@@ -102,7 +102,6 @@ class Watched:
         self._task = progress.add_task("reading", total=trace.rows * passes)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
-        """The trace's batches."""
         for batch in self._trace.batches(streams=streams):
             yield batch
             self._progress.advance(self._task, len(batch))

@@ -1,8 +1,4 @@
-"""Decides again: the inputs of a run's ticks, and the decisions that follow from them.
-
-A tick is the input of one decision: the new log entries and the two readings. It comes from a trace of messages
-(`pipeline/replay/trace.py`) or from a real log. The fold and the estimator are those of production.
-"""
+"""Decides again: the inputs of a run's ticks, and the decisions that follow from them, as in production."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +6,16 @@ from datetime import datetime
 
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
-from pipeline.watermark.rules import RULES, Rule
+from pipeline.watermark.rules import RULES, Rule, Verdict, band_start, bound, least_since
+from pipeline.watermark.situation import Situation
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The input of a decision at `at`: the entries since the last one, and the readings (None: unknown).
+    """The input of a decision at `at`: the log's entries since the last one, and the readings (None: unknown).
 
-    `recorded` is the decision that the run made, if there was one.
+    It comes from a trace of messages or from a log; `recorded` is the decision in that log.
     """
 
     at: datetime
@@ -29,10 +26,7 @@ class Tick:
 
 
 def decide_again(
-    ticks: Iterable[Tick],
-    policy: Policy,
-    state: WatermarkState | None = None,
-    rules: Sequence[Rule] = RULES,
+    ticks: Iterable[Tick], policy: Policy, state: WatermarkState | None = None, rules: Sequence[Rule] = RULES
 ) -> Iterator[DecisionRecord]:
     """One decision per tick, by the fold and the estimator of production, each based on the ones before it.
 
@@ -49,6 +43,17 @@ def decide_again(
         yield decided
 
 
+def bound_without_anchor(s: Situation) -> Verdict:
+    """Like rule 6, with a band that reaches back to `min(B, T - D)` and no further: it shows which messages the anchor
+    saves. Nothing in production uses it."""
+    if s.policy.rule == "frontier":
+        return bound(s)
+    return least_since(s, band_start(s.oldest_base, s.band_edge, None), None)
+
+
+RULES_WITHOUT_ANCHOR = (*RULES[:-1], bound_without_anchor)
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The first decision, or state of a compacted entry, that does not follow from the records before it."""
@@ -58,7 +63,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """How many decisions and compacted entries were derived as recorded, and the first that was not.
 
     `unknowable` counts entries that followed a lost entry and were made with it in view. They cannot be derived, and
@@ -71,7 +76,7 @@ class Verdict:
     first_difference: Difference | None
 
 
-def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdict:
+def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verification:
     """Derive each recorded decision again from the records before it and its own policy, and each compacted state from
     the entries that it holds. Every value must be equal, bit for bit.
     """
@@ -86,7 +91,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdic
                     # A compacted entry does not carry its number in the log.
                     derived = replace(state, number=entry.state.number, checkpoint=entry.state.checkpoint)
                     if derived != entry.state:
-                        return Verdict(decisions, compacted, unknowable, Difference(entry.state, derived))
+                        return Verification(decisions, compacted, unknowable, Difference(entry.state, derived))
                     compacted += 1
             state = state.after(state.number + 1, entry)
         recorded = tick.recorded
@@ -97,7 +102,7 @@ def verify(ticks: Iterable[Tick], state: WatermarkState | None = None) -> Verdic
         else:
             again = state.decide(recorded.base, recorded.tracking, recorded.policy, recorded.decision.at)
             if again != recorded:
-                return Verdict(decisions, compacted, unknowable, Difference(recorded, again))
+                return Verification(decisions, compacted, unknowable, Difference(recorded, again))
             decisions += 1
         state = state.after(state.number + 1, recorded)
-    return Verdict(decisions, compacted, unknowable, None)
+    return Verification(decisions, compacted, unknowable, None)

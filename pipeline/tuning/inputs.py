@@ -16,8 +16,6 @@ from pipeline.tuning.disorder import disorder_of
 from pipeline.tuning.report import TuningReport, make_report
 from pipeline.tuning.sweep import BANDS, Workload
 
-NO_SLACK = timedelta(0)
-
 
 def report_on_trace(
     path: Path, settings: Settings, made_at: datetime, *, target: float, bands: Iterable[timedelta] = BANDS
@@ -26,7 +24,7 @@ def report_on_trace(
 
     Raises TraceUnusable.
     """
-    exact = settings.watermark.model_copy(update={"reading_slack": NO_SLACK, "base_slack": NO_SLACK})
+    exact = settings.watermark.model_copy(update=dict.fromkeys(("reading_slack", "base_slack"), timedelta(0)))
     settings = settings.model_copy(update={"watermark": exact})
     trace = ParquetTrace(path)
     disorder = disorder_of(trace, exact.band)

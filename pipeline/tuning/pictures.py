@@ -1,7 +1,7 @@
 """The report's charts: what each shows, under a title that says what follows from it."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from pipeline.durations import format_duration
 from pipeline.tuning.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stretched
@@ -112,11 +112,10 @@ def lag_of_messages(report: TuningReport) -> Chart:
 def disorder_of_messages(report: TuningReport) -> Chart:
     """How many messages are out of order by more than so much."""
     disorder = report.disorder.disorder
-    total = beyond = sum(disorder.counts)
+    total = sum(disorder.counts)
     points = [(0.0, 1.0)] if disorder.seconds[0] > 0 else []
-    for seconds, count in zip(disorder.seconds, disorder.counts, strict=True):
-        beyond -= count
-        points.append((seconds, beyond / total))
+    reached = zip(disorder.seconds, accumulate(disorder.counts), strict=True)
+    points += [(seconds, (total - within) / total) for seconds, within in reached]
     exceeding = report.disorder.beyond_band
     return Chart(
         title=f"{percent(exceeding / total).capitalize()} of the messages {'are' if exceeding else 'is'} out of order "

@@ -94,7 +94,6 @@ class Tuning:
 
     @property
     def variants(self) -> list[Variant]:
-        """The variants in order."""
         return list(self.tried)
 
     @property
@@ -127,10 +126,8 @@ class Workload:
     the log), and the messages.
 
     The decision in that state is left out, because another policy made it: a policy has no watermark until its own band
-    is covered, and its readings begin anew.
-
-    Lags are taken at the ticks from `from_us` to `until_us`, while messages were published, because the silence after
-    a trace's end is no property of its source.
+    is covered, and its readings begin anew. Lags are taken at the ticks from `from_us` to `until_us`, while messages
+    were published, because the silence after a trace's end is no property of its source.
     """
 
     ticks: Sequence[Tick]
@@ -187,10 +184,7 @@ def watermarks_of(workload: Workload, policy: Policy) -> Ints:
 
 
 def late_of_each(batch: Batch, tick_us: Ints, watermarks_us: Ints) -> Ints:
-    """How many messages of a batch are late under each candidate: the sums of `late_in`.
-
-    `watermarks_us` has a row for each candidate and a column for each tick.
-    """
+    """How many messages of a batch are late under each candidate, a row of `watermarks_us`: the sum of `late_in`."""
     landing = first_tick_at(tick_us, batch.landed_us)
     before_landing = np.pad(watermarks_us, ((0, 0), (1, 0)), constant_values=NO_WATERMARK)
     # Most messages are above the watermark of every candidate.

@@ -60,22 +60,17 @@ class Tally:
 
     def of(self, group: int) -> tuple[Ints, Ints]:
         """One group's values and counts, in order of value."""
-        groups, values, counts = self._columns()
+        groups, values, counts = columns_of(self._cells.rows(), "group", "value", "count")
         own = slice(*np.searchsorted(groups, [group, group + 1]).tolist())
         return values[own], counts[own]
 
     def groups(self) -> Iterator[tuple[int, Ints, Ints]]:
         """Each group that occurs, in order, with its values and counts."""
-        groups, values, counts = self._columns()
+        groups, values, counts = columns_of(self._cells.rows(), "group", "value", "count")
         present, starts = np.unique(groups, return_index=True)
         for group, (low, high) in zip(present.tolist(), pairwise([*starts.tolist(), len(groups)]), strict=True):
             yield group, values[low:high], counts[low:high]
 
-    def _columns(self) -> tuple[Ints, Ints, Ints]:
-        groups, values, counts = columns_of(self._cells.rows(), "group", "value", "count")
-        return groups, values, counts
-
 
 def columns_of(table: pa.Table, *names: str) -> tuple[Ints, ...]:
-    """Columns of a table as arrays."""
     return tuple(table[name].to_numpy() for name in names)

@@ -45,15 +45,14 @@ class SilenceEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class BandEvidence:
-    """The candidate is the least event time published from `start` to `end`: the pin's. At most `messages` messages
-    were published then. `anchor` is None only for a rule that does without one."""
+class Bound:
+    """The candidate is the pin's event time. At most `messages` messages were published from `start` on. Tracking has
+    read as far as `end`."""
 
     pin: Cell
     start: datetime
     end: datetime
     messages: int
-    anchor: datetime | None
 
     @property
     def candidate(self) -> datetime:
@@ -62,20 +61,23 @@ class BandEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class FrontierEvidence:
-    """The candidate is the lesser of `frontier` and the least event time published from `start` (base's oldest) on.
-    The pin is the cell that holds it. `end` is how far tracking has read."""
+class BandEvidence(Bound):
+    """The candidate is the least event time published from `start` to `end`. `anchor` is None only for a rule that does
+    without one."""
 
-    pin: Cell
-    start: datetime
-    end: datetime
-    messages: int
+    anchor: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierEvidence(Bound):
+    """The candidate is the lesser of `frontier` and the least event time published from `start` (base's oldest) on."""
+
     frontier: datetime
 
     @property
-    def candidate(self) -> datetime:
-        """The event time that the watermark may reach."""
-        return self.pin.min_event_time
+    def is_at_frontier(self) -> bool:
+        """Whether the candidate is the frontier."""
+        return self.candidate == self.frontier
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,7 @@ class Decision:
         return None if self.evidence is None else self.evidence.candidate
 
     @property
-    def bound(self) -> BandEvidence | FrontierEvidence | None:
+    def bound(self) -> Bound | None:
         """The evidence, where the candidate is a message's event time."""
         return None if isinstance(self.evidence, SilenceEvidence) else self.evidence
 

@@ -11,13 +11,12 @@ while the idle rule has not fired. Where it has, the same holds if after a silen
 from collections.abc import Sequence
 
 from pipeline.clock import from_us
-from pipeline.watermark.decision import Decision, Reason, SilenceEvidence
+from pipeline.watermark.decision import Bound, Decision, Reason
 from pipeline.watermark.histogram import Cell, Histogram, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.rules import RULES, Rule, anchor_before, band_start
+from pipeline.watermark.rules import RULES, Candidate, Finding, Held, Passed, Rule, Verdict, anchor_before, band_start
 from pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack
-from pipeline.watermark.verdict import Candidate, Finding, Held, Passed, Verdict
 
 
 def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:
@@ -65,10 +64,10 @@ def _moved(s: Situation, verdict: Verdict) -> Reason:
 def _unmoved(s: Situation, verdicts: Sequence[Verdict]) -> Reason:
     if Finding.SILENCE_IS_HELD in (verdict.finding for verdict in verdicts):
         return Reason.IDLE_HELD
-    evidence = verdicts[-1].evidence if isinstance(verdicts[-1], Candidate) else None
-    if evidence is None or isinstance(evidence, SilenceEvidence):
-        return Reason.UNCHANGED
-    return Reason.PINNED_BY_BACKLOG if is_pinned_by_backlog(s, evidence.pin) else Reason.UNCHANGED
+    match verdicts[-1]:
+        case Candidate(evidence=Bound(pin=pin)) if is_pinned_by_backlog(s, pin):
+            return Reason.PINNED_BY_BACKLOG
+    return Reason.UNCHANGED
 
 
 def is_pinned_by_backlog(s: Situation, pin: Cell) -> bool:

@@ -26,9 +26,8 @@ NO_MINIMUM = np.iinfo(np.int64).max
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 """Buckets beyond any moment."""
 
-SLOTS = 50
-SLOT_US = BUCKET_US // SLOTS
-"""A bucket's slots: a cell knows of each fiftieth of its publish second whether anything was published in it."""
+SLOT_US = BUCKET_US // 50
+"""A slot: a cell knows of each fiftieth of its publish second whether anything was published in it."""
 
 Ints = npt.NDArray[np.int64]
 MERGES = (np.add, np.minimum, np.minimum, np.maximum, np.bitwise_or)

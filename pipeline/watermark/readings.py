@@ -72,7 +72,6 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
 
 
 def _epoch(number: int, reading: Reading) -> EffectiveReading:
-    """An epoch of one reading."""
     return EffectiveReading(
         oldest_unacked=reading.oldest_unacked,
         names_a_message=reading.names_a_message,

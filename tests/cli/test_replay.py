@@ -17,9 +17,8 @@ from pipeline.cli.app import app
 from pipeline.clock import ManualClock, from_us, to_us
 from pipeline.errors import LakeError, TidemarkError, TraceUnusable
 from pipeline.lake.layout import Lake
-from pipeline.replay.replay import decide_again
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
 from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.settings_sections import LakeSettings
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.rules import RULES

@@ -13,7 +13,7 @@ from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.address import open_objects
 from pipeline.lake.store.read_ahead import READ_AHEAD
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from pipeline.replay.replay import Tick, Verdict, decide_again, verify
+from pipeline.replay.replay import Tick, Verification, decide_again, verify
 from pipeline.replay.trace import NEVER, Batch, ticks_of
 from pipeline.settings_sections import LakeSettings
 from pipeline.watermark.policy import Policy
@@ -53,7 +53,7 @@ def deciding(tick: Tick, policy: Policy) -> Callable[[WatermarkState], DecisionR
     return lambda state: state.decide(tick.base, tick.tracking, policy, tick.at)
 
 
-def derived(log: TrackingLog) -> Verdict:
+def derived(log: TrackingLog) -> Verification:
     state, ticks = recorded_ticks(log)
     return verify(ticks, state)
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from pipeline.clock import from_us, to_us
 from pipeline.replay.outcome import Hold, Replayed, replayed
-from pipeline.replay.replay import Difference, Tick, Verdict, decide_again, verify
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Difference, Tick, Verification, decide_again, verify
 from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, extent_of, ticks_of, watermarks_us
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import Histogram, Ints
@@ -206,7 +205,7 @@ BEGUN = (Beginning(at(0)), snapshot(1, 5, 9), 20, snapshot(21, 25), 30)
 def test_every_decision_of_a_log_follows_from_the_entries_before_it() -> None:
     released = Released(before=at(25), at=at(31), by="a test")
     ticks = recorded(*BEGUN, "compact", released, snapshot(41), 50, 60, "compact", snapshot(55, 61), 70)
-    assert verify(ticks) == Verdict(decisions=5, compacted=2, unknowable=0, first_difference=None)
+    assert verify(ticks) == Verification(decisions=5, compacted=2, unknowable=0, first_difference=None)
 
 
 def test_the_first_decision_that_does_not_follow_is_shown_beside_the_expected_one() -> None:
@@ -217,7 +216,7 @@ def test_the_first_decision_that_does_not_follow_is_shown_beside_the_expected_on
     moved = replace(right.decision, watermark=right.decision.watermark + timedelta(microseconds=1))
     wrong = replace(right, decision=moved)
     ticks[1] = replace(ticks[1], recorded=wrong)
-    assert verify(ticks) == Verdict(1, 0, 0, Difference(recorded=wrong, derived=right))
+    assert verify(ticks) == Verification(1, 0, 0, Difference(recorded=wrong, derived=right))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ def test_a_decision_that_knew_a_lost_entry_cannot_be_derived_and_the_rest_can() 
             state = state.after(state.number + 1, entry)
     knowing = state.decide(reading(60), reading(60), Policy(), at(60))
     ticks.append(Tick(at(60), (), knowing.base, knowing.tracking, recorded=knowing))
-    assert verify(ticks) == Verdict(decisions=2, compacted=0, unknowable=2, first_difference=None)
+    assert verify(ticks) == Verification(decisions=2, compacted=0, unknowable=2, first_difference=None)
 
 
 def test_compacted_entries_do_not_bring_back_decisions_of_another_policy() -> None:

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.replay.without_anchor import bound_without_anchor
+from pipeline.replay.replay import bound_without_anchor
 from pipeline.watermark import estimator, readings, rules
 from pipeline.watermark.decision import Decision, SilenceEvidence
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Cell, Histogram, Ints, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import RULES, Rule, bound, complete, silence
+from pipeline.watermark.rules import RULES, Candidate, Held, Rule, Verdict, bound, complete, silence
 from pipeline.watermark.situation import Situation
-from pipeline.watermark.verdict import Candidate, Held, Verdict
 from tests.watermark.builders import LONG_AGO
 
 ZERO = timedelta(0)

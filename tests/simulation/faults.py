@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from pipeline.lake.log.packing import LogPacking
 from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.policy import Policy

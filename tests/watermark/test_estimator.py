@@ -5,7 +5,7 @@ Seconds from a fixed start throughout; the band is 10 s unless an example says o
 
 from dataclasses import replace
 
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.histogram import Histogram
 from pipeline.watermark.policy import Policy

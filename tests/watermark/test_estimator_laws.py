@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.clock import duration_us, from_us, to_us
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate, reachable_from
 from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of

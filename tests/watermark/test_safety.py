@@ -18,7 +18,7 @@ from pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.pubsub.subscription import PulledBatch
-from pipeline.replay.without_anchor import RULES_WITHOUT_ANCHOR
+from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, Histogram

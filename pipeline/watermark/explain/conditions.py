@@ -9,9 +9,8 @@ from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration, rough
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence, when
 from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.rules import naming
+from pipeline.watermark.rules import Finding, Held, Verdict, naming
 from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
-from pipeline.watermark.verdict import Finding, Held, Verdict
 
 ZERO = timedelta(0)
 
@@ -219,5 +218,4 @@ def _setting(s: Situation, name: str) -> str:
 
 
 def messages(count: int) -> str:
-    """A number of messages."""
     return "1 message" if count == 1 else f"{count:,} messages"

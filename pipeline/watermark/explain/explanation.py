@@ -4,18 +4,42 @@ The rules are asked again from the state before the decision. The explanation fo
 disagree with the decision.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from pipeline.clock import iso
-from pipeline.watermark.decision import Decision, FrontierEvidence
+from pipeline.durations import format_duration
+from pipeline.watermark.decision import Decision, FrontierEvidence, Reason
 from pipeline.watermark.estimator import advance, verdicts_of
-from pipeline.watermark.explain.alternatives import Alternative, alternatives
 from pipeline.watermark.explain.conditions import Condition, Outcome, conditions, messages
 from pipeline.watermark.explain.moves import SECOND, moves, published_since
 from pipeline.watermark.histogram import bucket_of, bucket_start
+from pipeline.watermark.policy import Policy
 from pipeline.watermark.situation import Situation
 from pipeline.watermark.state import DecisionRecord, WatermarkState
+
+BANDS = (timedelta(seconds=5), timedelta(seconds=1))
+"""The bands that are tried, beside half of the present one, where they are smaller."""
+
+TRIED = ("rule", "band", "idle")
+"""The settings that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A setting that would have changed this one decision.
+
+    `further` is how much further the watermark would have been (negative: further back). It is None where the watermark
+    would be the first, or there would be none.
+    """
+
+    setting: str
+    value: str
+    watermark: datetime | None
+    reason: Reason
+    further: timedelta | None
+    cost: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +96,7 @@ def _pin(s: Situation, decision: Decision) -> str | None:
         f"{iso(bucket_start(bucket_of(pin.min_event_time)))}, at most {messages(pin.count)}."
     )
     event_time = iso(pin.min_event_time)
-    if isinstance(evidence, FrontierEvidence) and pin.min_event_time == evidence.frontier:
+    if isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier:
         unread = "Messages that tracking has not read yet may be as old."
         return f"The candidate is the frontier, {event_time}. {cell} {unread}"
     quantile = f" (but for {s.policy.quantile:.2g} of each publish second: quantile)" if s.policy.quantile > 0 else ""
@@ -97,3 +121,43 @@ def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) ->
         return f"Base has landed everything that tracking has read: none of it was published at {oldest} or later."
     text = f"At most {messages(since_base)} that tracking has read may still have to land (published since {oldest})"
     return text + ("." if since_pin is None else f"; since the pin's second at most {messages(since_pin)} came in.")
+
+
+def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
+    """The settings that would have changed the watermark or the reason of a decision, each alone.
+
+    `before` is the fold of the entries before the decision. Only this tick is decided again: earlier ticks under the
+    setting might have led elsewhere.
+    """
+    decision = record.decision
+    found: list[Alternative] = []
+    for setting, value, policy, cost in _trials(record.policy):
+        other = before.decide(record.base, record.tracking, policy, decision.at).decision
+        has_both = other.watermark is not None and decision.watermark is not None
+        further = other.watermark - decision.watermark if has_both else None  # type: ignore[operator]
+        tried = Alternative(setting, value, other.watermark, other.reason, further, cost)
+        effect = tried.watermark, tried.reason
+        is_told = any(one.setting == setting and (one.watermark, one.reason) == effect for one in found)
+        if effect != (decision.watermark, decision.reason) and not is_told:  # the mildest value that does it is enough
+            found.append(tried)
+    return found
+
+
+def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
+    """Setting, value, policy, and what that policy costs."""
+    if policy.rule == "band":
+        yield "rule", "frontier", replace(policy, rule="frontier"), "a clock that runs fast makes everybody else late"
+    else:
+        yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds everybody back"
+    for band in sorted({policy.band / 2, *BANDS}, reverse=True):
+        if band < policy.band:
+            # Unless it is set, base_slack is the band (on the service), so it shrinks with it.
+            base_slack = band if policy.base_slack == policy.band else policy.base_slack
+            smaller = replace(policy, band=band, base_slack=base_slack)
+            yield "band", format_duration(band), smaller, "messages with more disorder than that are late"
+    if policy.idle == "advance":
+        cost = "the last windows before a silence stay open until something is published"
+        yield "idle", "hold", replace(policy, idle="hold"), cost
+    else:
+        cost = "after a silence, messages that lag more than the recent lag and the band are late"
+        yield "idle", "advance", replace(policy, idle="advance"), cost

@@ -23,6 +23,8 @@ ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(m
 def moves(s: Situation, decision: Decision) -> Iterator[str]:
     """What ends a hold, or moves the watermark further."""
     evidence, watermark, policy = decision.evidence, decision.watermark, s.policy
+    is_pinned = decision.pin is not None and is_pinned_by_backlog(s, decision.pin)
+    is_at_frontier = isinstance(evidence, FrontierEvidence) and evidence.is_at_frontier
     match decision.reason:
         case Reason.HELD_STALE_READING:
             yield (
@@ -53,7 +55,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             slack = max(policy.base_slack, policy.reading_slack)
             reached = s.watermark + policy.band + evidence.recent_lag + slack
             yield f"It follows the clock again after {iso(reached)}, or moves when something is published."
-        case Reason.ADVANCED | Reason.RELEASED if not _is_pinned(s, decision) or _is_at_frontier(decision):
+        case Reason.ADVANCED | Reason.RELEASED if is_at_frontier or not is_pinned:
             yield "It moves on with the next messages that are published and landed."
         case _ if isinstance(evidence, FrontierEvidence) and watermark is not None:
             yield from _past_the_frontier(s, watermark, evidence)
@@ -67,15 +69,6 @@ def published_since(s: Situation, moment: datetime) -> int | None:
     if s.pruned_before is not None and s.pruned_before > bucket_of(moment):
         return None
     return s.histogram.messages_at(s.histogram.since(to_us(moment), AFTER_ALL))
-
-
-def _is_pinned(s: Situation, decision: Decision) -> bool:
-    return decision.pin is not None and is_pinned_by_backlog(s, decision.pin)
-
-
-def _is_at_frontier(decision: Decision) -> bool:
-    evidence = decision.evidence
-    return isinstance(evidence, FrontierEvidence) and evidence.frontier == evidence.candidate
 
 
 def _no_data(s: Situation) -> str:

@@ -7,9 +7,8 @@ import pytest
 
 from pipeline.clock import iso
 from pipeline.watermark.decision import Reason
-from pipeline.watermark.explain.alternatives import TRIED
 from pipeline.watermark.explain.conditions import RULES, Outcome
-from pipeline.watermark.explain.explanation import Explanation, explain
+from pipeline.watermark.explain.explanation import TRIED, Explanation, explain
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Lost
 from tests.watermark.builders import START_BUCKET, at, published, reading, seconds
