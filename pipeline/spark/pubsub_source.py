@@ -38,7 +38,8 @@ NO_RUN = ""
 
 
 class Connections:
-    """The connections of driver and readers. Assumption: all of them reach Pub/Sub and the lake."""
+    """The connections of driver and readers, each opened when it is asked for: what travels to the executors has none.
+    Assumption: all of them reach Pub/Sub and the lake."""
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self.options = options
@@ -107,23 +108,23 @@ class PubSubDataSource(DataSource):
         return source_schema(read_options(self.options))
 
     def reader(self, schema: T.StructType) -> "PubSubReader":
-        return PubSubReader(self.connections, read_options(self.options), schema)
+        return PubSubReader(self.connections(read_options(self.options)), schema)
 
     def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
-        return PubSubStreamReader(self.connections, read_options(self.options), schema)
+        return PubSubStreamReader(self.connections(read_options(self.options)), schema)
 
 
 class Landing:
     """What both readers are made of, and how their partitions are read."""
 
-    def __init__(self, connections: type[Connections], options: SourceOptions, schema: T.StructType) -> None:
+    def __init__(self, connections: Connections, schema: T.StructType) -> None:
         self._connections = connections
-        self._options = options
+        self._options = connections.options
         self._schema = schema
 
     def _planned(self, run: str, batch: int) -> Offset:
         """The end of a batch, with the newest watermark."""
-        watermark = self._connections(self._options).watermark()
+        watermark = self._connections.watermark()
         watermark_us = None if watermark is None else to_us(watermark)
         return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
 
@@ -131,7 +132,7 @@ class Landing:
         """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
         if not isinstance(partition, LandingPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        connections, offset = self._connections(self._options), partition.offset
+        connections, offset = self._connections, partition.offset
         objects = connections.objects()
         batches = LandedBatches(objects, offset.run)
         watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
@@ -167,7 +168,7 @@ class PubSubReader(Landing, DataSourceReader):
                 "they are read, and whoever reads again under this name gets the same rows, and pulls nothing"
             )
         plan = self._planned(name, 0)
-        objects, planned = self._connections(self._options).objects(), f"{FOLDER}{name}/plan"
+        objects, planned = self._connections.objects(), f"{FOLDER}{name}/plan"
         try:
             objects.create(planned, orjson.dumps(plan.written()))
         except ObjectExists:
@@ -197,7 +198,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         return self._planned(before.run if before.run != NO_RUN else uuid.uuid4().hex, before.batch + 1).written()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        self._available_at = self._connections(self._options).clock.now()
+        self._available_at = self._connections.clock.now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
         """One for each reader of the batch that ends at `end`, which alone says how many and under which names.
@@ -216,13 +217,13 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
         offset = Offset(**end)
         if offset.run != NO_RUN:
-            objects = self._connections(self._options).objects()
-            LandedBatches(objects, offset.run).end(offset.batch, keep=self._options.keep_batches)
+            batches = LandedBatches(self._connections.objects(), offset.run)
+            batches.end(offset.batch, keep=self._options.keep_batches)
 
     def _is_caught_up(self, offset: Offset) -> bool:
         if self._available_at is None:
             return False
-        objects = self._connections(self._options).objects()
+        objects = self._connections.objects()
         batches = LandedBatches(objects, offset.run)
         landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
         oldest = [landing.landed.oldest_publish_time for landing in landings if landing is not None]

@@ -54,7 +54,7 @@ def reader_of(world: World, **more: str) -> PubSubStreamReader:
             self.world = world
 
     chosen = options(world.folder, **more)
-    return PubSubStreamReader(WorldConnections, chosen, source_schema(chosen))
+    return PubSubStreamReader(WorldConnections(chosen), source_schema(chosen))
 
 
 def next_offset(reader: PubSubStreamReader, start: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def ids(reader: PubSubStreamReader, start: dict[str, Any], end: dict[str, Any]) 
 
 
 def test_the_run_is_named_by_the_end_offset_and_stays() -> None:
-    reader = PubSubStreamReader(Connections, options(), source_schema(options()))
+    reader = PubSubStreamReader(Connections(options()), source_schema(options()))
     initial = reader.initialOffset()
     assert initial == reader.initialOffset()
     first, other = next_offset(reader, initial), next_offset(reader, initial)
@@ -151,7 +151,7 @@ def test_a_checkpoint_of_another_lake_is_refused(world: World, tmp_path: Path) -
     start = reader.initialOffset()
     end = next_offset(reader, start)
     chosen = options(tmp_path / "other")
-    moved = PubSubStreamReader(Connections, chosen, source_schema(chosen))
+    moved = PubSubStreamReader(Connections(chosen), source_schema(chosen))
     with pytest.raises(InvalidSettings, match="finish it with that lake"):
         moved.partitions(start, end)
 
