@@ -178,7 +178,6 @@ class Memory:
 
 
 def staleness_sensor(settings: Settings) -> dg.SensorDefinition:
-    """The sensor for these settings."""
     user, windows, clock, memory = "staleness", settings.windows, SystemClock(), Memory()
 
     @ticking_sensor(

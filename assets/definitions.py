@@ -4,13 +4,12 @@ import dagster as dg
 
 from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, observed_assets
 from assets.checks import MISSED, asset_checks, staleness_sensor
-from assets.diffs import heartbeat_diffs_asset
 from assets.drain import drain_job, drain_sensor
 from assets.housekeeping import housekeeping_job, housekeeping_schedule
 from assets.repair import repair_job
 from assets.sensors import landing_sensor, tracking_sensor
-from assets.silence import stream_status_asset
 from assets.tuning import tuning_asset, tuning_schedule
+from assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from pipeline.kept import Kept
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings, load_settings

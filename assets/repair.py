@@ -7,9 +7,8 @@ import dagster as dg
 
 from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from assets.checks import evaluation_of
-from assets.diffs import compute_range, metadata_of
 from assets.events import failing_run
-from assets.silence import silence_report, stopped_result
+from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from pipeline.clock import SystemClock
 from pipeline.durations import parse_duration
 from pipeline.quality.silence import WindowSilence

@@ -28,7 +28,6 @@ COLUMN_TYPES: dict[Any, str] = {str: "string", int: "int", float: "float"}
 
 
 def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
-    """The asset for these settings."""
     described = spec(
         settings,
         WATERMARK_TUNING,

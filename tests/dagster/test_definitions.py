@@ -9,13 +9,13 @@ from assets.catalog import (
     HEARTBEAT_DIFFS,
     HEARTBEATS,
     QUARANTINED,
+    STREAM_STATUS,
     TRACKING_HISTOGRAM,
     WATERMARK,
     cron_of,
     window_partitions,
 )
 from assets.definitions import COMPUTE_WINDOWS, build_definitions, defs
-from assets.silence import STREAM_STATUS
 from assets.tuning import WATERMARK_TUNING
 from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind

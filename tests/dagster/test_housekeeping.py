@@ -9,9 +9,8 @@ import dagster as dg
 import pytest
 
 from assets.catalog import HEARTBEATS, WATERMARK
-from assets.dagster_events import ROWS_AT_ONCE, prune_events, prune_runs
 from assets.definitions import build_definitions
-from assets.housekeeping import HOUSEKEEPING
+from assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
 from pipeline.clock import SystemClock
 from pipeline.lake.log.tracking_log import entry_name
 from pipeline.settings import Settings

@@ -7,10 +7,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.catalog import HEARTBEAT_DIFFS
+from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from assets.definitions import build_definitions
 from assets.repair import REPAIR
-from assets.silence import FEW_STOPPED, STREAM_STATUS
+from assets.windowed import FEW_STOPPED
 from pipeline.clock import SystemClock
 from pipeline.settings_sections import LakeSettings, SparkSettings
 from pipeline.upkeep.integrity import Fault

@@ -7,9 +7,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.catalog import HEARTBEAT_DIFFS
+from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from assets.definitions import COMPUTE_WINDOWS, build_definitions
-from assets.silence import FEW_STOPPED, STREAM_STATUS, stopped_result, stream_status_asset
+from assets.windowed import FEW_STOPPED, stopped_result, stream_status_asset
 from pipeline.quality.silence import WindowSilence
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
 
