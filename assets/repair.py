@@ -56,10 +56,9 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             remove_orphans(removed, surveyor.lake.objects())
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
-                done, watermark = compute_range(windows, lake, spark, context.run_id)
+                done = compute_range(windows, lake, spark, context.run_id)
                 for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
-                    metadata = metadata_of(done, key, watermark)
-                    yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata)
+                    yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(done, key))
                 computed += len(done.rows)
                 report = silence_report(lake, [window.key for window in windows])
                 silence += report.windows

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -43,10 +42,9 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         or in a range, and gives the same rows."""
         windows = sorted(map(settings.windowing.named, context.partition_keys))
         with failing_run(WindowExpired, WindowNotClosed):
-            computed, watermark = compute_range(windows, lake, spark, context.run.run_id)
+            computed = compute_range(windows, lake, spark, context.run.run_id)
         for key in computed.rows:
-            metadata = metadata_of(computed, key, watermark)
-            context.add_asset_metadata(metadata, asset_key=HEARTBEAT_DIFFS, partition_key=key)
+            context.add_asset_metadata(metadata_of(computed, key), asset_key=HEARTBEAT_DIFFS, partition_key=key)
         context.log.info(
             f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
             f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -59,13 +57,9 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
     return heartbeat_diffs
 
 
-def compute_range(
-    windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
-) -> tuple[Computed, datetime | None]:
-    """Compute windows without a gap between them and replace them in the lake. Also returns the watermark relied on.
-
-    Raises WindowNotClosed and WindowExpired, before Spark is used, and other TidemarkErrors.
-    """
+def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
+    """Compute windows without a gap between them and replace them in the lake. Raises WindowNotClosed and
+    WindowExpired, before Spark is used, and other TidemarkErrors."""
     settings = lake.settings
     lake.kept_windows().refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()
@@ -86,10 +80,10 @@ def compute_range(
         run=run,
         clock=SystemClock(),
     )
-    return compute_windows(batch, windows), watermark
+    return compute_windows(batch, windows)
 
 
-def metadata_of(computed: Computed, key: str, watermark: datetime | None) -> dict[str, Any]:
+def metadata_of(computed: Computed, key: str) -> dict[str, Any]:
     """The metadata of a computed window."""
     count, names = computed.silent.get(key, (0, []))
     return {
@@ -97,7 +91,7 @@ def metadata_of(computed: Computed, key: str, watermark: datetime | None) -> dic
         "silent_streams": count,
         "silent_streams_first": ", ".join(names[:SILENT_NAMED]),
         "heartbeats_version": computed.heartbeats_version,
-        "watermark_when_computed": "none" if watermark is None else iso(watermark),
+        "watermark_when_computed": "none" if computed.watermark is None else iso(computed.watermark),
     }
 
 

@@ -37,6 +37,7 @@ class Computed:
 
     run: str
     heartbeats_version: int
+    watermark: datetime | None
     rows: Mapping[str, int]
     superseded: Sequence[str] = ()
     status_superseded: Sequence[str] = ()
@@ -130,6 +131,7 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     return Computed(
         run=attempt.name,
         heartbeats_version=files.version,
+        watermark=batch.watermark,
         rows=replaced.rows,
         superseded=replaced.superseded,
         status_superseded=replaced_status.superseded,
