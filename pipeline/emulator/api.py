@@ -39,16 +39,26 @@ IGNORED_OF_A_TOPIC = frozenset(
 
 IGNORED = frozenset(
     {
-        *("bigquery_config", "bigtable_config", "cloud_storage_config", "push_config"),
-        *("dead_letter_policy", "retry_policy", "filter", "message_transforms"),
-        *("enable_exactly_once_delivery", "enable_message_ordering"),
+        "bigquery_config",
+        "bigtable_config",
+        "cloud_storage_config",
+        "dead_letter_policy",
+        "enable_exactly_once_delivery",
+        "enable_message_ordering",
+        "filter",
+        "message_transforms",
+        "push_config",
+        "retry_policy",
     }
 )
 """The same, of a subscription."""
 
 CHANGEABLE = IGNORED - {"enable_message_ordering", "filter"} | {
-    *("ack_deadline_seconds", "expiration_policy", "labels"),
-    *("message_retention_duration", "retain_acked_messages"),
+    "ack_deadline_seconds",
+    "expiration_policy",
+    "labels",
+    "message_retention_duration",
+    "retain_acked_messages",
 }
 
 

@@ -19,7 +19,7 @@ from pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from pipeline.heartbeat import MessageContract
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import reported, retrying
-from pipeline.pubsub.rules import dangers, differences, refusals, wanted
+from pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from pipeline.settings_sections import PubSubSettings
 
 CREATE = {

@@ -8,7 +8,7 @@ import pytest
 from google.pubsub_v1 import types
 
 from pipeline.heartbeat import MessageContract
-from pipeline.pubsub.rules import dangers, differences, refusals, wanted
+from pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from pipeline.settings import Settings
 from pipeline.settings_sections import PubSubSettings
 

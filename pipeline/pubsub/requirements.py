@@ -1,5 +1,5 @@
-"""The method's demands on the two subscriptions, as pure functions over the subscriptions that exist: what breaks the
-method, what merely differs from the settings, and how a new subscription is created."""
+"""What the method requires of the two subscriptions: options that break it, options that merely differ from the
+settings, and the request that creates a subscription. Pure functions over the subscriptions that exist."""
 
 from collections.abc import Iterator
 from datetime import timedelta
