@@ -81,16 +81,13 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
         inner, path = getattr(value, field.name), f"{prefix}{field.name}"
         if isinstance(inner, Histogram):
             flat[f"{path}.cells"] = len(inner)
-            flat |= {f"{path}.{name}": getattr(inner, name) for name in HISTOGRAM}
+            for name in ("messages", "newest_publish_us", "oldest_event_us"):
+                flat[f"{path}.{name}"] = getattr(inner, name)
         elif is_dataclass(inner):
             flat |= _flat(inner, f"{path}.")
         else:
             flat[path] = inner
     return flat
-
-
-HISTOGRAM = ("messages", "newest_publish_us", "oldest_event_us")
-"""What is compared of a histogram, beside the number of its cells."""
 
 
 class Watched:

@@ -37,7 +37,8 @@ def verdicts_of(situation: Situation, rules: Sequence[Rule] = RULES) -> list[Ver
 def advance(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
     """7. Never back: a candidate above the watermark becomes the watermark. The only place that compares the two."""
     last = verdicts[-1]
-    candidate = last.evidence.candidate if isinstance(last, Candidate) else None
+    evidence = last.evidence if isinstance(last, Candidate) else None
+    candidate = None if evidence is None else evidence.candidate
     raised = last.complete_from if isinstance(last, Held) else None
     moves = candidate is not None and (s.watermark is None or candidate > s.watermark)
     newest = s.histogram.newest_publish_us
@@ -51,7 +52,7 @@ def advance(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
         newest_publish_time=None if newest is None else from_us(newest),
         complete_from=raised or s.complete_from,
         released_before=s.release if was_completed else None,
-        evidence=last.evidence if isinstance(last, Candidate) else None,
+        evidence=evidence,
     )
 
 

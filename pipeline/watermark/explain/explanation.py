@@ -124,22 +124,19 @@ def _ahead(decision: Decision, since_base: int | None, since_pin: int | None) ->
 
 
 def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alternative]:
-    """The settings that would have changed the watermark or the reason of a decision, each alone.
-
-    `before` is the fold of the entries before the decision. Only this tick is decided again: earlier ticks under the
-    setting might have led elsewhere.
-    """
+    """The settings that would have changed the watermark or the reason of a decision, each alone. Only this tick is
+    decided again: earlier ticks under the setting might have led elsewhere."""
     decision = record.decision
     found: list[Alternative] = []
     for setting, value, policy, cost in _trials(record.policy):
         other = before.decide(record.base, record.tracking, policy, decision.at).decision
-        has_both = other.watermark is not None and decision.watermark is not None
-        further = other.watermark - decision.watermark if has_both else None  # type: ignore[operator]
-        tried = Alternative(setting, value, other.watermark, other.reason, further, cost)
-        effect = tried.watermark, tried.reason
+        further = None
+        if other.watermark is not None and decision.watermark is not None:
+            further = other.watermark - decision.watermark
+        effect = other.watermark, other.reason
         is_told = any(one.setting == setting and (one.watermark, one.reason) == effect for one in found)
         if effect != (decision.watermark, decision.reason) and not is_told:  # the mildest value that does it is enough
-            found.append(tried)
+            found.append(Alternative(setting, value, *effect, further, cost))
     return found
 
 
