@@ -162,7 +162,7 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
             {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
             for damaged in integrity.inputs
         ],
-        "unknown": integrity.untold,
+        "unknown": integrity.unknown,
         "log": {
             "entries_read": log.read,
             "damaged": [{"entry": number, "why": why} for number, why in log.damaged],

@@ -1,1 +1,1 @@
-"""What is late, missed, stale or lost, told from the lake alone."""
+"""Finds late, missed, stale and lost heartbeats, from the lake alone."""

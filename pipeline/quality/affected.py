@@ -71,7 +71,7 @@ class MissedHeartbeats:
 @dataclass(frozen=True, slots=True)
 class AffectedWindows:
     """Which windows a heartbeat affects: its own, and each later one whose lookback holds its event time, both ends
-    included. Times in arrays are microseconds since the epoch, and a window is told by its start."""
+    included. Times in arrays are microseconds since the epoch, and a window is identified by its start."""
 
     windowing: Windowing
     lookback: timedelta

@@ -1,4 +1,4 @@
-"""What the windows of `heartbeat_diffs` lack, told from the contents of both tables, hour by hour.
+"""Finds what the windows of `heartbeat_diffs` lack, by comparing both tables hour by hour.
 
 It serves where the tables' logs do not say what landed when: commits or replaced files were removed.
 """

@@ -62,7 +62,7 @@ class DamagedInput:
 @dataclass(frozen=True, slots=True)
 class Integrity:
     """What a check found in the windows `[start, end)`: the numbers of windows and of their files; the broken windows;
-    the damaged files of `heartbeats`; and, in words, what could not be told."""
+    the damaged files of `heartbeats`; and, in words, what could not be determined."""
 
     start: datetime
     end: datetime
@@ -70,7 +70,7 @@ class Integrity:
     files: int
     broken: Sequence[Broken] = ()
     inputs: Sequence[DamagedInput] = ()
-    untold: Sequence[str] = ()
+    unknown: Sequence[str] = ()
 
     @property
     def repairable(self) -> list[list[Window]]:
@@ -103,7 +103,7 @@ def check_windows(
     closed = settings.windowing.closed_at(watermark, heartbeats.extent().oldest_event_time)
     for window in due([one for one in closed if one.key in windows], diffs.computed(), heartbeats.hours()):
         blame(window, Fault.MISSING, "it is closed, and not computed")
-    untold = []
+    unknown = []
     tell("what landed since windows were computed", 0, 1)
     try:
         for stale in Staleness.restored(lake, settings.windowing, settings.windows.lookback).check().stale:
@@ -111,13 +111,13 @@ def check_windows(
     except LakeUnreachable:
         raise
     except (LakeError, pa.ArrowException) as error:
-        untold.append(f"which windows are stale cannot be told until the rest is mended: {error}")
+        unknown.append(f"tidemark cannot know which windows are stale until the rest is mended: {error}")
     inputs = list(_damaged_inputs(lake.table(HEARTBEATS), windows.values(), settings.windows.lookback, tell))
     broken = [
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)
     ]
-    return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, untold)
+    return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown)
 
 
 def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:

@@ -80,7 +80,7 @@ def remove_orphans(orphans: Iterable[Orphan], objects: ObjectStore) -> None:
 
 
 def _left_by_a_kill(name: str) -> str | None:
-    """What left a file behind that is told by its name alone; None for any other file."""
+    """What left a file behind, where its name alone says so; None for any other file."""
     file = name.rpartition("/")[2]
     if file.startswith(TEMPORARY) or (file.startswith(COMMIT) and file.endswith(OF_COMMIT)):
         return "a write that was begun and never finished"

@@ -51,7 +51,7 @@ class Survey:
     @property
     def needs_a_hand(self) -> bool:
         """Whether something is wrong that computing windows again and removing orphans does not mend."""
-        return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.untold) or not self.log.is_whole
+        return bool(self.integrity.inputs or self.integrity.blocked or self.integrity.unknown) or not self.log.is_whole
 
     def runs(self, most: int) -> Iterator[Sequence[Window]]:
         """The windows to compute again that can be: for each run a stretch without a gap, of at most so many."""
@@ -83,7 +83,7 @@ def findings(survey: Survey, now: datetime) -> Iterator[Finding]:
         yield Finding(
             "damaged", f"{damaged.path}: {damaged.why}. {made} from it and cannot be computed: {remedy}", True
         )
-    for text in survey.integrity.untold:
+    for text in survey.integrity.unknown:
         yield Finding("unknown", text, True)
     for number, why in survey.log.damaged:
         yield Finding("log", f"entry {number}: {why}", True)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The publish time of the oldest message that was not acknowledged, as the service told it.
+    """The publish time of the oldest message that was not acknowledged, as the service reported it.
 
     `observed_at` is a moment before the request was sent. Where nothing is outstanding, `oldest_unacked` is a
     moment not after the answer. `names_a_message` says that `oldest_unacked` is the publish time of a message,

@@ -179,7 +179,7 @@ class WatermarkState:
 
     def _violations(self, delta: Histogram) -> int:
         """How many messages come now although the reading had declared their publish time past. A lower bound: cells
-        are compared, and a redelivery of pruned messages cannot be told, so those are passed over."""
+        are compared, and a redelivery of pruned messages cannot be recognised, so those are passed over."""
         if self.decision is None or self.decision.tracking is None or self.pruned_before is None:
             return 0
         return self.histogram.new_below(

@@ -125,7 +125,7 @@ class Heartbeats(LakeTable):
         return None if table is None else self.at(table.version())
 
     def files_between(self, start: datetime, end: datetime) -> HeartbeatFiles:
-        """The newest version's files that may hold event times in `[start, end]`, told by their statistics."""
+        """The newest version's files that may hold event times in `[start, end]`, by their statistics."""
         table = self.current()
         if table is None:
             return HeartbeatFiles(version=-1, paths=(), rows=0)
