@@ -246,7 +246,9 @@ def test_a_run_that_loses_every_commit_gives_up_and_says_so(tmp_path: Path) -> N
 
 def test_a_manifest_that_cannot_be_written_makes_the_lake_unwritable(tmp_path: Path) -> None:
     diffs = lake_in(tmp_path).diffs()
-    (tmp_path / "lake" / "heartbeat_diffs" / "runs").write_bytes(b"not a folder")
+    table = tmp_path / "lake" / "heartbeat_diffs"
+    table.mkdir(parents=True)
+    (table / "runs").write_bytes(b"not a folder")
     with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
         diffs.replace(run_of("run", [SHARED]), diffs.fence([SHARED]))
 

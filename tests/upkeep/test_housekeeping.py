@@ -422,6 +422,7 @@ def test_an_empty_lake_has_nothing_to_be_done(tmp_path: Path) -> None:
     chores = list(Housekeeper(settings, ManualClock(at(0))).chores())
     assert len(chores) == 12
     assert all(chore.is_idle and chore.failed is None for chore in chores)
+    assert list(tmp_path.iterdir()) == [], "a lake that does not exist is not created by looking at it"
 
 
 def test_a_retention_shorter_than_a_run_is_refused() -> None:

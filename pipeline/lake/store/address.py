@@ -4,7 +4,7 @@ import json
 
 import pyarrow.fs as pafs
 
-from pipeline.lake.store.disk import DiskObjects, make_folder
+from pipeline.lake.store.disk import DiskObjects, check_folder
 from pipeline.lake.store.gcs import LOCAL_PROJECT, CloudStorageObjects
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.settings_sections import LakeSettings
@@ -63,10 +63,11 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
 
 
 def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
-    """A file system rooted at the folder `name` of the lake, for footers and small files."""
+    """A file system rooted at the folder `name` of the lake, for footers and small files. It creates nothing by itself.
+    Raises LakeUnwritable where a file stands in the folder's place."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
-        make_folder(folder)
+        check_folder(folder)
         return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
     bucket_and_prefix = lake.uri.removeprefix("gs://")
     if lake.endpoint is None:

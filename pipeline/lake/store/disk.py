@@ -78,11 +78,20 @@ def disk_error(error: OSError, path: Path) -> LakeError:
 
 def make_folder(folder: Path) -> None:
     """Create a folder unless it exists. Raises LakeUnwritable, LakeFull."""
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # a file stands in the folder's place
-        if isinstance(error, FileExistsError):
-            error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
+        raise disk_error(error, folder) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Raise LakeUnwritable where a file stands in the place of the folder, or of one above it."""
+    try:
+        there = next(place for place in (folder, *folder.parents) if place.exists())
+        if not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except OSError as error:
         raise disk_error(error, folder) from error
 
 
