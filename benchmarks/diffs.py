@@ -17,6 +17,7 @@ from benchmarks.traffic import REGULAR
 from pipeline.clock import to_us
 from pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from pipeline.errors import ServiceFailed
+from pipeline.lake.tables.heartbeats import heartbeat_rows
 from pipeline.quantiles import quantile
 from pipeline.settings import Settings
 from pipeline.spark.diffs import DiffPlan
@@ -99,7 +100,8 @@ def _fill(world: World, start: datetime, end: datetime, scale: float) -> int:
     for piece in messages(source, start, end, rows_at_least=at_once):
         for first in range(0, len(piece), at_once):
             rows = piece[first : first + at_once]
-            world.heartbeats.append(_columns(source_rows=rows, number=landed, landed_at=end))
+            columns = _columns(source_rows=rows, number=landed, landed_at=end)
+            world.heartbeats.append(heartbeat_rows(columns, world.settings.message.fields))
             landed += len(rows)
     return landed
 

@@ -96,7 +96,7 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
             policy=settings.policy,
             budget=budget,
             clock=clock,
-        ).messages
+        ).persisted.messages
 
     def land_tick(budget: Budget) -> int:
         return land(
