@@ -116,12 +116,15 @@ def test_each_problem_of_a_summary_is_named(wrong: dict[str, object], said: str)
 
 def test_processes_of_a_house_are_known_by_their_mark_even_without_their_parent(tmp_path: Path) -> None:
     ours, others = House(tmp_path / "ours", None), House(tmp_path / "others", None)  # type: ignore[arg-type]
-    sleep = (
-        "import subprocess as s; "
-        "print(s.Popen(['sleep', '60'], start_new_session=True, stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
+    # The orphan says that it runs: a program that has just been started may not show its environment yet.
+    runs = "import time; print(flush=True); time.sleep(60)"
+    start = (
+        "import subprocess as s, sys; "
+        f"child = s.Popen([sys.executable, '-c', {runs!r}], start_new_session=True, stdout=s.PIPE, stderr=s.DEVNULL); "
+        "child.stdout.readline(); print(child.pid)"
     )
     parent = subprocess.run(
-        [sys.executable, "-c", sleep], env=ours.environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", start], env=ours.environment(), capture_output=True, text=True, check=True
     )
     orphan = psutil.Process(int(parent.stdout))
     try:
