@@ -32,7 +32,7 @@ class Outside(Protocol):
         ...
 
     def found_nothing_more(self) -> None:
-        """The worker has looked for an object that is not there, or has listed the log."""
+        """The worker has looked for the entry after the newest one, or has listed the log."""
         ...
 
     def lake_fails(self, risk: float = 1.0) -> bool:
@@ -116,7 +116,9 @@ class WorkersObjects:
         self._outside.step("read an entry", RISK_OF_A_READ)
         fail_if(self._outside, f"{name} was not read", RISK_OF_A_READ)
         if name not in self._objects.contents:
-            self._outside.found_nothing_more()
+            # An entry that has moved to an archive is missing too, but newer ones are there.
+            if not any(other > name for other in self._objects.contents if other.startswith(tracking_log.FOLDER)):
+                self._outside.found_nothing_more()
             raise ObjectMissing(f"there is no {name}")
         return self._objects.contents[name]
 
