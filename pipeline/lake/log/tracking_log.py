@@ -59,9 +59,10 @@ class TrackingLog:
 
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, for a caller that goes on to append: raises CorruptObject also if the log's end is lost."""
-        note = self._witness.newest()  # before the log is listed: what was noted is in it by then
+        noted = self._witness.newest_number()  # before the log is read: what was noted is in it by then
         state = self.catch_up()
-        if note is not None and note.number > state.number:
+        note = self._witness.newest() if noted > state.number else None  # every tick asks: a listing, and no read
+        if note is not None:
             raise CorruptObject(lost_end(note, state.number))
         self._is_compared = True
         return state

@@ -33,6 +33,10 @@ class LogWitness:
         self._objects = objects
         self._own: str | None = None
 
+    def newest_number(self) -> int:
+        """The largest number that was noted; -1 without a note. It reads no object."""
+        return max(map(_number, self._names()), default=-1)
+
     def newest(self) -> Note | None:
         """The note with the largest number. A damaged note still tells its number, by its name."""
         names = self._names()
