@@ -52,8 +52,8 @@ class Cell:
 class Histogram:
     """Parallel int64 arrays of one length, sorted by (publish_bucket, event_bucket), keys unique.
 
-    Of each cell: how many messages, the least event time, the first and the last publish time. These are exact, so
-    that a band's edge is sharper than a bucket. Bit `k` of `published_in` says that something was published in the
+    A cell has a count, the least event time, and the first and the last publish time. These are exact, so that a band's
+    edge is sharper than a bucket. Bit `k` of `published_in` says that something was published in the
     second's slot `k`; 0 is not known. `newest_publish_us` is the largest publish time of a valid message that was ever
     folded, exact; `oldest_event_us` the least event time ever folded. Both survive pruning.
     """
@@ -154,7 +154,7 @@ class Histogram:
         begun = cells[self.first_publish_us[cells] < limit_us]
         if len(begun):
             first, last = self.first_publish_us[begun], self.last_publish_us[begun]
-            # Of whole slots before the limit.
+            # The slots that end before the limit.
             before = self.published_in[begun] & ((1 << (limit_us % BUCKET_US // SLOT_US)) - 1)
             # The exponent of a whole number below 2 ** 53 is exact: one more than the number of its highest bit.
             newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
@@ -187,8 +187,8 @@ class Histogram:
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """The least, over the publish-time buckets low to high, of each bucket's own event-time quantile.
 
-        Of a bucket's n messages the `floor(quantile * n)` with the least event times are passed over, and the
-        cell of the next one is taken with its exact minimum: never above the true quantile.
+        A bucket with n messages passes over the `floor(quantile * n)` least event times and takes the cell of the next
+        one with its exact minimum: never above the true quantile.
         """
         positions, below, size, total = self._ranks(low, high)
         skipped = np.floor(quantile * total)

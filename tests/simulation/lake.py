@@ -16,7 +16,7 @@ from pipeline.watermark.state import Entry, WatermarkState
 Row = dict[str, Any]
 
 RISK_OF_A_READ = 0.1
-"""Of what may go wrong in a step: so much in the reading of one entry. A restart reads dozens, and gets through."""
+"""The risk of reading one entry, as a share of a step's. A restart reads dozens of entries, and gets through."""
 
 
 class Outside(Protocol):
@@ -79,7 +79,7 @@ class Folds:
         return self._done[key][0]
 
     def forget(self) -> None:
-        """Who folds now does it anew."""
+        """The next fold begins anew."""
         self._done.clear()
 
 

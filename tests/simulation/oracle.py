@@ -1,4 +1,4 @@
-"""Who knows the truth: what was published, what became durable when, and whether what must always be true still is."""
+"""The oracle knows what was published and what became durable when, and checks the invariants."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

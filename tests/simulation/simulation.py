@@ -171,7 +171,7 @@ class Simulation:
             yield
 
     def _caught_up(self, log: Any, state: WatermarkState) -> WatermarkState:
-        """Whoever looks at the log comes to the newest watermark there is at that moment."""
+        """A worker that looks at the log finds the newest watermark of that moment."""
         worker = log._objects._outside
         if state.watermark != worker.watermark_when_looked:
             known, newest = state.watermark, worker.watermark_when_looked
@@ -374,7 +374,7 @@ class Simulation:
         self.oracle.check_again(self.heartbeats, self.diffs, shuffled)
 
     def _check_restart(self) -> None:
-        """Whoever restores the log from nothing stands where those stand that have followed it."""
+        """A log that is restored from nothing has the state of the logs that have followed it."""
         self.folds.forget()
         log = TrackingLog(self.workers[0].objects, checkpoint_every=10)
         restored = log.catch_up()

@@ -57,7 +57,7 @@ POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
 
 
 def assert_outcomes_are_those_of_replays(workload: Workload, trace: MemoryTrace) -> None:
-    """Of every candidate: the late, the landed and the lag, reckoned from a replay of it alone."""
+    """Each candidate's late and landed messages and its lag are those of its own replay."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
     for outcome in outcomes_of(workload, CANDIDATES, policy_of):
         decisions = [d.decision for d in decide_again(workload.ticks, policy_of(outcome.variant, outcome.band))]

@@ -295,7 +295,7 @@ def test_the_newest_publish_time_before_a_limit_is_exact_to_a_fiftieth_of_a_seco
         assert (newest, before) == (None, [])
         return
     assert newest <= max(before)
-    # Of the limit's own slot only a cell's first and last are known.
+    # In the limit's own slot only a cell's first and last are known.
     known = [publish for publish in before if publish // SLOT_US != limit // SLOT_US]
     assert not known or max(known) - newest < SLOT_US
     assert newest == max(before) or max(before) // BUCKET_US == limit // BUCKET_US
