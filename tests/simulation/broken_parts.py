@@ -283,7 +283,7 @@ class NotLoadedAgain(MicroBatch):
 
 
 class Unfenced(MicroBatch):
-    """A commit adds to the rows that are there by now, as two first computations do where commits are retried blindly."""
+    """A commit adds to the rows that are there by now, as first computations do where commits are retried blindly."""
 
     def replace(self, fence: dict[Window, Computed | None], computed: dict[Window, Computed]) -> list[Window]:
         for window, ours in computed.items():
