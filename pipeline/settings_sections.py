@@ -1,5 +1,6 @@
 """The sections of the settings: their keys, bounds and defaults. `tidemark.toml` says what each key means."""
 
+import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,10 @@ LENGTHS = tuple(
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
 )
 """The window lengths that a cron schedule can express: Dagster's time partitions follow one."""
+
+
+HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+"""A host's name or address as a browser writes it: an IPv6 address in brackets."""
 
 
 def _folder_named(uri: str) -> Path | None:
@@ -331,6 +336,15 @@ class DagsterSettings(Section):
     """Dagster's own processes."""
 
     web_port: Port = 3000
+    allowed_hosts: list[str] = Field(default_factory=list)
     code_port: Port = 4266
     storage: str = ".tidemark/dagster"
     owners: list[str] = Field(default_factory=lambda: ["team:data-engineering"])
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _names_alone(cls, value: list[str]) -> list[str]:
+        for name in value:
+            if not HOST_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
+        return value

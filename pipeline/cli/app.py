@@ -51,8 +51,13 @@ def settings_file(
         os.environ["TIDEMARK_CONFIG"] = str(config.resolve())
 
 
+PRIVATE = 0o077
+"""The umask of the command and of all that it starts: only this user reads what they write."""
+
+
 def main() -> None:
     """Run the command as a program: with what the shell passed, ended by its exit code."""
+    os.umask(PRIVATE)
     # Both signals stop what was started. A shell starts background commands with SIGINT ignored: take it back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)

@@ -21,6 +21,7 @@ from pipeline.spark.java import java_home
 from pipeline.spark.session import host_and_port, server_config
 
 DEFINITIONS = "assets.definitions"
+WEBSERVER = "resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
@@ -131,7 +132,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
     listen = ["-h", "127.0.0.1"]
     code = [str(programs / "dagster"), "api", "grpc", "-m", DEFINITIONS, *listen, "-p", str(code_port)]
     daemon = [str(programs / "dagster-daemon"), "run", *workspace]
-    web = [str(programs / "dagster-webserver"), *listen, "-p", str(web_port), *workspace]
+    web = [sys.executable, "-m", WEBSERVER]
     return [
         service("Dagster code server", code, lambda: listens("127.0.0.1", code_port)),
         service("Dagster daemon", daemon, lambda: listens("127.0.0.1", code_port)),

@@ -407,6 +407,9 @@ def test_up_says_which_port_is_taken_and_leaves_nothing_running(empty: Place) ->
     assert "dagster.web_port" in said.err
     assert "stopped" in said.out
     assert not (empty.folder / "state" / "services.json").exists()
+    made = [path for path in (empty.folder / "state").rglob("*") if not path.is_symlink()]
+    assert made
+    assert not [path for path in made if path.stat().st_mode & 0o077], "others can read what `up` wrote"
 
 
 def _port_of(process: "subprocess.Popen[bytes]") -> int:

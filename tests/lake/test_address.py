@@ -38,8 +38,8 @@ def test_delta_gets_the_address_of_a_loopback_server_that_asks_for_no_token() ->
     assert (key["gcs_base_url"], key["disable_oauth"], options["allow_http"]) == (ENDPOINT, True, "true")
 
 
-def test_spark_gets_no_options_for_a_folder() -> None:
-    assert spark_storage_config(folder) == {}
+def test_sparks_files_in_a_folder_are_for_their_user_alone() -> None:
+    assert spark_storage_config(folder) == {"spark.hadoop.fs.permissions.umask-mode": "077"}
 
 
 def test_spark_logs_in_to_the_service_and_never_to_loopback() -> None:

@@ -42,9 +42,10 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
-    """Spark's settings for a bucket, with Google's `gcs-connector` among its JARs; none for a folder."""
+    """Spark's settings for the lake. A folder's files are for their user alone, whatever the umask: Hadoop has one of
+    its own. A bucket needs Google's `gcs-connector` among the JARs."""
     if lake.folder is not None:
-        return {}
+        return {"spark.hadoop.fs.permissions.umask-mode": "077"}
     hadoop = {
         "fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",  # Hadoop 3.5 has another one built in
         "fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",

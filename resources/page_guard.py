@@ -1,0 +1,99 @@
+"""Stands in front of a web page on loopback, and refuses what another page in the same browser asks for.
+
+A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to it. So a
+request must name a host that is ours, its page must be of the same origin, and only a request that a browser asks
+permission for (a *preflight*) may change anything. A GET changes nothing.
+"""
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+"""The host names that need no setting: no name server answers for them."""
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
+"""Content types that a page may send elsewhere only after a preflight, which the UI never grants."""
+
+GRAPHQL = "/graphql"
+NOT_FRAMED = (b"content-security-policy", b"frame-ancestors 'self'")
+"""A further policy in each answer: no other page may show the UI in a frame and have it clicked."""
+
+
+class PageGuard:
+    """An ASGI application in front of another. It refuses with 403, 405 or 415 and a sentence that says why."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
+        """`allowed_hosts`: further host names, without ports, under which people reach the page."""
+        self._app = app
+        self._allowed = frozenset(name.lower() for name in allowed_hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refused = self.refusal(HTTPConnection(scope))
+        if refused is None:
+            await self._app(scope, receive, _framed_by_nobody(send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": refused[1]})
+        else:
+            status, why = refused
+            await PlainTextResponse(f"{why}\n", status)(scope, receive, send)
+
+    def refusal(self, asked: HTTPConnection) -> tuple[int, str] | None:
+        """The status and the sentence with which a request is refused; None: it may pass."""
+        headers, method = asked.headers, asked.scope.get("method", "GET")
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or host_name(hosts[0]) not in LOOPBACK | self._allowed:
+            return 403, (
+                f"the host {', '.join(hosts)!a} is not one of this page's; where people reach it under this name, add "
+                "it to dagster.allowed_hosts in the settings"
+            )
+        if any(not self._is_own(origin, hosts[0]) for origin in headers.getlist("origin")):
+            return 403, "a page of another origin asks; only this page's own may"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            is_a_link = headers.get("sec-fetch-mode") == "navigate" and method in SAFE_METHODS
+            if not is_a_link:
+                return 403, "a page of another origin asks; only this page's own may"
+        if method not in SAFE_METHODS:
+            types = [one.partition(";")[0].strip().lower() for one in headers.getlist("content-type")]
+            if not types or not NEEDS_PERMISSION.issuperset(types):
+                return 415, "send it with the content type application/json"
+        elif asked.scope["type"] == "http" and asked.url.path.rstrip("/").endswith(GRAPHQL) and not _shows(asked):
+            return 405, "a GET executes nothing; send the query by POST, with the content type application/json"
+        return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Whether an origin is the page's own: the host that was asked, or one that the settings allow."""
+        try:
+            named = urlsplit(origin)
+        except ValueError:
+            return False
+        if named.scheme not in ("http", "https"):
+            return False
+        return named.netloc.lower() == host.lower() or host_name(named.netloc) in self._allowed
+
+
+def host_name(host: str) -> str:
+    """A `Host` header's name without its port, in lower case: `localhost` of `localhost:3000`."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdecimal() else host.strip().lower()
+
+
+def _shows(asked: HTTPConnection) -> bool:
+    """Whether the request is for the page GraphiQL, which executes nothing by itself."""
+    return "text/html" in asked.headers.get("accept", "")
+
+
+def _framed_by_nobody(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), NOT_FRAMED]}
+        await send(message)
+
+    return sending
