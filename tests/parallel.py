@@ -1,6 +1,7 @@
 """How parallel workers share the tests: `pytest -n auto`.
 
-A worker takes one file at a time, so that a file's fixtures are set up once. Files that share a JVM are taken as one.
+A worker takes one file at a time, so that a file's fixtures are set up once. Files that share a JVM are one unit.
+Long files whose tests share nothing are taken test by test.
 """
 
 import os
@@ -30,6 +31,16 @@ SHARED_JVM = {
 }
 """The files whose tests run Spark in their own process. A file that is missing here starts a JVM of its own."""
 
+TEST_BY_TEST = (
+    "tests/simulation/test_planted_faults.py",
+    "tests/simulation/test_simulation.py",
+    "tests/tuning/test_report.py",
+    "tests/tuning/test_sweep.py",
+    "tests/upkeep/test_housekeeping.py",
+    "tests/watermark/test_safety.py",
+)
+"""Long files whose tests share nothing that is expensive to set up."""
+
 LONGEST_FIRST = ("tests/test_end_to_end.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py")
 """What takes longest, so that no worker is left alone with it at the end."""
 
@@ -42,8 +53,10 @@ class ByFile(LoadScopeScheduling):
 
 
 def unit_of(nodeid: str) -> str:
-    """What a worker takes as one: a file, or the files that share a JVM."""
+    """What a worker takes as one: a file, the files that share a JVM, or a single test."""
     file = nodeid.partition("::")[0]
+    if file in TEST_BY_TEST:
+        return nodeid
     return SHARED_JVM.get(file, file)
 
 
