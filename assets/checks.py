@@ -9,7 +9,7 @@ import dagster as dg
 
 from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
 from assets.requests import Request, stale_request
-from pipeline.clock import EPOCH, SystemClock, iso
+from pipeline.clock import EPOCH, Clock, iso
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.audit import audit
 from pipeline.quality.status import LOST_WITHIN, late_since
@@ -33,9 +33,9 @@ COUNTS = ("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_l
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
 
-def asset_checks(settings: Settings) -> list[dg.AssetChecksDefinition]:
+def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
     """The checks for running by hand. The sensor `staleness` evaluates them on its own."""
-    user, clock = "checks", SystemClock()
+    user = "checks"
 
     @dg.asset_check(asset=HEARTBEAT_DIFFS, name=MISSED)
     def missed(lake: LakeResource) -> dg.AssetCheckResult:
@@ -177,8 +177,8 @@ class Memory:
         return [window for window in stale if window not in self.requested]
 
 
-def staleness_sensor(settings: Settings) -> dg.SensorDefinition:
-    user, windows, clock, memory = "staleness", settings.windows, SystemClock(), Memory()
+def staleness_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
+    user, windows, memory = "staleness", settings.windows, Memory()
 
     @ticking_sensor(
         settings,

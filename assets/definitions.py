@@ -10,17 +10,20 @@ from assets.repair import repair_job
 from assets.sensors import landing_sensor, tracking_sensor
 from assets.tuning import tuning_asset, tuning_schedule
 from assets.windowed import heartbeat_diffs_asset, stream_status_asset
+from pipeline.clock import Clock, SystemClock
 from pipeline.kept import Kept
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.session import session_config
+from pipeline.ticks.pace import Pace
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 from resources.spark import SparkResource
 
 
-def build_definitions(settings: Settings) -> dg.Definitions:
-    """Assets, sensors, the job and the resources for these settings."""
+def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Definitions:
+    """Assets, sensors, the job and the resources for these settings, on the machine's clock or another one."""
+    clock = clock or SystemClock()
     # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
     # lists every partition, which for a year of windows takes longer than computing a few.
     missed = dg.AssetSelection.checks(dg.AssetCheckKey(HEARTBEAT_DIFFS, MISSED))
@@ -30,6 +33,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
         description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
     )
     housekeeping, kept = housekeeping_job(settings), Kept()
+    tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -37,18 +41,18 @@ def build_definitions(settings: Settings) -> dg.Definitions:
             stream_status_asset(settings),
             tuning_asset(settings),
         ],
-        jobs=[job, drain_job(settings), repair_job(settings), housekeeping],
-        asset_checks=asset_checks(settings),
+        jobs=[job, drain_job(settings, clock), repair_job(settings), housekeeping],
+        asset_checks=asset_checks(settings, clock),
         sensors=[
-            tracking_sensor(settings),
-            landing_sensor(settings),
-            drain_sensor(settings),
-            staleness_sensor(settings),
+            tracking_sensor(settings, clock, tracking_pace),
+            landing_sensor(settings, clock, landing_pace, tracking_pace),
+            drain_sensor(settings, clock),
+            staleness_sensor(settings, clock),
         ],
         schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
         resources={
-            "pubsub": PubSubResource(settings=settings, kept=kept),
-            "lake": LakeResource(settings=settings, kept=kept),
+            "pubsub": PubSubResource(settings=settings, kept=kept, clock=clock),
+            "lake": LakeResource(settings=settings, kept=kept, clock=clock),
             "spark": SparkResource(spark_config=session_config(settings)),
         },
         # A process for the step would cost more than the micro-batch, so the run's own process computes it.

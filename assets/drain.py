@@ -9,7 +9,7 @@ import dagster as dg
 from assets.catalog import ticking_sensor
 from assets.events import failing_run, histogram_events, landing_events
 from assets.requests import ended_at, pause_of
-from pipeline.clock import SystemClock, to_us
+from pipeline.clock import Clock, to_us
 from pipeline.durations import format_duration
 from pipeline.services.dagster_names import DRAIN, DRAINED
 from pipeline.settings import Settings
@@ -25,9 +25,8 @@ OVERTIME = timedelta(minutes=5)
 """Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""
 
 
-def drain_job(settings: Settings) -> dg.JobDefinition:
+def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """The job: rounds of a Spark job, each reported when it is done."""
-    clock = SystemClock()
 
     @dg.op(out=dg.Out(dg.Nothing))
     def drain_backlog(
@@ -74,9 +73,9 @@ def drain_job(settings: Settings) -> dg.JobDefinition:
     return drain
 
 
-def drain_sensor(settings: Settings) -> dg.SensorDefinition:
+def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
     """Request a run when a backlog is larger than ticks can land."""
-    clock, chosen = SystemClock(), settings.drain
+    chosen = settings.drain
 
     @ticking_sensor(
         settings,

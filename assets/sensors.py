@@ -9,7 +9,7 @@ from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMAR
 from assets.drain import draining
 from assets.events import landing_events, landing_sentence, tracking_events
 from assets.requests import next_request
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
@@ -17,6 +17,7 @@ from pipeline.settings import Settings
 from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.landing import land
+from pipeline.ticks.pace import Closings, Pace
 from pipeline.ticks.tracking import track
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
@@ -26,13 +27,18 @@ WHILE_DRAINING = timedelta(seconds=2)
 stay on time."""
 
 
-def tracking_sensor(settings: Settings) -> dg.SensorDefinition:
+LANDS_BEFORE = timedelta(seconds=1)
+"""How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
+
+
+def tracking_sensor(settings: Settings, clock: Clock, pace: Pace) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
-    reader, policy, clock = HeartbeatReader(settings.contract), settings.policy, SystemClock()
-    budget = budget_of(settings.track)
+    reader, policy = HeartbeatReader(settings.contract), settings.policy
+    budget, closings = budget_of(settings.track), Closings(settings.windowing)
 
     @ticking_sensor(
         settings,
+        waits=True,
         job_name=COMPUTE_WINDOWS,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
@@ -42,6 +48,7 @@ def tracking_sensor(settings: Settings) -> dg.SensorDefinition:
     )
     def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
         pubsub.sweep()
+        pace.wait()
         run = draining(context.instance, clock.now(), settings.drain)
         tracked = track(
             pubsub.tracking(),
@@ -53,6 +60,7 @@ def tracking_sensor(settings: Settings) -> dg.SensorDefinition:
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
         )
+        pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
         # A hint for people: the next tick goes on from the lake.
@@ -63,12 +71,13 @@ def tracking_sensor(settings: Settings) -> dg.SensorDefinition:
     return tracking
 
 
-def landing_sensor(settings: Settings) -> dg.SensorDefinition:
-    """Land what the base subscription delivers."""
-    reader, budget, clock = HeartbeatReader(settings.contract), budget_of(settings.land), SystemClock()
+def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace) -> dg.SensorDefinition:
+    """Land what the base subscription delivers, shortly before each tick of `tracking`."""
+    reader, budget = HeartbeatReader(settings.contract), budget_of(settings.land)
 
     @ticking_sensor(
         settings,
+        waits=True,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
@@ -76,6 +85,9 @@ def landing_sensor(settings: Settings) -> dg.SensorDefinition:
         ),
     )
     def landing(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+        decides_at = tracking.next_at
+        pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
+        pace.wait()
         run = draining(context.instance, clock.now(), settings.drain)
         if run is not None:
             said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import dagster as dg
 
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock
 from pipeline.kept import Kept
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
@@ -25,10 +25,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     settings: dg.ResourceDependency[Settings]
     kept: dg.ResourceDependency[Kept]
+    clock: dg.ResourceDependency[Clock]
 
     def whole(self) -> Lake:
         """The factory of all parts, which keeps none of them."""
-        return Lake(self.settings.lake, self.settings.message.fields, SystemClock())
+        return Lake(self.settings.lake, self.settings.message.fields, self.clock)
 
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""

@@ -3,7 +3,7 @@
 import dagster as dg
 from google.pubsub_v1 import SubscriberClient
 
-from pipeline.clock import SystemClock
+from pipeline.clock import Clock
 from pipeline.kept import Kept
 from pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
@@ -17,6 +17,7 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     settings: dg.ResourceDependency[Settings]
     kept: dg.ResourceDependency[Kept]
+    clock: dg.ResourceDependency[Clock]
 
     def base(self) -> PubSubSubscription:
         """The subscription that carries the data."""
@@ -45,7 +46,7 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return sum(self._snapshot(path).sweep() for path in (pubsub.tracking_path, pubsub.base_path))
 
     def _subscription(self, path: str) -> PubSubSubscription:
-        return PubSubSubscription(self._client(), path, SystemClock(), self.settings.pubsub)
+        return PubSubSubscription(self._client(), path, self.clock, self.settings.pubsub)
 
     def _backlog(self, path: str, snapshot_max_backlog: int | None) -> Backlog:
         pubsub = self.settings.pubsub
@@ -56,17 +57,17 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             # Kept between ticks because it remembers refusals and sizes.
             return self.kept.get(
                 ("backlog", path),
-                lambda: AutoBacklog(self._snapshot(path), self._monitoring(path), SystemClock(), snapshot_max_backlog),
+                lambda: AutoBacklog(self._snapshot(path), self._monitoring(path), self.clock, snapshot_max_backlog),
             )
         return self._snapshot(path)
 
     def _snapshot(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self._client(), path, SystemClock(), self.settings.pubsub.call_timeout)
+        return SnapshotBacklog(self._client(), path, self.clock, self.settings.pubsub.call_timeout)
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
         pubsub = self.settings.pubsub
         client = self.kept.get("monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint))
-        return MonitoringBacklog(client, path, SystemClock(), pubsub.call_timeout)
+        return MonitoringBacklog(client, path, self.clock, pubsub.call_timeout)
 
     def _client(self) -> SubscriberClient:
         return self.kept.get("subscriber client", lambda: subscriber_client(self.settings.pubsub.emulator_host))

@@ -23,6 +23,8 @@ from pipeline.spark.session import host_and_port, server_config
 DEFINITIONS = "assets.definitions"
 WEBSERVER = "resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
+CODE_SERVER_THREADS = 16
+"""Calls that the code server answers at a time: sensors that wait until their tick is due, and what runs ask for."""
 
 TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 """The environment variable that holds the secret shared by server and clients. It is never written to disk."""
@@ -130,7 +132,8 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
 
     workspace = ["-w", str(root / "workspace.yaml")]
     listen = ["-h", "127.0.0.1"]
-    code = [str(programs / "dagster"), "api", "grpc", "-m", DEFINITIONS, *listen, "-p", str(code_port)]
+    threads = ["--max-workers", str(CODE_SERVER_THREADS)]
+    code = [str(programs / "dagster"), "api", "grpc", "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
     daemon = [str(programs / "dagster-daemon"), "run", *workspace]
     web = [sys.executable, "-m", WEBSERVER]
     return [

@@ -1,18 +1,22 @@
-"""Settings on the emulator and a lake on disk, and ticks of the real sensors on a real instance."""
+"""Settings on the emulator or on the model, a lake on disk, and ticks of the real sensors on a real instance."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from google.pubsub_v1 import PublisherClient
+from google.pubsub_v1 import PublisherClient, PubsubMessage
 
 from assets.definitions import build_definitions
-from pipeline.clock import SystemClock, iso
+from pipeline.clock import Clock, ManualClock, SystemClock, iso
+from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import FieldKind
+from pipeline.kept import Kept
 from pipeline.lake.layout import Lake
 from pipeline.quality.status import LakeReport, read_report
 from pipeline.settings import Settings
@@ -24,6 +28,9 @@ from pipeline.settings_sections import (
     WatermarkSettings,
     WindowSettings,
 )
+from resources.pubsub import PubSubResource
+from tests.emulator.builders import a_subscription, a_topic
+from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 
 SECOND = timedelta(seconds=1)
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
@@ -43,8 +50,69 @@ def settings_of(
     )
 
 
+class Hasty(SystemClock):
+    """The machine's clock, on which no tick waits until it is due."""
+
+    def sleep(self, seconds: float) -> None:
+        """At once."""
+
+
+class ModelWorld:
+    """A topic of the model with base and tracking, on a clock that moves when told to. It is its own publisher, and
+    what a subscription of the model asks of a process."""
+
+    def __init__(self, pubsub: PubSubSettings) -> None:
+        self.clock = ManualClock(SystemClock().now())  # Dagster notes its runs by the machine's clock
+        self.model = PubSubModel(rng=random.Random(0))
+        self.model.create_topic(a_topic(pubsub.topic_path))
+        for path in (pubsub.tracking_path, pubsub.base_path):
+            self.model.create_subscription(
+                a_subscription(path, pubsub.topic_path, pubsub.ack_deadline), self.clock.now()
+            )
+
+    def publish(self, topic: str, messages: Sequence[Mapping[str, Any]]) -> None:
+        """As the client publishes."""
+        self.model.publish(topic, [PubsubMessage(message)._pb for message in messages], self.clock.now())
+
+    def step(self, what: str) -> None: ...
+
+    def keep(self, _extend: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def pulled(self) -> None: ...
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None: ...
+
+    def refuses_untruly(self) -> bool:
+        return True
+
+
+class ModelPubSub(PubSubResource):
+    """Base and tracking of a world."""
+
+    world: dg.ResourceDependency[ModelWorld]
+
+    def base(self) -> ModelSubscription:  # type: ignore[override]
+        return self._of_model(self.settings.pubsub.base_path)
+
+    def tracking(self) -> ModelSubscription:  # type: ignore[override]
+        return self._of_model(self.settings.pubsub.tracking_path)
+
+    def base_backlog(self) -> ModelBacklog:
+        return ModelBacklog(self.world.model, self.settings.pubsub.base_path, self.world)
+
+    def tracking_backlog(self) -> ModelBacklog:
+        return ModelBacklog(self.world.model, self.settings.pubsub.tracking_path, self.world)
+
+    def sweep(self) -> int:
+        return 0
+
+    def _of_model(self, path: str) -> ModelSubscription:
+        return ModelSubscription(self.world.model, path, self.world)
+
+
 def publish(
-    publisher: PublisherClient,
+    publisher: PublisherClient | ModelWorld,
     settings: Settings,
     beats: Sequence[tuple[str, datetime]],
     *,
@@ -78,13 +146,20 @@ class Ticking:
 
     settings: Settings
     instance: dg.DagsterInstance
+    clock: Clock = field(default_factory=Hasty)
+    world: ModelWorld | None = None
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         """A new code server, which has kept nothing."""
-        self.definitions = build_definitions(self.settings)
+        self.definitions = build_definitions(self.settings, self.clock)
+        self.resources = {name: (self.definitions.resources or {})[name] for name in ("pubsub", "lake")}
+        if self.world is not None:
+            self.resources["pubsub"] = ModelPubSub(
+                settings=self.settings, kept=Kept(), clock=self.clock, world=self.world
+            )
 
     def tick(self, sensor_name: str) -> SensorExecutionData:
         """One tick; its events are stored on the instance, as the daemon does. Runs are not launched."""
@@ -92,7 +167,7 @@ class Ticking:
             instance=self.instance,
             definitions=self.definitions,
             sensor_name=sensor_name,
-            resources={name: (self.definitions.resources or {})[name] for name in ("pubsub", "lake")},
+            resources=self.resources,
         )
         with context:
             data = self.definitions.resolve_sensor_def(sensor_name).evaluate_tick(context)
@@ -110,11 +185,11 @@ class Ticking:
         """Land what is there, track it, and tick again after the silence that closes it."""
         self.land()
         self.track()
-        SystemClock().sleep(2.2)
+        (SystemClock() if self.world is None else self.clock).sleep(2.2)
         return self.track()
 
     def lake(self) -> Lake:
-        return Lake(self.settings.lake, self.settings.message.fields, SystemClock())
+        return Lake(self.settings.lake, self.settings.message.fields, self.clock)
 
     def report(self) -> LakeReport:
         return read_report(self.lake(), self.settings.windowing)

@@ -7,7 +7,6 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from assets import checks
 from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START
 from pipeline.clock import ManualClock
@@ -28,14 +27,6 @@ from tests.watermark.builders import at, seconds
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
-    """The sensor's."""
-    clock = ManualClock(at(1000))
-    monkeypatch.setattr(checks, "SystemClock", lambda: clock)
-    return clock
 
 
 @pytest.fixture
@@ -66,8 +57,10 @@ def ticking_on(
     instance: dg.DagsterInstance,
     recompute_missed: str = "automatic",
     checks: CheckSettings | None = None,
+    clock: ManualClock | None = None,
 ) -> Ticking:
-    return Ticking(settings_of(history, recompute_missed, checks or CheckSettings()), instance)
+    settings = settings_of(history, recompute_missed, checks or CheckSettings())
+    return Ticking(settings, instance, clock or ManualClock(at(1000)))
 
 
 def asked(ticking: Ticking) -> tuple[str, str] | None:
@@ -83,7 +76,6 @@ def evaluations(ticking: Ticking) -> dict[str, dg.AssetCheckEvaluation]:
     return {event.check_name: event for event in events if isinstance(event, dg.AssetCheckEvaluation)}
 
 
-@pytest.mark.usefixtures("clock")
 def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
     history: History, instance: dg.DagsterInstance
 ) -> None:
@@ -98,10 +90,11 @@ def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
 
 
 def test_exactly_the_stale_windows_are_asked_for_stretch_by_stretch_and_once_they_are_computed_never_again(
-    history: History, instance: dg.DagsterInstance, clock: ManualClock
+    history: History, instance: dg.DagsterInstance
 ) -> None:
+    clock = ManualClock(at(1000))
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
-    ticking = ticking_on(history, instance)
+    ticking = ticking_on(history, instance, clock=clock)
     assert asked(ticking) == (WINDOWS[0].key, WINDOWS[2].key)
     run = create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.STARTED)
     clock.advance(seconds(10))
@@ -115,11 +108,11 @@ def test_exactly_the_stale_windows_are_asked_for_stretch_by_stretch_and_once_the
         assert asked(ticking) is None
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_window_that_late_heartbeats_drip_into_is_asked_for_once_a_minute(
-    history: History, instance: dg.DagsterInstance, clock: ManualClock
+    history: History, instance: dg.DagsterInstance
 ) -> None:
-    ticking = ticking_on(history, instance)
+    clock = ManualClock(at(1000))
+    ticking = ticking_on(history, instance, clock=clock)
     wanted = []
     for number in range(13):
         history.land([Beat("b", 599 - number)])
@@ -131,7 +124,6 @@ def test_a_window_that_late_heartbeats_drip_into_is_asked_for_once_a_minute(
     assert wanted == [(WINDOWS[9].key, WINDOWS[9].key)] * 3
 
 
-@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("policy", "request_of"),
     [("never", None), ("within 4m", (WINDOWS[7].key, WINDOWS[9].key)), ("automatic", (WINDOWS[0].key, WINDOWS[1].key))],
@@ -144,7 +136,6 @@ def test_the_policy_says_which_stale_windows_are_computed_again(
     assert asked(ticking) == request_of
 
 
-@pytest.mark.usefixtures("clock")
 def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     strict = evaluations(ticking_on(history, instance, "never"))
@@ -167,7 +158,6 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
     assert patient["missed"].severity is dg.AssetCheckSeverity.WARN
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45)])
     ticking_on(history, instance, "never").tick("staleness")
@@ -177,7 +167,6 @@ def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, in
     assert (said.metadata["missed"].value, said.metadata["mended"].value) == (0, 1)
 
 
-@pytest.mark.usefixtures("clock")
 def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
     history: History, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,7 +171,8 @@ def provisioned(
 
 
 def resource_of(settings: PubSubSettings, kept: Kept | None = None, **others: str | int) -> PubSubResource:
-    return PubSubResource(settings=Settings(pubsub=settings.model_copy(update=others)), kept=kept or Kept())
+    chosen = Settings(pubsub=settings.model_copy(update=others))
+    return PubSubResource(settings=chosen, kept=kept or Kept(), clock=SystemClock())
 
 
 def test_on_the_emulator_auto_is_snapshots_alone(provisioned: PubSubSettings) -> None:

@@ -1,0 +1,96 @@
+"""When a tick is due: as often as the settings say, however the daemon's looks fall, and where it is aimed."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from pipeline.clock import ManualClock
+from pipeline.ticks.pace import Closings, Pace, least_interval
+from pipeline.watermark.decision import Decision, Reason
+from pipeline.windows import Windowing
+from tests.watermark.builders import START, at, seconds
+
+LOOK = 5.02
+"""What the daemon's loop takes: its own work comes on top of its 5 s."""
+
+
+def ticked(
+    tick: float, looks: int, work: Callable[[int], float], aim: Callable[[datetime], datetime] | None = None
+) -> list[datetime]:
+    """When ticks begin, where Dagster's daemon looks so often: it starts no evaluation of a sensor while one is under
+    way, nor sooner after the last one's start than the sensor says."""
+    clock = ManualClock(at(0))
+    pace, began, free_at, found = Pace(seconds(tick), clock), at(-100), at(0), list[datetime]()
+    for look in range(looks):
+        moment = at(look * LOOK)
+        if moment < free_at or (moment - began).total_seconds() < least_interval(seconds(tick)):
+            continue
+        clock.advance(moment - clock.now())
+        began = moment
+        if aim is not None:
+            pace.aim(aim(clock.now()))
+        pace.wait()
+        found.append(clock.now())
+        clock.advance(seconds(work(len(found))))
+        free_at = clock.now()
+    return found
+
+
+def intervals(ticks: list[datetime]) -> list[float]:
+    return [(later - earlier).total_seconds() for earlier, later in pairwise(ticks)]
+
+
+@pytest.mark.parametrize("tick", [5, 7, 10, 15, 30])
+@pytest.mark.parametrize("work", [0.3, 1.0, 1.6])
+def test_nearly_all_intervals_are_as_long_as_the_setting(tick: float, work: float) -> None:
+    found = intervals(ticked(tick, 3000, lambda _: work))
+    near = [interval for interval in found if abs(interval - tick) <= 1]
+    assert len(near) >= 0.95 * len(found)
+    assert sum(found) / len(found) == pytest.approx(tick, rel=0.02)
+
+
+def test_after_a_long_tick_the_next_one_begins_as_soon_as_the_daemon_looks_and_the_intervals_are_right_again() -> None:
+    found = intervals(ticked(10, 20, lambda number: 11 if number == 2 else 0.5))
+    assert 11 < found[1] < 11 + 2 * LOOK
+    assert found[2:] == pytest.approx([10] * len(found[2:]), abs=0.1)
+
+
+@pytest.mark.parametrize("tick", [7, 10])
+def test_ticks_move_to_where_they_are_aimed_by_less_than_a_second_an_interval(tick: float) -> None:
+    minute = timedelta(minutes=1)
+
+    def aim(now: datetime) -> datetime:
+        """The next moment that is so far within a minute."""
+        return now - (now - START - seconds(18.4)) % minute + minute
+
+    ticks = ticked(tick, 300, lambda _: 0.5, aim)
+    assert all(abs(interval - tick) <= 0.81 for interval in intervals(ticks)[1:])
+    wanted = [START + number * minute + seconds(18.4) for number in range(5, 20)]
+    for moment in wanted:
+        assert min(abs((moment - other).total_seconds()) for other in ticks) < 0.1
+
+
+def test_a_clock_that_is_put_back_does_not_stop_the_ticks() -> None:
+    clock = ManualClock(at(1000))
+    pace = Pace(seconds(10), clock)
+    pace.wait()
+    clock.advance(seconds(-900))
+    pace.wait()
+    assert clock.now() == at(100)
+
+
+def test_a_window_is_expected_to_close_as_long_after_its_end_as_the_watermark_was_behind() -> None:
+    closings = Closings(Windowing(timedelta(minutes=1), START))
+
+    def decided(moment: float, behind: float | None) -> Decision:
+        watermark = None if behind is None else at(moment - behind)
+        return Decision(at=at(moment), watermark=watermark, reason=Reason.ADVANCED)
+
+    assert closings.expected(decided(0, None)) is None
+    assert closings.expected(decided(70, 20)) == at(60 + 20.3)
+    assert closings.expected(decided(81, 18)) == at(120 + 20.3)
+    for number in range(20):
+        closings.expected(decided(90 + number, 18))
+    assert closings.expected(decided(200, 60)) == at(180 + 18.3)  # one that was slow is not what is usual
