@@ -5,6 +5,9 @@ Long files whose tests share nothing are taken test by test.
 """
 
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +15,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 WORKER_BYTES = 3 << 30
 """Memory that a worker may need: two JVMs of a gigabyte each, an emulator, and itself."""
+
+MEMORY_DISK, ITS_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108 (a folder of our own is made in it)
+"""Where the tests' files are if that much is free there: they write many small ones, each down to the disk."""
 
 SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
@@ -58,6 +64,15 @@ def unit_of(nodeid: str) -> str:
     if file in TEST_BY_TEST:
         return nodeid
     return SHARED_JVM.get(file, file)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the temporary files of a parallel run into memory."""
+    is_parallel = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
+    has_room = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free >= ITS_BYTES
+    if is_parallel and has_room and config.option.basetemp is None:
+        folder = config.option.basetemp = tempfile.mkdtemp(prefix="tidemark-tests-", dir=MEMORY_DISK)
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(optionalhook=True)
