@@ -60,7 +60,7 @@ class SnapshotBacklog:
 
         Raises SnapshotRefused if the oldest message is within an hour of the snapshot's expiry.
         """
-        observed_at = self._clock.now()
+        asked_at, since = self._clock.now(), self._clock.monotonic()
         name = self._prefix + uuid.uuid4().hex
         request = {"name": name, "subscription": self._subscription, "labels": {LABEL: "reading"}}
         with reported("take a snapshot of", self._subscription, CREATE):
@@ -71,9 +71,17 @@ class SnapshotBacklog:
                     f"Pub/Sub refuses a snapshot of {self._subscription}: its oldest message is within an hour of the "
                     f"7 days after which snapshots end ({error}); the watermark holds until that message has landed"
                 ) from error
+        answered_at, took = self._clock.now(), timedelta(seconds=self._clock.monotonic() - since)
         self._delete(name)
         oldest = from_us(to_us(snapshot.expire_time)) - LIFETIME  # a plain datetime, not the client's subclass
-        return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
+        # The server's clock was at `oldest` or later when it answered. Where ours is behind that, its moment counts.
+        observed_at = max(asked_at, oldest - took)
+        return Reading(
+            observed_at=observed_at,
+            oldest_unacked=oldest,
+            names_a_message=oldest < observed_at - A_MESSAGE,
+            answered_at=answered_at,
+        )
 
     def sweep(self) -> int:
         """Delete the snapshots that crashed readings left behind, and return how many there were."""

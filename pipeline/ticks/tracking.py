@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 
 from pipeline.clock import Clock
+from pipeline.durations import rough
 from pipeline.errors import ReadingUnavailable, SnapshotRefused
 from pipeline.heartbeat import HeartbeatReader, read_payload
 from pipeline.lake.log.tracking_log import TrackingLog
@@ -20,6 +22,9 @@ from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
+
+NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
+"""A clock may be behind the server's by as much before a tick says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ def track(
         problems=(
             *persisted.acknowledged.problems,
             *(problem for problem in (tracking_problem, base_problem) if problem),
+            *_clock_problem(tracking, base),
         ),
     )
 
@@ -124,6 +130,17 @@ def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
     published = np.array(published_us, dtype=np.int64)
     return Histogram.of(
         published[judged.is_heartbeat], judged.event_us[judged.is_heartbeat], published[~judged.is_heartbeat]
+    )
+
+
+def _clock_problem(*readings: Reading | None) -> tuple[str, ...]:
+    """What to do about a clock that is provably behind the server's."""
+    behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
+    if behind <= TOLERATED:
+        return ()
+    return (
+        f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
+        "systemd-timesyncd): windows are computed only once their end is past by it",
     )
 
 

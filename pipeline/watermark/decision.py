@@ -20,6 +20,7 @@ class Reason(StrEnum):
     HELD_INCOMPLETE = "HELD_INCOMPLETE"
     HELD_NO_DATA = "HELD_NO_DATA"
     HELD_STALE_READING = "HELD_STALE_READING"
+    HELD_CLOCK_SKEW = "HELD_CLOCK_SKEW"
     HELD_SEEK = "HELD_SEEK"
     IDLE_ADVANCED = "IDLE_ADVANCED"
     IDLE_HELD = "IDLE_HELD"
@@ -164,6 +165,8 @@ class Decision:
                 return f"tracking knows no event time published more than a band before its reading ({tracking})"
             case Reason.HELD_STALE_READING:
                 return "the oldest unacknowledged publish time of base or tracking is unknown or too old"
+            case Reason.HELD_CLOCK_SKEW:
+                return "this machine's clock and Pub/Sub's disagree; the watermark moves when the clock is right"
             case Reason.HELD_SEEK:
                 return (
                     f"somebody sought a subscription back (base {base}, tracking {tracking}); replayed messages may be "

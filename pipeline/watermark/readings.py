@@ -17,6 +17,8 @@ class Reading:
     moment not after the answer. `names_a_message` says that `oldest_unacked` is the publish time of a message,
     to the second, and not a bound. As a bound it is below the true one by at most `uncertainty`. `source` is the method
     that it was read by, for people.
+
+    `answered_at` is this machine's clock after the answer; None where the server's clock cannot be compared with it.
     """
 
     observed_at: datetime
@@ -24,6 +26,12 @@ class Reading:
     names_a_message: bool
     uncertainty: timedelta = timedelta(0)
     source: str = "snapshot"
+    answered_at: datetime | None = None
+
+    @property
+    def clock_is_behind_by(self) -> timedelta:
+        """How far this machine's clock is behind the server's, at least: no message is published after the answer."""
+        return max(self.oldest_unacked - (self.answered_at or self.oldest_unacked), timedelta(0))
 
     @property
     def no_later_than(self) -> datetime:

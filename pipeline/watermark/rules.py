@@ -13,7 +13,15 @@ from pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, 
 from pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, BUCKET_US, Cell, Histogram, bucket_of, bucket_start
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
+from pipeline.watermark.situation import (
+    Situation,
+    clock_ahead,
+    clock_went_back,
+    has_no_backlog,
+    is_stale,
+    known,
+    was_sought,
+)
 
 
 class Finding(StrEnum):
@@ -30,6 +38,8 @@ class Finding(StrEnum):
     NEAR_NOW = "tracking has no backlog"
     AHEAD_OF_BASE = "tracking is ahead of base by the band"
     BEHIND = "tracking is neither near now nor ahead of base by the band"
+    CLOCK_AHEAD = "this machine's clock is ahead of the server's"
+    CLOCK_WENT_BACK = "this machine's clock was set back"
     NOTHING_EVER = "no valid message was ever published"
     RECENT = "something was published within the idle timeout"
     NEWEST_MAY_BE_ON_BASE = "base may still hold the newest message"
@@ -71,10 +81,12 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """1. Both backlogs were read, not longer than `max_reading_age` ago."""
+    """1. Both backlogs were read, not longer than `max_reading_age` ago, and not in the future."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)
+    if clock_went_back(s):
+        return Held(Finding.CLOCK_WENT_BACK, Reason.HELD_CLOCK_SKEW)
     return Passed(Finding.FRESH)
 
 
@@ -97,11 +109,13 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """4. Tracking has read far enough: near now, or ahead of base by the band."""
+    """4. Tracking has read far enough: near now, or ahead of base by the band. A clock that runs ahead hides it."""
     if has_no_backlog(known(s.tracking), s.policy):
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
         return Passed(Finding.AHEAD_OF_BASE)
+    if clock_ahead(s) is not None:
+        return Held(Finding.CLOCK_AHEAD, Reason.HELD_CLOCK_SKEW)
     return Held(Finding.BEHIND, Reason.HELD_TRACKING_BEHIND)
 
 

@@ -1,12 +1,15 @@
 """What one decision depends on, and the readings after slack: the only place that subtracts it."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Cell, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
+
+CLOCKS_AGREE = timedelta(milliseconds=100)
+"""Beyond what their requests took, readings of the same error of a clock differ by at most this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,25 @@ def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None
 def has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
     """Whether the reading is within `near_real_time` of the moment at which it was observed."""
     return reading.observed_at - reading.oldest_unacked <= policy.near_real_time
+
+
+def clock_ahead(s: Situation) -> timedelta | None:
+    """How far this machine's clock is ahead of the server's, if the readings say so: both subscriptions trail it by the
+    same time, at this decision and at the one before. A backlog is another on each, and changes; an error does not."""
+    before = s.previous
+    effective = (s.base, s.tracking) + ((before.base, before.tracking) if before else ())
+    readings = {one.newest for one in effective if one is not None and one.newest.answered_at is not None}
+    if len(readings) < 4:
+        return None
+    at_least = max(one.observed_at - one.oldest_unacked for one in readings)
+    at_most = min((one.answered_at or one.observed_at) - one.oldest_unacked for one in readings)
+    return at_least if at_least <= at_most + CLOCKS_AGREE else None
+
+
+def clock_went_back(s: Situation) -> bool:
+    """Whether a reading is from the future, by this machine's own clock then and now."""
+    newest = [one.newest for one in (s.base, s.tracking) if one is not None and one.newest.answered_at is not None]
+    return any(one.observed_at > s.at + s.policy.near_real_time and not one.clock_is_behind_by for one in newest)
 
 
 def known(reading: EffectiveReading | None) -> EffectiveReading:

@@ -86,6 +86,28 @@ def test_with_clocks_less_than_a_second_apart_an_empty_backlog_is_not_taken_for_
     assert (reading.oldest_unacked, reading.names_a_message) == (told, names)
 
 
+@pytest.mark.parametrize("behind", [0.5, 15, 3600])
+def test_a_clock_that_is_behind_the_server_is_seen_and_corrected(
+    subscriber: SubscriberClient, settings: PubSubSettings, behind: float
+) -> None:
+    """The server answers in the middle of a call of a second."""
+    asked_at, ahead = CLOCK.now(), timedelta(seconds=behind)
+    clock = ManualClock(asked_at)
+
+    def create_snapshot(**_: object) -> Snapshot:
+        clock.advance(timedelta(seconds=0.5))
+        told = clock.now() + ahead
+        clock.advance(timedelta(seconds=0.5))
+        return Snapshot(name="a-snapshot", expire_time=told + LIFETIME)
+
+    client = Altered(subscriber, create_snapshot=create_snapshot)
+    reading = SnapshotBacklog(client, settings.base_path, clock, settings.call_timeout).read()  # type: ignore[arg-type]
+    assert reading.clock_is_behind_by == max(ahead - timedelta(seconds=0.5), timedelta(0))
+    assert asked_at <= reading.observed_at <= asked_at + ahead
+    assert reading.observed_at >= asked_at + ahead - timedelta(seconds=0.5)
+    assert not reading.names_a_message
+
+
 def test_a_reading_is_observed_before_its_request_and_not_when_the_answer_comes(
     subscriber: SubscriberClient, settings: PubSubSettings
 ) -> None:

@@ -78,6 +78,13 @@ def reading(observed: float, oldest: float | None = None, *, names: bool | None 
     )
 
 
+def empty_at(server: float, *, ahead: float, took: float = 0.02) -> Reading:
+    """What a machine whose clock is ahead of the server's reads of an empty subscription, in the middle of a call."""
+    asked, answered = server + ahead - took / 2, server + ahead + took / 2
+    observed = max(asked, server - took)
+    return replace(reading(observed, server, names=server < observed - 1), answered_at=at(answered))
+
+
 def effective(
     oldest: float, *, observed: float | None = None, newest: float | None = None, names: bool = False, epoch: int = 1
 ) -> EffectiveReading:

@@ -205,5 +205,6 @@ def test_the_reasons_that_wait_for_something_else_are_the_holds() -> None:
         Reason.HELD_INCOMPLETE,
         Reason.HELD_NO_DATA,
         Reason.HELD_STALE_READING,
+        Reason.HELD_CLOCK_SKEW,
         Reason.HELD_SEEK,
     }

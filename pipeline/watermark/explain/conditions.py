@@ -10,9 +10,9 @@ from pipeline.durations import format_duration, rough
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence, when
 from pipeline.watermark.readings import EffectiveReading
 from pipeline.watermark.rules import Finding, Held, Verdict, naming
-from pipeline.watermark.situation import Situation, has_no_backlog, is_stale, known, was_sought
+from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, is_stale, known, was_sought
 
-ZERO = timedelta(0)
+ZERO, A_MOMENT = timedelta(0), timedelta(seconds=1)
 
 
 class Outcome(StrEnum):
@@ -61,9 +61,12 @@ def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) ->
 def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
     match verdict.finding:
         case Finding.FRESH:
-            return " ".join(_backlog(name, reading, s) for name, reading in _readings(s))
+            return " ".join([*(_backlog(name, reading, s) for name, reading in _readings(s)), *_clock_behind(s)])
         case Finding.STALE:
             return " ".join(_stale(s))
+        case Finding.CLOCK_WENT_BACK:
+            newest = max(reading.newest.observed_at for _, reading in _readings(s))
+            return f"A backlog was read at {iso(newest)}, and it is {iso(s.at)} now: this machine's clock was set back."
         case Finding.NOT_SOUGHT:
             return "Nobody sought a subscription back since the decision before."
         case Finding.SOUGHT:
@@ -92,6 +95,11 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
             return (
                 f"Tracking has a backlog of {_age(known(s.tracking))}, more than {_setting(s, 'near_real_time')}, and "
                 f"is {_ahead(s)}: less than the band of {format_duration(s.policy.band)}."
+            )
+        case Finding.CLOCK_AHEAD:
+            return (
+                f"Both subscriptions trail this machine's clock by the same {rough(clock_ahead(s) or ZERO)}, now and "
+                "at the decision before. That is no backlog: the clock is ahead of Pub/Sub's by as much."
             )
         case Finding.BAND | Finding.FRONTIER | Finding.NO_ANCHOR | Finding.NO_FRONTIER:
             return _data(s, decision)
@@ -170,6 +178,12 @@ def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     if has_no_backlog(reading, s.policy):
         return f"{name} had no backlog at {iso(reading.observed_at)}."
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
+
+
+def _clock_behind(s: Situation) -> Iterator[str]:
+    behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
+    if behind > A_MOMENT:
+        yield f"This machine's clock is at least {rough(behind)} behind Pub/Sub's: windows wait for it."
 
 
 def _stale(s: Situation) -> Iterator[str]:

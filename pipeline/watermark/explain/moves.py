@@ -10,12 +10,12 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from pipeline.clock import from_us, iso, to_us
-from pipeline.durations import format_duration
+from pipeline.durations import format_duration, rough
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.estimator import is_pinned_by_backlog
 from pipeline.watermark.explain.conditions import messages
 from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, NO_EVENT, bucket_of, bucket_start
-from pipeline.watermark.situation import Situation, has_no_backlog, known
+from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
 
@@ -42,6 +42,13 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
                 f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `[track]` says how much a "
                 "tick reads."
             )
+        case Reason.HELD_CLOCK_SKEW:
+            ahead = clock_ahead(s)
+            until = max(known(reading).newest.observed_at for reading in (s.base, s.tracking))
+            waits = f"it is {iso(until)}" if ahead is None else "the clock is right"
+            yield f"It is held until {waits}. Synchronize this machine's clock (chrony, systemd-timesyncd)."
+            if ahead is not None:
+                yield f"Meanwhile a near_real_time of more than {rough(ahead)} lets it move."
         case Reason.HELD_NO_DATA:
             yield _no_data(s)
         case Reason.IDLE_ADVANCED:

@@ -4,7 +4,7 @@ A message is published each second and happens a second before, unless a log say
 """
 
 from pipeline.watermark.policy import Policy
-from tests.watermark.builders import published, reading, seconds
+from tests.watermark.builders import empty_at, published, reading, seconds
 from tests.watermark.fold import Log
 
 EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(100))
@@ -191,6 +191,24 @@ def incomplete_on_the_service() -> Log:
 def on_the_service() -> Log:
     """Slacks are taken off, as on Google's service."""
     return straggler(Policy(reading_slack=seconds(1), base_slack=seconds(10)))
+
+
+def clock_ahead() -> Log:
+    """The machine's clock is 15 s ahead of Pub/Sub's."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    for server in (90, 100):
+        log.read(server + 15, empty_at(server + 0.05, ahead=15), empty_at(server, ahead=15))
+    return log
+
+
+def clock_set_back() -> Log:
+    """The machine's clock was an hour ahead, and is right again."""
+    log = Log()
+    log.publish(EVERY_SECOND)
+    log.read(90 + 3600, empty_at(90.05, ahead=3600), empty_at(90, ahead=3600))
+    log.read(100, empty_at(100.05, ahead=0), empty_at(100, ahead=0))
+    return log
 
 
 SITUATIONS = {

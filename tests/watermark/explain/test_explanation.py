@@ -28,6 +28,8 @@ REASONS = {
     "no_data": Reason.HELD_NO_DATA,
     "stale": Reason.HELD_STALE_READING,
     "never_read": Reason.HELD_STALE_READING,
+    "clock_ahead": Reason.HELD_CLOCK_SKEW,
+    "clock_set_back": Reason.HELD_CLOCK_SKEW,
     "sought": Reason.HELD_SEEK,
     "released": Reason.RELEASED,
     "pinned_after_a_release": Reason.PINNED_BY_BACKLOG,
