@@ -116,8 +116,9 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 
 def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int) -> Ints:
     """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most. A landed heartbeat
-    fills its own cell. A rejected message, whose event time is not kept, may have filled any cell of its second. A cell
-    without an event time counts as lost only if nothing at all landed from its second."""
+    fills its own cell, by its clamped event time as by its own: logs from before the clamp have that one. A rejected
+    message, whose event time is not kept, may have filled any cell of its second. A cell without an event time counts
+    as lost only if nothing at all landed from its second."""
     times = (bucket_start(start), bucket_start(end))
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"))
     of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
@@ -132,7 +133,10 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
     has_event = pc.not_equal(cells["event"], NO_EVENT)
     empty = cells.filter(has_event)
     if "event" in of_good.column_names:
-        empty = empty.join(of_good, ["second", "event"], join_type="left anti", use_threads=False)
+        for event in ("event", "counted"):
+            empty = empty.join(
+                of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
+            )
     unreadable = by_second(cells.filter(pc.invert(has_event)))
     at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(landed == 0, unreadable, 0)
     tracked = by_second(cells, "count")

@@ -7,6 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.clock import EPOCH, from_us
 from pipeline.lake.tables.heartbeats import Heartbeats
@@ -122,13 +123,16 @@ def landed_by_second(
 
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:
-    """Message ids with their publish second, and with their event second if the rows have event times."""
+    """Message ids with their publish second. If the rows have event times, with their event second as well, and with
+    that of the clamped event time, by which tracking counts them."""
     if rows is None:
         return pa.table({"message_id": pa.array([], pa.string()), "second": pa.array([], pa.int64())})
     columns = {"message_id": rows["message_id"].cast(pa.string())}
     for name, column in (("second", "publish_time"), ("event", "event_time")):
         if column in rows.column_names:
             columns[name] = pa.array(rows[column].cast(pa.int64()).to_numpy() // BUCKET_US)
+    if "event" in columns:
+        columns["counted"] = pc.min_element_wise(columns["event"], columns["second"])
     return pa.table(columns)
 
 

@@ -3,6 +3,9 @@
 Histograms merge in any order and grouping (a commutative monoid with `Histogram.empty()` as its identity),
 so partial ones from many readers add up. Counting a redelivery twice never changes a minimum, so counts are
 upper bounds and minima are exact.
+
+A message counts with the lesser of its event time and its publish time, so that a clock that runs fast makes nobody
+else late. Only the watermark counts so: everything else keeps the event time as the source wrote it.
 """
 
 from collections.abc import Sequence
@@ -266,10 +269,17 @@ def bucket_start(bucket: int) -> datetime:
 def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
     """The cells of messages as columns. `event_us` is `NO_MINIMUM` for a rejected one. Only messages with equal `keys`
     share a cell; these columns come first."""
-    event_bucket = np.where(event_us == NO_MINIMUM, NO_EVENT, event_us // BUCKET_US)
+    is_timed = event_us != NO_MINIMUM
+    counted_us = np.where(is_timed, clamped(event_us, publish_us), NO_MINIMUM)
+    event_bucket = np.where(is_timed, counted_us // BUCKET_US, NO_EVENT)
     slots = np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
-    cells = [publish_us // BUCKET_US, event_bucket, np.ones_like(publish_us), event_us, publish_us, publish_us, slots]
+    cells = [publish_us // BUCKET_US, event_bucket, np.ones_like(publish_us), counted_us, publish_us, publish_us, slots]
     return grouped([*keys, *cells])
+
+
+def clamped(event_us: Ints, publish_us: Ints) -> Ints:
+    """The times that messages count with for the watermark: an event time after its publish time counts as that."""
+    return np.minimum(event_us, publish_us)
 
 
 def grouped(columns: Sequence[Ints]) -> list[Ints]:

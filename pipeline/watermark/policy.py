@@ -11,9 +11,9 @@ class Policy:
 
     `rule` says what bounds the event times of the messages that may still land: the least event time in the band, or
     the frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share
-    of the least event times and `frontier_quantile` over that share of the greatest, against clocks that run slow or
-    fast. `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the
-    service may show a message a moment after its publish time.
+    of the least event times, against clocks that run slow, and `frontier_quantile` over that share of the greatest.
+    `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the service
+    may show a message a moment after its publish time.
     """
 
     rule: Literal["band", "frontier"] = "band"

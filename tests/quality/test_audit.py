@@ -59,6 +59,7 @@ def test_landed_messages_are_not_lost_even_if_delivered_twice_or_rejected(tmp_pa
 
 def test_a_second_without_any_landed_message_is_a_certain_loss(tmp_path: Path) -> None:
     world = World(tmp_path)
+    world.wait(5)
     first, second = world.topic.publish(1.0), world.topic.publish(2.0)
     world.wait(2)
     world.topic.publish(3.0)
@@ -75,6 +76,7 @@ def test_a_second_without_any_landed_message_is_a_certain_loss(tmp_path: Path) -
 
 def test_beside_one_that_landed_in_its_publish_second_another_event_second_tells(tmp_path: Path) -> None:
     world = World(tmp_path)
+    world.wait(5)
     lost = world.topic.publish(1.0)
     world.topic.publish(2.0)
     world.base.taken_by_somebody_else(lost)
@@ -123,6 +125,22 @@ def test_a_loss_that_base_passed_before_the_moment_asked_for_is_left_out(tmp_pat
     assert audited(world).at_least == 2
     assert audited(world, middle).at_least == 1
     assert audited(world, world.clock.now()).at_least == 0
+
+
+@pytest.mark.parametrize("written_by", ["a clock that runs fast", "a log from before the clamp"])
+def test_a_landed_message_that_happens_after_its_publish_time_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_by: str
+) -> None:
+    if written_by == "a log from before the clamp":
+        monkeypatch.setattr("pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
+        monkeypatch.setattr(World, "not_tracked", lambda *_: [])
+    world = World(tmp_path)
+    world.topic.publish(60.0)
+    world.tick()
+    world.wait(2)
+    world.track()
+    found = audited(world)
+    assert (found.tracked, found.landed, found.at_least, found.at_most) == (1, 1, 0, 0)
 
 
 message = st.tuples(

@@ -222,6 +222,13 @@ _ALL = (
         f"{HISTOGRAM}.newest_valid_before",
         anchor_by_what_is_rejected,
     ),
+    _patched(
+        "a clock that runs fast counts as it says",
+        300,
+        by_frontier,
+        "pipeline.watermark.histogram.clamped",
+        lambda event_us, _publish_us: event_us,
+    ),
     _patched("> for >= at base's oldest", 200, kept, f"{HISTOGRAM}.since", since_without_the_oldest),
     _patched(
         "the frontier is the end of its cell",

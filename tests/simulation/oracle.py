@@ -170,7 +170,7 @@ class Oracle:
     def _was_counted_twice(self) -> bool:
         """Whether tracking has been given a message again."""
         sent = Counter(
-            (one.publish_us // BUCKET_US, one.event_us // BUCKET_US if one.is_timed else NO_EVENT)
+            (one.publish_us // BUCKET_US, one.counted_us // BUCKET_US if one.is_timed else NO_EVENT)
             for one in self.sent.values()
         )
         whole = self._whole
@@ -192,8 +192,8 @@ class Oracle:
         publish = publish_time_us(message) // BUCKET_US
         if not planned.is_timed:
             return (publish, NO_EVENT) in self._cells
-        minimum = self._cells.get((publish, planned.event_us // BUCKET_US))
-        return minimum is not None and minimum <= planned.event_us
+        minimum = self._cells.get((publish, planned.counted_us // BUCKET_US))
+        return minimum is not None and minimum <= planned.counted_us
 
     def appended(self, table: str, rows: Sequence[Row], known_at_pull: datetime | None, known: datetime | None) -> None:
         """Rows have landed. `known` is the watermark when their worker last looked: what is below it is late, and

@@ -19,6 +19,7 @@ from tests.simulation.traffic import (
     any_lag,
     arriving,
     beyond,
+    by_their_clocks,
     disorder_of,
     growing_lag,
     just_in_time,
@@ -144,6 +145,7 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The plan of a seed: always the same."""
     rng, apart, others = random.Random(seed), random.Random(f"{seed} packs"), random.Random(f"{seed} operates")
+    clocks = random.Random(f"{seed} clocks")
     whole = rng.random() < 0.35
     band_s = rng.choice([1, 2, 5, 10, 10, 20] if whole else [0, 1, 2.5, 5, 10, 10, 20])
     kind: Kind = rng.choice(KINDS)
@@ -153,6 +155,8 @@ def plan_of(seed: int) -> Plan:
     band_us = round(band_s * SECOND)
     delayed = whole and not is_live and rng.random() < 0.3
     planned = SOURCES[kind](rng, band_us, whole)
+    if kind not in TO_ADVANCE and clocks.random() < 0.85:
+        planned = by_their_clocks(clocks, planned, band_us)
     # Where the lag grows by a band over each silence, it may not grow by two: what is rejected tells no lag, and a
     # later copy of a message that lagged less would be the newest.
     named = with_names(

@@ -300,7 +300,7 @@ class Simulation:
                 self._publish_calmly_at(next_us)
                 next_us += SECOND
             self.schedule.run(until_us)
-            near = from_us(self.schedule.now_us - self.plan.near_us + self.calm_event_us)
+            near = from_us(self.schedule.now_us - self.plan.near_us + min(self.calm_event_us, 0))
             if self.oracle.watermark is not None and self.oracle.watermark >= near:
                 return tick
         decision = self.oracle.decisions[-1].sentence() if self.oracle.decisions else "none"
@@ -309,9 +309,9 @@ class Simulation:
     def _first_calm_event(self, publish_us: int) -> int:
         """An event time that adds no disorder: above all before, and after a silence about as far behind."""
         timed = [one for one in self.oracle.sent.values() if one.is_timed]
-        above = max((one.event_us for one in timed), default=START_US) + 1000
+        above = max((one.counted_us for one in timed), default=START_US) + 1000
         if self.plan.kind in TO_ADVANCE and timed:
-            above = max(above, publish_us - min(one.publish_us - one.event_us for one in timed))
+            above = max(above, publish_us - min(one.publish_us - one.counted_us for one in timed))
         return -(-above // 1000) * 1000
 
     def _publish_calmly_at(self, moment_us: int) -> None:
@@ -329,14 +329,11 @@ class Simulation:
         self.schedule.run()
         last_us = max(one.event_us for one in self.oracle.sent.values() if one.flaw is None)
         ahead = 2 * WINDOWING.length
-        behind_us = self.schedule.now_us - last_us
-        if behind_us < 0:  # the sources' clocks run ahead of ours: no window is computed before its end
-            self.schedule.pause(-behind_us)
         band = self.policy.band + timedelta(seconds=3) + self.policy.reading_slack + self.policy.base_slack
         for number in (1, 2):
-            moment_us = -(-self.schedule.now_us // SECOND) * SECOND
-            self.schedule.pause(moment_us - self.schedule.now_us)
             event_us = last_us + int(ahead / timedelta(microseconds=1)) * number
+            moment_us = -(-max(self.schedule.now_us, event_us) // SECOND) * SECOND  # a clock that runs fast closes none
+            self.schedule.pause(moment_us - self.schedule.now_us)
             self.publish(
                 Planned(
                     moment_us, event_us, event_us, stream="last", publisher_id=f"last {number}", arrives_us=moment_us

@@ -1,7 +1,7 @@
 """What sources publish: messages whose disorder is at most the band by construction, and others."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from google.pubsub_v1 import PubsubMessage
@@ -41,6 +41,11 @@ class Planned:
     def is_timed(self) -> bool:
         """Whether tracking sees an event time."""
         return self.flaw in (None, "payload")
+
+    @property
+    def counted_us(self) -> int:
+        """The time that it counts with for the watermark."""
+        return min(self.event_us, self.publish_us)
 
     @property
     def heartbeat(self) -> tuple[str, int, str | None]:
@@ -160,6 +165,26 @@ def beyond(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:
     ]
 
 
+def by_their_clocks(rng: random.Random, planned: Sequence[Planned], band_us: int) -> list[Planned]:
+    """The same sources with clocks that do not run fast, but for a few messages: these happen after they are published.
+    What counts keeps the order as well as before, or a band."""
+    ahead = max(one.event_us - one.publish_us for one in planned)
+    behind = [replace(one, event_us=one.event_us - max(0, -(-ahead // 1000) * 1000)) for one in planned]
+    at_most = max(_with_copies(behind), band_us)
+    for number in rng.sample(range(len(behind)), k=rng.choice([0, 0, 1, 3])):
+        event_us = (behind[number].publish_us + rng.randint(0, 300) * SECOND) // 1000 * 1000
+        one = replace(behind[number], event_us=event_us, key_us=behind[number].publish_us)
+        fast = [*behind[:number], one, *behind[number + 1 :]]
+        if _with_copies(fast) <= at_most:
+            behind = fast
+    return behind
+
+
+def _with_copies(planned: Sequence[Planned]) -> int:
+    """The disorder, also where each is published again as late as its key."""
+    return disorder_of([*planned, *(replace(one, publish_us=max(one.publish_us, one.key_us)) for one in planned)])
+
+
 def with_names(
     rng: random.Random, planned: Iterable[Planned], *, copies_within_us: int | None, are_flawless: bool
 ) -> list[Planned]:
@@ -199,8 +224,8 @@ def arriving(rng: random.Random, planned: Iterable[Planned], *, whole: bool, del
 
 
 def disorder_of(planned: Iterable[Planned]) -> int:
-    """The disorder of all that have times, in microseconds."""
-    return disorder([(one.publish_us, one.event_us) for one in planned if one.is_timed])
+    """The disorder of all that have times, as they count, in microseconds."""
+    return disorder([(one.publish_us, one.counted_us) for one in planned if one.is_timed])
 
 
 def _rounded(moment_us: int, whole: bool) -> int:

@@ -341,8 +341,9 @@ class World:
         of_bucket = histogram.publish_bucket == published_us // BUCKET_US
         if event_us is None:
             return bool(of_bucket.any())
-        same = of_bucket & (histogram.event_bucket == event_us // BUCKET_US)
-        return bool((same & (histogram.min_event_us <= event_us)).any())
+        counted_us = min(event_us, published_us)
+        same = of_bucket & (histogram.event_bucket == counted_us // BUCKET_US)
+        return bool((same & (histogram.min_event_us <= counted_us)).any())
 
     def not_landed(self, messages: Sequence[Any]) -> list[str]:
         """Ids of the messages that are in neither table of the lake."""

@@ -171,6 +171,7 @@ def test_rejected_messages_count_by_their_publish_time_alone(world: World) -> No
 def test_times_in_the_payload_are_read_there(world: World) -> None:
     reader = HeartbeatReader(replace(CONTRACT, event_time_field="at", stream_id_field="who"))
     topic = world.topic
+    world.wait(20)
     messages = [
         topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z", "who": 7}),
         topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z"}),

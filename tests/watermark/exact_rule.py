@@ -6,6 +6,8 @@ are zero and every reading is there, so that there is neither a stale reading no
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from pipeline.clock import duration_us
 from pipeline.replay.trace import NO_EVENT_TIME, Batch
 from pipeline.watermark.histogram import Ints
@@ -42,7 +44,8 @@ def exact_candidate(messages: Batch, at_us: int, base: int, tracking: int, polic
     base_age, tracking_age = at_us - base, at_us - tracking
     band, near = duration_us(policy.band), duration_us(policy.near_real_time)
     seen = (messages.tracked_us <= at_us) & (messages.event_us != NO_EVENT_TIME)
-    publish, event = messages.publish_us[seen], messages.event_us[seen]
+    publish = messages.publish_us[seen]
+    event = np.minimum(messages.event_us[seen], publish)
     if base < int(messages.publish_us.min()):  # complete_from
         return None
     if not (tracking - base >= band or tracking_age <= near) or not len(publish):
@@ -72,6 +75,7 @@ def least_in_band(publish: Ints, event: Ints, base: int, tracking: int, band: in
     before = publish < tracking - band
     if not before.any():
         return None
+    event = np.minimum(event, publish)
     start = min(base, tracking - band, int(publish[before].max()))
     return int(event[(publish >= start) & (publish <= tracking)].min())
 

@@ -37,7 +37,7 @@ from tests.watermark.exact_rule import least_in_band
 
 TENTH = 100_000
 tenths = st.integers(-50, 400).map(lambda tenth: START_US + tenth * TENTH)
-timelines = st.lists(st.tuples(tenths, tenths), max_size=40)
+timelines = st.lists(st.tuples(tenths, tenths).map(lambda times: (times[0], min(times))), max_size=40)
 moments = st.integers(0, 400).map(lambda tenth: from_us(START_US + tenth * TENTH))
 bands = st.sampled_from([0.0, 0.5, 1.0, 2.5, 10.0]).map(seconds)
 

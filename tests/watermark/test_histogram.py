@@ -19,8 +19,10 @@ from tests.watermark.builders import (
     at,
     bounded,
     buckets,
+    disorder,
     histogram_of,
     message_lists,
+    near_times,
     published,
     rejected_lists,
 )
@@ -127,6 +129,16 @@ def test_a_redelivery_changes_counts_and_never_a_minimum(messages: list[Times], 
     assert twice.min_event_us.tolist() == once.min_event_us.tolist()
     assert (twice.count >= once.count).all()
     assert twice.messages > once.messages
+
+
+@bounded
+@given(st.lists(st.tuples(near_times, near_times), max_size=30), rejected_lists)
+def test_a_message_counts_with_the_lesser_of_its_event_time_and_its_publish_time(
+    messages: list[Times], rejected: list[int]
+) -> None:
+    counted = [(publish, min(publish, event)) for publish, event in messages]
+    assert histogram_of(messages, rejected) == histogram_of(counted, rejected)
+    assert disorder(counted) <= disorder(messages)
 
 
 def test_merging_leaves_both_sides_as_they_were() -> None:

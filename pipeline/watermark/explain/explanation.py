@@ -143,7 +143,7 @@ def alternatives(before: WatermarkState, record: DecisionRecord) -> list[Alterna
 def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
     """Setting, value, policy, and what that policy costs."""
     if policy.rule == "band":
-        yield "rule", "frontier", replace(policy, rule="frontier"), "a clock that runs fast makes everybody else late"
+        yield "rule", "frontier", replace(policy, rule="frontier"), "messages of a stream that is late are late"
     else:
         yield "rule", "band", replace(policy, rule="band"), "one slow clock, or one late stream, holds everybody back"
     for band in sorted({policy.band / 2, *BANDS}, reverse=True):

@@ -137,10 +137,11 @@ def unchanged() -> Log:
 
 
 def idle_and_unchanged() -> Log:
-    """Silence after messages that were minutes ahead of their publish time."""
+    """Silence after a message that was minutes behind the others."""
     log = Log()
-    log.publish(published((second, second + 200) for second in range(100)))
-    log.tick(110)
+    log.publish(published((second, second) for second in range(100)))
+    log.tick(104)
+    log.publish(published([(105, -195)]))
     log.tick(230)
     return log
 

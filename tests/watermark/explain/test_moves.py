@@ -239,6 +239,6 @@ def test_the_second_that_must_leave_the_band_is_the_one_that_pins() -> None:
 def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:
     log = explained.idle_and_unchanged()
     (said,) = log.explain().moves
-    assert iso(at(309)) in said  # published 99, happens 299; the band is 10 s
-    assert log.tick(309).reason is Reason.UNCHANGED
-    assert log.tick(309.5).reason is Reason.IDLE_ADVANCED
+    assert iso(at(403)) in said  # it stands at 93; the band is 10 s, and the lag 5 m
+    assert log.tick(403).reason is Reason.UNCHANGED
+    assert log.tick(403.5).reason is Reason.IDLE_ADVANCED
