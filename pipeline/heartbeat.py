@@ -57,6 +57,7 @@ class RejectionReason(StrEnum):
     UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
     BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
     IN_THE_FUTURE = "IN_THE_FUTURE"
+    TOO_OLD = "TOO_OLD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
     If `event_time_field` or `stream_id_field` is set, the value comes from the payload instead of an attribute. If
-    `payload_is_json` is false, a payload may be anything, and nothing is read from it.
+    `payload_is_json` is false, a payload may be anything, and nothing is read from it. Without a `max_age`, an event
+    may have happened however long before its message is published.
     """
 
     event_time_attribute: str
@@ -84,6 +86,7 @@ class MessageContract:
     max_future_skew: timedelta
     fields: Mapping[str, FieldKind]
     payload_is_json: bool = True
+    max_age: timedelta | None = None
 
     @property
     def needs_payload(self) -> bool:
@@ -112,7 +115,8 @@ class HeartbeatReader:
     ) -> Heartbeat | Rejection:
         """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
 
-        Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`.
+        Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
+        `max_age` also `publish time - max_age <= event time`.
         """
         contract = self.contract
         if contract.event_time_field is not None:
@@ -142,6 +146,12 @@ class HeartbeatReader:
                 RejectionReason.IN_THE_FUTURE,
                 f"event time {_short(written)} is more than {format_duration(contract.max_future_skew)} "
                 f"after its publish time, {iso(from_us(publish_time_us))}",
+            )
+        if contract.max_age is not None and publish_time_us - event_time_us > duration_us(contract.max_age):
+            return Rejection(
+                RejectionReason.TOO_OLD,
+                f"event time {_short(written)} is more than {format_duration(contract.max_age)} "
+                f"before its publish time, {iso(from_us(publish_time_us))}",
             )
         return Heartbeat(stream_id, event_time_us)
 

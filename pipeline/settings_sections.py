@@ -15,6 +15,7 @@ from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, comp
 
 ZERO = timedelta(0)
 DAY = timedelta(days=1)
+CENTURY = timedelta(days=36_500)
 LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
 LONGEST_PULL = timedelta(seconds=40)
@@ -140,6 +141,7 @@ class MessageSettings(Section):
     event_time_field: OptionalText = None
     stream_id_field: OptionalText = None
     max_future_skew: NotNegative = timedelta(minutes=5)
+    max_age: Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone] = None
     fields: dict[str, FieldKind] = Field(default_factory=dict)
 
     @field_validator("fields")

@@ -231,6 +231,22 @@ def test_an_event_time_exactly_the_skew_ahead_is_accepted_and_one_beyond_is_reje
     assert reason_of(by_a_microsecond) is RejectionReason.IN_THE_FUTURE
 
 
+def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_rejected() -> None:
+    reader = HeartbeatReader(replace(BY_ATTRIBUTES, max_age=timedelta(hours=1)))
+
+    def by_age(age_us: int) -> Heartbeat | Rejection:
+        written = from_us(PUBLISHED_US - age_us).isoformat()
+        return reader.read({"event_time": written, "stream_id": "a"}, None, PUBLISHED_US)
+
+    hour_us = 3_600_000_000
+    assert by_age(hour_us) == Heartbeat("a", PUBLISHED_US - hour_us)
+    assert by_age(hour_us + 1_000_000) == Rejection(
+        RejectionReason.TOO_OLD,
+        "event time '2026-11-21T04:19:59+00:00' is more than 1h before its publish time, 2026-11-21T05:20:00Z",
+    )
+    assert reason_of(by_age(hour_us + 1)) is RejectionReason.TOO_OLD
+
+
 @pytest.mark.parametrize(
     ("data", "detail"),
     [

@@ -412,6 +412,7 @@ def test_the_message_contract_and_the_windows_follow_the_settings(written: Writt
             event_time_field = "when"
             stream_id_attribute = "device"
             max_future_skew = "1m"
+            max_age = "7d"
             fields = { t = "number" }
             [windows]
             length = "1h"
@@ -427,6 +428,7 @@ def test_the_message_contract_and_the_windows_follow_the_settings(written: Writt
         None,
     )
     assert (contract.first_event_time, contract.max_future_skew) == (noon, timedelta(minutes=1))
+    assert contract.max_age == timedelta(days=7)
     assert contract.fields == {"t": FieldKind.NUMBER}
     assert settings.windowing == Windowing(timedelta(hours=1), noon)
 

@@ -17,7 +17,9 @@ from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import RejectionReason
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
-REASONS = tuple(RejectionReason)
+REASONS = tuple(reason for reason in RejectionReason if reason is not RejectionReason.TOO_OLD)
+"""`message.max_age` is off in the demonstration, so that its history may be as old as one likes."""
+
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
 """A row's `kind` is an index into these names."""
 

@@ -79,6 +79,8 @@ def judge(
         & (event_ms >= -(-to_us(contract.first_event_time) // 1000))
         & (event_ms <= (published + duration_us(contract.max_future_skew)) // 1000)
     )
+    if contract.max_age is not None:
+        is_heartbeat &= event_ms >= -((duration_us(contract.max_age) - published) // 1000)
     event_us = np.where(is_heartbeat, event_ms, 0) * 1000
     rejections: dict[int, Rejection] = {}
     for row in np.flatnonzero(~is_heartbeat).tolist():

@@ -39,11 +39,14 @@ CONTRACTS = (
     replace(CONTRACT, fields=FIELDS, stream_id_field="status"),
     replace(CONTRACT, fields=FIELDS, first_event_time=CONTRACT.first_event_time + timedelta(microseconds=1)),
     replace(CONTRACT, fields=FIELDS, max_future_skew=CONTRACT.max_future_skew - timedelta(microseconds=1)),
+    *(replace(CONTRACT, fields=FIELDS, max_age=timedelta(hours=1, microseconds=more)) for more in (-1, 0, 1)),
+    replace(CONTRACT, fields=FIELDS, event_time_field="load", max_age=timedelta(hours=1)),
 )
 
 times = st.one_of(
     st.integers(FIRST // 1000 - 2, FIRST // 1000 + 2).map(str),
     st.integers(LAST // 1000 - 2, LAST // 1000 + 2).map(str),
+    st.integers(NOW // 1000 - 3_600_002, NOW // 1000 - 3_599_998).map(str),
     st.integers(FIRST // 1000, LAST // 1000).map(str),
     st.integers(-(10**19), 10**19).map(str),
     st.sampled_from(["", "yesterday", "2026-11-01T00:00:00Z", "2026-11-01T01:00:00.5+01:00", "٣", "²", "1_0", " 1"]),

@@ -168,6 +168,22 @@ def test_rejected_messages_count_by_their_publish_time_alone(world: World) -> No
     assert len(histogram) == 2  # a cell for the valid one, and one without an event time
 
 
+def test_what_is_too_old_is_in_quarantine_and_holds_nobody(world: World) -> None:
+    world.reader = HeartbeatReader(replace(CONTRACT, max_age=timedelta(hours=1)))
+    world.wait(4000)
+    publish(world, 30)
+    world.topic.publish(300)  # more than an hour before
+    world.tick()
+    publish(world, 30)
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.watermark is not None
+    assert tracked.decision.watermark > at(4040)
+    assert tracked.state.histogram.oldest_event_us == to_us(at(4000))
+    assert [row["reason"] for row in world.rows("quarantine")] == ["TOO_OLD"]
+    assert world.base.unacknowledged == []
+
+
 def test_times_in_the_payload_are_read_there(world: World) -> None:
     reader = HeartbeatReader(replace(CONTRACT, event_time_field="at", stream_id_field="who"))
     topic = world.topic
