@@ -11,6 +11,7 @@ from assets.events import failing_run
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune
+from pipeline.printable import printable
 from pipeline.settings import Settings
 from pipeline.tuning.inputs import report_on_lake
 from pipeline.tuning.page import page_of
@@ -102,7 +103,8 @@ def tuning_metadata(report: TuningReport, page: str) -> dict[str, Any]:
 
 def _plain(text: str) -> str:
     """Text from data as one line of Markdown that shows it as it is."""
-    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~" else sign for sign in " ".join(text.split()))
+    shown = printable(" ".join(text.split()))
+    return "".join(f"\\{sign}" if sign in "\\`*_{}[]<>()#|!~&" else sign for sign in shown)
 
 
 def _table(streams: Sequence[StreamDisorder]) -> dg.TableMetadataValue:

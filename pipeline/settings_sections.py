@@ -28,6 +28,7 @@ LENGTHS = tuple(
 """The window lengths that a cron schedule can express: Dagster's time partitions follow one."""
 
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 """A host's name or address as a browser writes it: an IPv6 address in brackets."""
 
@@ -83,6 +84,15 @@ class Section(BaseModel):
     """A part of the tree. It refuses unknown keys, and nothing changes after it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _without_control_characters(cls, value: object) -> object:
+        """No name, path or address has one; NUL would end a path."""
+        texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
+            raise ValueError("write it without control characters, such as NUL or a line break")
+        return value
 
 
 class PullSettings(Section):

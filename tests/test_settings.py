@@ -108,6 +108,18 @@ def test_any_other_word_for_it_is_refused(wrong: str, written: Written) -> None:
     assert message.endswith('write "never", "automatic", or "within" and a duration, such as "within 1h"')
 
 
+@pytest.mark.parametrize(
+    "text", ['[lake]\nuri = "file:///\\u0000"', '[dagster]\nstorage = "a\\nb"', '[spark.config]\n"a\\u001bb" = "c"']
+)
+def test_control_characters_are_refused(text: str, written: Written) -> None:
+    assert "write it without control characters" in refusal(written(text))
+
+
+@pytest.mark.parametrize("name", ["http://ui.lan", "ui.lan:80", "*", "", "a b", "-"])
+def test_an_allowed_host_is_a_name_alone(name: str, written: Written) -> None:
+    assert "is not a host name" in refusal(written(f'[dagster]\nallowed_hosts = ["{name}"]'))
+
+
 # ------------------------------------------------------------------------------------------------- unknown keys
 
 

@@ -5,16 +5,17 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer._click import ClickException, Context
+from typer.core import TyperGroup
 
 from pipeline.cli.explain import explain
 from pipeline.cli.lake import diffs, status
-from pipeline.cli.output import printable
 from pipeline.cli.pubsub import pubsub
 from pipeline.cli.release import release
 from pipeline.cli.repair import repair
@@ -25,8 +26,32 @@ from pipeline.cli.synthetic import demo, publish
 from pipeline.cli.tune import tune
 from pipeline.cli.upkeep import forget, housekeep
 from pipeline.errors import TidemarkError
+from pipeline.printable import printable
+
+
+class Commands(TyperGroup):
+    """The commands. A refused option or argument is repeated in the error without control characters."""
+
+    def make_context(self, *given: Any, **more: Any) -> Context:
+        with _repeated_harmlessly():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: Context) -> Any:
+        with _repeated_harmlessly():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _repeated_harmlessly() -> Iterator[None]:
+    try:
+        yield
+    except ClickException as error:
+        error.message = printable(error.message)
+        raise
+
 
 app = typer.Typer(
+    cls=Commands,
     help="An open, explained event-time watermark for Google Pub/Sub.",
     no_args_is_help=True,
     add_completion=False,
@@ -84,6 +109,6 @@ def run_command(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         code = 130
     except Exception:
-        traceback.print_exc()
+        print(printable(traceback.format_exc(), keep="\n"), end="", file=sys.stderr)
         code = 1
     return code

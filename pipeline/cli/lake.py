@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import typer
 
-from pipeline.cli.options import AsJson, lake_of, no_window, window_named
+from pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
 from pipeline.cli.output import columns, console, facts_table, print_json, safe
 from pipeline.clock import SystemClock
 from pipeline.lake.tables.windowed import PARTITION
@@ -96,12 +96,14 @@ def diffs(
         typer.Option(help="A window's key (2026-11-21T05-20Z), or any time within it (2026-11-21T05:22:10Z)."),
     ] = None,
     stream: Annotated[str | None, typer.Option(help="A stream's id.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most rows to print; the newest are kept.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print; the newest are kept.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Print rows of heartbeat_diffs: of one window, of one stream, or of both."""
     if window is None and stream is None:
         raise typer.BadParameter("name a window or a stream")
+    if stream is not None and not stream.isascii() and stream != stream.encode(errors="ignore").decode():
+        raise typer.BadParameter(f"--stream {stream} is not UTF-8; no stream has such an id")
     settings = load_settings()
     table = lake_of(settings).diffs().table.current()
     if table is None:

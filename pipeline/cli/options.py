@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.clock import Clock, SystemClock
+from pipeline.clock import EPOCH, Clock, SystemClock
 from pipeline.durations import format_duration, parse_duration
 from pipeline.errors import LakeError
 from pipeline.lake.layout import Lake
@@ -15,6 +15,14 @@ from pipeline.settings import Settings
 from pipeline.windows import Window
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+"""No option names a later time: what is reckoned from it must stay before the year 10000."""
+
+
+MOST_ROWS = 1_000_000
+"""The largest `--limit`: all rows are held in memory before they are printed."""
 
 
 class Span(timedelta):
@@ -49,9 +57,12 @@ def moment(text: str, otherwise: str = "not a time") -> datetime:
     if read.tzinfo is None:
         raise typer.BadParameter(f"{text} has no time zone; write it as {read.isoformat()}Z")
     try:
-        return read.astimezone(UTC)
-    except OverflowError as error:
-        raise typer.BadParameter(f"{text} is before year 1 or after year 9999 in UTC") from error
+        read = read.astimezone(UTC)
+    except OverflowError:
+        read = datetime.max.replace(tzinfo=UTC)
+    if not EPOCH <= read < LATEST:
+        raise typer.BadParameter(f"{text} is not between the years {EPOCH.year} and {LATEST.year} in UTC")
+    return read
 
 
 def share(text: str | float) -> float:
@@ -79,9 +90,15 @@ def time_option(help_text: str, *names: str, **more: Any) -> Any:
 def window_named(settings: Settings, text: str) -> Window:
     """The window that an option names by its key or by any time within it."""
     try:
-        return settings.windowing.named(text)
-    except ValueError:
-        return settings.windowing.containing(moment(text, "neither a window's key nor a time"))
+        try:
+            window = settings.windowing.named(text)
+        except ValueError:
+            window = settings.windowing.containing(moment(text, "neither a window's key nor a time"))
+    except OverflowError:
+        window = None
+    if window is None or not EPOCH <= window.start < LATEST:
+        raise typer.BadParameter(f"{text} is not between the years {EPOCH.year} and {LATEST.year}")
+    return window
 
 
 def config_file() -> Path:

@@ -1,10 +1,12 @@
 """What the commands share on the way out: JSON for scripts, tables and lines for people, and how values are written.
 
 Everything that is printed and was not written in this code (stream names, attributes, paths, errors) goes through
-`safe` or `printable`: it is shown as it is, and neither Rich nor the terminal takes it for a command.
+`safe` or `printable`: it is shown as it is, and neither Rich nor the terminal takes it for a command. JSON has the
+exact value, written in ASCII.
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from rich.table import Table
 
 from pipeline.clock import iso
 from pipeline.durations import format_duration
+from pipeline.printable import printable
 
 FILE_WIDTH = 150
 """Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
@@ -28,13 +31,6 @@ WARNING = "[yellow]warning[/] "
 def console() -> Console:
     """The console for people: as wide as the terminal, or `FILE_WIDTH`. It colours nothing by itself."""
     return Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False, emoji=False)
-
-
-def printable(text: str, keep: str = "") -> str:
-    r"""The text with every character that a terminal does not print as itself written out: ESC becomes `\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text)
 
 
 def safe(value: object) -> str:
@@ -69,14 +65,34 @@ def exact_iso(time: datetime) -> str:
 
 
 def print_json(facts: Mapping[str, Any], *, exact: bool = False) -> None:
-    """Print one line of JSON. Durations are in seconds; times have milliseconds, or microseconds if exact."""
+    """Print one line of JSON. Durations are in seconds; times have milliseconds, or microseconds if exact.
+
+    A number that JSON does not have is text: `"Infinity"`, `"-Infinity"` or `"NaN"`.
+    """
 
     def plain(value: object) -> Any:
         if isinstance(value, datetime):
             return exact_iso(value) if exact else iso(value)
         return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
-    print(json.dumps(facts, default=plain))
+    try:
+        line = json.dumps(facts, default=plain, allow_nan=False)
+    except ValueError:
+        line = json.dumps(_strict(facts), default=plain, allow_nan=False)
+    print(line)
+
+
+def _strict(value: Any) -> Any:
+    """The value with its infinities and its NaN as text."""
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case Mapping():
+            return {name: _strict(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_strict(inner) for inner in value]
+        case _:
+            return value
 
 
 def grid(columns: int, *, gap: int = 2, bold_names: bool = False) -> Table:

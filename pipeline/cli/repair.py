@@ -11,12 +11,13 @@ import typer
 from rich.progress import MofNCompleteColumn, TaskID
 
 from pipeline.cli.options import AsJson, Span, duration_option, window_named
-from pipeline.cli.output import console, print_json, printable, progress_bar
+from pipeline.cli.output import console, print_json, progress_bar
 from pipeline.cli.running import launch
 from pipeline.clock import SystemClock, iso
 from pipeline.errors import LakeError, ServiceFailed
 from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.windowed import Fence
+from pipeline.printable import printable
 from pipeline.settings import Settings, load_settings
 from pipeline.upkeep.integrity import Progress as Tell
 from pipeline.upkeep.orphans import GRACE, Orphan

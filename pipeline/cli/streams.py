@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli.options import AsJson, lake_of, no_window, window_named
+from pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
 from pipeline.cli.output import columns, console, print_json, safe
 from pipeline.clock import iso
 from pipeline.errors import LakeError
@@ -44,7 +44,7 @@ def streams(
             help="A window's key (2026-11-21T05-20Z), or any time within it; without it, the newest computed."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most streams to print.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most streams to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show which streams stopped, started or miss heartbeats: counts of the last windows, or the streams by name."""

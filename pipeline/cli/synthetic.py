@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pipeline.cli.options import AsJson, Span, duration_option
-from pipeline.cli.output import console, print_json, printable, text_of
+from pipeline.cli.output import console, print_json, text_of
 from pipeline.clock import SystemClock, iso
 from pipeline.demo.synthetic import publish as publish_synthetic
 from pipeline.demo.synthetic_beats import SyntheticSource
+from pipeline.printable import printable
 from pipeline.pubsub.connection import publisher_client
 from pipeline.settings import load_settings
 

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from pipeline.cli.options import AsJson, lake_of
-from pipeline.cli.output import console, print_json, printable
+from pipeline.cli.output import console, print_json
 from pipeline.clock import SystemClock, iso
+from pipeline.printable import printable
 from pipeline.settings import load_settings
 from pipeline.upkeep.housekeeping import Housekeeper
 from pipeline.upkeep.repair import forget_entry

@@ -4,6 +4,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
+from pipeline.printable import printable
 from pipeline.tuning import charts
 from pipeline.tuning.blame import blame_sentence
 from pipeline.tuning.phrases import at_most, percent, stands, words
@@ -13,6 +14,7 @@ from pipeline.tuning.report import TuningReport, behind, recommendation_sentence
 TEMPLATES = Environment(
     loader=PackageLoader("pipeline.tuning"),
     autoescape=True,  # stream names and paths come from outside
+    finalize=lambda value: printable(value) if type(value) is str else value,  # not what the templates made
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.cli import output
-from pipeline.cli.options import Span, duration, moment, positive, share
+from pipeline.cli.options import Span, duration, moment, positive, share, window_named
+from pipeline.printable import printable
+from pipeline.settings import Settings
+from pipeline.windows import Window
+
+
+def window(text: str) -> Window:
+    return window_named(Settings(), text)
 
 
 def printed(capsys: pytest.CaptureFixture[str], name: str) -> str:
@@ -47,12 +54,12 @@ def test_control_sequences_for_a_terminal_are_escaped(
 
 @given(st.text())
 def test_no_text_keeps_a_control_character(text: str) -> None:
-    assert output.printable(text).isprintable()
-    assert output.printable(text) == text or not text.isprintable()
+    assert printable(text).isprintable()
+    assert printable(text) == text or not text.isprintable()
 
 
 def test_an_error_keeps_its_lines() -> None:
-    assert output.printable("one\ntwo\x1b", keep="\n") == "one\ntwo\\x1b"
+    assert printable("one\ntwo\x1b", keep="\n") == "one\ntwo\\x1b"
 
 
 def test_json_has_times_as_text_and_durations_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +86,17 @@ def test_each_valid_duration_is_read(read: Callable[[str], object], text: str, v
 
 @pytest.mark.parametrize(
     ("read", "text"),
-    [(share, "100%"), (share, "nan"), (share, "some"), (positive, "0"), (duration, "10"), (moment, "noon")],
+    [
+        *((moment, text) for text in ("9999-12-31T23:59:59-12:00", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z")),
+        *((window, text) for text in ("9999-12-31T23-55Z", "9999-12-31T23:59:59Z", "9000-01-01T00-00Z")),
+        *((window, text) for text in ("1969-12-31T23-55Z", "noon", "2026-11-21T05-21Z")),
+        (share, "100%"),
+        (share, "nan"),
+        (share, "some"),
+        (positive, "0"),
+        (duration, "10"),
+        (moment, "noon"),
+    ],
 )
 def test_invalid_values_are_refused(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(typer.BadParameter, match=text):

@@ -1,0 +1,198 @@
+"""Stream names, fields and errors that would be commands for Rich, a terminal, a browser or Markdown, in every command
+that prints them; and numbers that JSON does not have."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.tuning import tuning_metadata
+from pipeline.clock import SystemClock, to_us
+from pipeline.lake.layout import Lake
+from pipeline.lake.tables.stream_status import Kind
+from pipeline.printable import printable
+from pipeline.settings import load_settings
+from pipeline.tuning.inputs import report_on_lake
+from pipeline.watermark.policy import Policy
+from tests.cli.command import Said, said_here
+from tests.lake.test_streams import KEYS, WINDOWS, beats, put
+from tests.tuning.tuning_lake import ending_before, record
+from tests.tuning.tuning_traces import MemoryTrace, Source
+
+HOSTILE = (
+    "[/]",
+    "[bold red]x[/bold red]",
+    "[link=file:///etc/passwd]x[/link]",
+    "\x1b]0;owned\x07",
+    "\x1b[2J\x1b[31m",
+    "\x9b31mx",
+    "a\u202eb",
+    "a\u2066b",
+    "a\r\nb",
+    "a\x00b",
+    "\\[/]",
+    ":heart:",
+    "<script>alert(1)</script>",
+    "`x`](javascript:alert(1))",
+    "{{ 7 * 7 }}",
+    "&lt;b&gt;",
+)
+INFINITE = {"temperature_delta": float("inf"), "temperature": float("-inf"), "previous_temperature": float("nan")}
+CONFIG = '[lake]\nuri = "file:lake"\n[message.fields]\ntemperature = "number"\nstatus = "text"\n'
+
+
+@dataclass(frozen=True)
+class HostileTrace(MemoryTrace):
+    """A trace of streams with hostile names."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return HOSTILE
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake full of them, and a trace."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "tidemark.toml").write_text(CONFIG)
+    source = Source(seconds=200, rate=33, streams=len(HOSTILE), slow=len(HOSTILE) // 2, fast=len(HOSTILE) // 2, left=0)
+    made = source.trace()
+    parts = (made.publish_us, made.event_us, made.tracked_us, made.landed_us, made.stream, made.streams)
+    now = SystemClock().now()
+    moved = ending_before(made, to_us(now))
+    trace = HostileTrace(moved.publish_us, moved.event_us, moved.tracked_us, moved.landed_us, *parts[4:])
+    trace.write(folder / "hostile.parquet")
+    settings = load_settings(folder / "tidemark.toml")
+    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    record(Lake(settings.lake, {}, SystemClock()), trace, Policy())
+    rows = [{**row, **INFINITE, "status": row["stream_id"]} for row in beats(0, *HOSTILE)]
+    put(lake.diffs(), "run", {KEYS[0]: rows, KEYS[1]: []})
+    status = [
+        *({"stream_id": name, "kind": str(Kind.STARTED), "first_event_time": WINDOWS[0].start} for name in HOSTILE),
+        *({"stream_id": name, "kind": str(Kind.MISSED), "missed_heartbeats": 1, "gaps": 1} for name in HOSTILE),
+    ]
+    stopped = [{"stream_id": name, "kind": str(Kind.STOPPED), "last_event_time": WINDOWS[0].start} for name in HOSTILE]
+    put(lake.stream_status(), "run", {KEYS[0]: status, KEYS[1]: stopped})
+    return folder
+
+
+def said(folder: Path, *arguments: str) -> Said:
+    return said_here(folder, arguments, {**os.environ, "COLUMNS": "300", "NO_COLOR": "1"})
+
+
+def is_harmless(text: str) -> bool:
+    return all(one.isprintable() or one == "\n" for one in text)
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "diffs": ("diffs", "--window", KEYS[0], "--limit", "100"),
+    "started": ("streams", "--started", "--window", KEYS[0], "--limit", "100"),
+    "missing": ("streams", "--missing", "--window", KEYS[0], "--limit", "100"),
+    "stopped": ("streams", "--silent", "--window", KEYS[1], "--limit", "100"),
+    "silent": ("streams", "--silent", "--limit", "100"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_hostile_name_is_printed_as_it_is_and_is_no_command(folder: Path, command: tuple[str, ...]) -> None:
+    shown = said(folder, *command)
+    assert (shown.code, shown.err) == (0, "")
+    assert is_harmless(shown.out)
+    for name in HOSTILE:
+        assert printable(name)[:4] in shown.out, name  # a line that is too long is cut
+    told = [json.loads(line)["stream_id"] for line in said(folder, *command, "--json").out.splitlines()]
+    assert set(told) == set(HOSTILE)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_stream_is_found_by_its_exact_name_and_shown_harmlessly(folder: Path, name: str) -> None:
+    if "\x00" in name:  # no argument of a program can hold one
+        return
+    shown = said(folder, "diffs", "--stream", name)
+    assert shown.code == 0, shown.err
+    assert is_harmless(shown.out)
+    assert printable(name)[:4] in shown.out
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda name: ("diffs", "--window", name),
+        lambda name: ("explain", "--at", name),
+        lambda name: ("repair", "--from", name),
+        lambda name: ("tune", "--bands", name),
+        lambda name: ("tune", "--html", f"nowhere/{name}"),
+        lambda name: ("replay", name),
+        lambda name: ("replay", "hostile.parquet", "--band", name),
+        lambda name: ("pubsub", "--fault", name),
+        lambda name: ("pubsub", "--host", name),
+        lambda name: ("forget", name),
+        lambda name: (name,),
+        lambda name: ("status", f"--{name}"),
+        lambda name: ("--config", name, "status"),
+    ],
+)
+def test_what_is_refused_is_repeated_harmlessly(
+    folder: Path, refused: Callable[[str], tuple[str, ...]], name: str
+) -> None:
+    if "\x00" in name:
+        return
+    shown = said(folder, *refused(name))
+    assert shown.code in (1, 2)
+    assert "Traceback" not in shown.err
+    assert is_harmless(shown.out)
+    assert is_harmless(shown.err)
+
+
+@pytest.mark.parametrize("command", ["status", "explain", "streams"])
+def test_the_other_commands_print_harmlessly(folder: Path, command: str) -> None:
+    shown = said(folder, command)
+    assert (shown.code, shown.err) == (0, "")
+    assert is_harmless(shown.out)
+
+
+@pytest.mark.parametrize("from_trace", [True, False], ids=["trace", "lake"])
+def test_the_tuning_page_and_its_words_show_hostile_names_as_text(
+    folder: Path, tmp_path: Path, from_trace: bool
+) -> None:
+    page = tmp_path / "page.html"
+    arguments = ("tune", *(["hostile.parquet"] if from_trace else []), "--bands", "1s,5s", "--html", str(page))
+    shown = said(folder, *arguments)
+    assert shown.code == 0, shown.err
+    assert is_harmless(shown.out)
+    html = page.read_text(encoding="utf-8")
+    assert is_harmless(html.replace("\N{NO-BREAK SPACE}", " "))
+    assert "<script" not in html
+    assert "javascript:alert" in html or "&lt;script&gt;" in html or "\\x1b" in html  # some of them are named
+    assert "{{ 7 * 7 }}" in html
+
+
+def test_dagsters_markdown_shows_hostile_names_as_text(folder: Path) -> None:
+    settings = load_settings(folder / "tidemark.toml")
+    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    bands = (timedelta(seconds=1), timedelta(seconds=5))
+    report = report_on_lake(lake, settings, SystemClock().now(), timedelta(hours=1), target=0.001, bands=bands)
+    says = tuning_metadata(report, "page")["says"]
+    assert isinstance(says, dg.MarkdownMetadataValue)
+    assert is_harmless(says.value or "")
+    assert "<script" not in (says.value or "").replace("\\<", "")
+
+
+def test_json_has_no_number_that_json_does_not_have(folder: Path) -> None:
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    lines = said(folder, "diffs", "--window", KEYS[0], "--limit", "100", "--json").out.splitlines()
+    rows = [json.loads(line, parse_constant=refuse) for line in lines]
+    assert rows
+    for row in rows:
+        assert row["temperature_delta"] in ("Infinity", None)
+        assert row["temperature"] in ("-Infinity", None)
+        assert row["previous_temperature"] in ("NaN", None)
