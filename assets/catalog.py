@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from pipeline.lake.log.codec import CELLS
 from pipeline.lake.tables.heartbeats import heartbeat_schema
@@ -20,6 +21,9 @@ HEARTBEATS = dg.AssetKey("heartbeats")
 QUARANTINED = dg.AssetKey("quarantine")
 HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
 STREAM_STATUS = dg.AssetKey("stream_status")
+
+Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
+"""The jobs that a sensor requests runs of."""
 
 GROUP = "tidemark"
 HOUR = timedelta(hours=1)

@@ -13,7 +13,6 @@ from pipeline.clock import EPOCH, Clock, iso
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.audit import audit
 from pipeline.quality.status import LOST_WITHIN, late_since
-from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings
 from pipeline.settings_sections import NEVER
 from pipeline.windows import Window
@@ -177,12 +176,12 @@ class Memory:
         return [window for window in stale if window not in self.requested]
 
 
-def staleness_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
+def staleness_sensor(settings: Settings, clock: Clock, backlog: dg.JobDefinition) -> dg.SensorDefinition:
     user, windows, memory = "staleness", settings.windows, Memory()
 
     @ticking_sensor(
         settings,
-        job_name=COMPUTE_WINDOWS,
+        job=backlog,
         description=(
             "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
             f'requests stale windows again: recompute_missed = "{windows.recompute_missed}".'
@@ -208,7 +207,7 @@ def staleness_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         else:
             kept_since = lake.kept_windows().since()
             stale = to_compute_again(missed, watermark, windows.recompute_within, kept_since)
-            request = stale_request(context.instance, lake, memory.requestable(stale, now), now)
+            request = stale_request(context.instance, lake, user, memory.requestable(stale, now), watermark, now)
             memory.requested |= dict.fromkeys(request.windows, now)
         said = "; ".join(str(result.description) for result in results)
         return request.result(context, f"{said}. ", memory.news(results))

@@ -2,6 +2,7 @@
 
 import dagster as dg
 
+from assets.backlog import backlog_job
 from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, observed_assets
 from assets.checks import MISSED, asset_checks, staleness_sensor
 from assets.drain import drain_job, drain_sensor
@@ -32,7 +33,7 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
         selection=dg.AssetSelection.assets(HEARTBEAT_DIFFS, STREAM_STATUS) - missed,
         description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
     )
-    housekeeping, kept = housekeeping_job(settings), Kept()
+    backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     return dg.Definitions(
         assets=[
@@ -41,13 +42,13 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
             stream_status_asset(settings),
             tuning_asset(settings),
         ],
-        jobs=[job, drain_job(settings, clock), repair_job(settings), housekeeping],
+        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping],
         asset_checks=asset_checks(settings, clock),
         sensors=[
-            tracking_sensor(settings, clock, tracking_pace),
+            tracking_sensor(settings, clock, tracking_pace, [job, backlog]),
             landing_sensor(settings, clock, landing_pace, tracking_pace),
             drain_sensor(settings, clock),
-            staleness_sensor(settings, clock),
+            staleness_sensor(settings, clock, backlog),
         ],
         schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
         resources={

@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+from assets.backlog import compute_and_report
 from assets.checks import evaluation_of
 from assets.events import failing_run
-from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
+from assets.windowed import stopped_result
 from pipeline.clock import SystemClock
 from pipeline.durations import parse_duration
 from pipeline.quality.silence import WindowSilence
@@ -56,14 +56,9 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             remove_orphans(removed, surveyor.lake.objects())
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
-                done = compute_range(windows, lake, spark, context.run_id)
-                for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
-                    yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(done, key))
-                computed += len(done.rows)
-                report = silence_report(lake, [window.key for window in windows])
-                silence += report.windows
-                for key, said in report.metadata.items():
-                    yield dg.AssetMaterialization(STREAM_STATUS, partition=key, metadata=said)
+                report = yield from compute_and_report(windows, lake, spark, context.run_id)
+                silence += report
+                computed += len(report)
             if silence:
                 yield evaluation_of(stopped_result(silence, settings.checks.max_stopped_share))
         figures: dict[str, Any] = {

@@ -1,16 +1,21 @@
-"""Requests for runs: over closed windows that are not computed yet, and over stale windows, one run at a time."""
+"""Requests for runs: over live windows first, then over older and stale ones, one run at a time."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
+from typing import Any
 
 import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
-from assets.turns import Attempt, take_turn
-from pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
-from pipeline.windows import Window, due
+from assets.live_first import Front, backlog_goes_first, backlog_may_begin
+from assets.turns import Attempt, Turn, take_turn
+from pipeline.services.dagster_names import COMPUTE_BACKLOG, COMPUTE_WINDOWS, RANGE_END, RANGE_START, TRIED
+from pipeline.spans import Spans
+from pipeline.windows import Window, Windowing
 from resources.lake import LakeResource
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
@@ -21,18 +26,26 @@ FAILURES_COUNTED = 10
 """Newest runs that are read to count failures in a row."""
 
 RUNS_LOOKED_AT = 100
-"""Newest ended runs that tell which windows keep failing."""
+"""Newest ended runs of each job that tell which windows keep failing."""
 
 ONE_WINDOW = "dagster/partition"
 """The tag of a run over one partition, as the UI starts it."""
 
+BACKLOG_OP, TO = "compute_older", ".."
+"""The op of the job COMPUTE_BACKLOG, and what stands between the first and the last key of a stretch in its config."""
+
+CHOOSE_WITHIN_SECONDS = 15.0
+"""How long a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run over a contiguous range of windows, and a sentence that says why; without windows, why there is none."""
+    """A run over windows, and a sentence that says why; without windows, why there is none. Windows of a backlog may
+    have gaps between them and are computed in their order; others are a contiguous range, in order."""
 
     windows: Sequence[Window]
     sentence: str
+    is_backlog: bool = False
 
     def result(
         self,
@@ -49,66 +62,198 @@ class Request:
             skipped = dg.SkipReason(f"{said}{self.sentence}")
             return dg.SensorResult(skip_reason=skipped, asset_events=events, cursor=cursor)
         context.log.info(self.sentence)
-        run = dg.RunRequest(tags={RANGE_START: self.windows[0].key, RANGE_END: self.windows[-1].key})
-        return dg.SensorResult(run_requests=[run], asset_events=events, cursor=cursor)
+        return dg.SensorResult(run_requests=[self._run()], asset_events=events, cursor=cursor)
+
+    def _run(self) -> dg.RunRequest:
+        if self.is_backlog:
+            config = {"ops": {BACKLOG_OP: {"config": {"windows": list(stretch_texts(self.windows))}}}}
+            return dg.RunRequest(job_name=COMPUTE_BACKLOG, run_config=config)
+        tags = {RANGE_START: self.windows[0].key, RANGE_END: self.windows[-1].key}
+        return dg.RunRequest(job_name=COMPUTE_WINDOWS, tags=tags)
+
+
+@dataclass
+class Choosing:
+    """Chooses beside the tick: neither a failure of the choice nor its slowness fails what the tick has decided."""
+
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="choice"))
+    _under_way: Future[Request] | None = None
+
+    def request(self, choose: Callable[[], Request], context: dg.SensorEvaluationContext) -> Request:
+        """The choice; a request without windows that says why if it fails, or takes longer than a tick waits."""
+        if self._under_way is not None and not self._under_way.done():
+            return Request((), "no window is requested: an earlier tick's choice of windows is still under way")
+        chosen = self._under_way = self._pool.submit(choose)
+        try:
+            return chosen.result(CHOOSE_WITHIN_SECONDS)
+        except TookTooLong:
+            return Request((), f"no window is requested: choosing takes longer than {CHOOSE_WITHIN_SECONDS:g} s")
+        except Exception as error:  # whatever it is, the decision is durable and is reported
+            context.log.error("the choice of windows failed", exc_info=error)
+            return Request((), f"no window is requested, because the choice failed: {error}")
 
 
 def next_request(
     instance: dg.DagsterInstance, lake: LakeResource, user: str, watermark: datetime | None, now: datetime
 ) -> Request:
-    """Request the first stretch of closed windows that are not computed and do not rest.
+    """Request what is due and does not rest: the newest live windows without a gap; if none is due, or if these keep
+    the runs too busy, older ones, the newest first.
 
     A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
     Dagster has no partition for it yet.
     """
-    if (pause := pause_of(instance, COMPUTE_WINDOWS, now)) is not None:
+    if (pause := pause_of_windows(instance, now)) is not None:
         return Request((), pause)
-    heartbeats = lake.heartbeats(user)
-    closed = lake.kept_windows().closed(heartbeats, None if watermark is None else min(watermark, now))
-    if not closed:
+    windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
+    due = due_now(lake, user, front)
+    if front is None or due is None:
         return Request((), "no window is closed yet")
-    wanted = due(closed, lake.diffs(user).computed(), heartbeats.hours())
-    if not wanted:
+    if not due:
         return Request((), "every closed window is computed")
-    return _requested(instance, lake, wanted, now, f"of {len(wanted)} windows that closed")
+    attempts, most = _attempts(instance, windowing), lake.settings.windows.max_windows_per_run
+    live = take_turn(_cut(due, front.first_live, front.first_open), attempts, now, most, contiguous=True)
+    goes_first = backlog_goes_first(attempts, now)
+    older = take_turn(_cut(due, 0, front.first_live), attempts, now, most)
+    of_which = f"of {sum(map(len, due))} windows that closed"
+    if live.windows and not (goes_first and older.windows):
+        return _request(live, windowing, of_which)
+    if older.windows and not (goes_first or backlog_may_begin(attempts, front)):
+        return Request((), f"{sum(map(len, due))} older windows wait, because the next window is about to close")
+    return _request(older, windowing, of_which, is_backlog=True, besides=live)
 
 
-def stale_request(instance: dg.DagsterInstance, lake: LakeResource, stale: Sequence[Window], now: datetime) -> Request:
-    """Request the first stretch of these stale windows that do not rest."""
+def stale_request(
+    instance: dg.DagsterInstance,
+    lake: LakeResource,
+    user: str,
+    stale: Sequence[Window],
+    watermark: datetime | None,
+    now: datetime,
+) -> Request:
+    """Request the newest of these stale windows that do not rest, when backlog has its turn."""
     if not stale:
         return Request((), "no stale window is to be computed again")
-    if (pause := pause_of(instance, COMPUTE_WINDOWS, now)) is not None:
+    if (pause := pause_of_windows(instance, now)) is not None:
         return Request((), pause)
-    return _requested(instance, lake, stale, now, f"of {len(stale)} stale windows again")
+    windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
+    if front is None:
+        return Request((), "there is no watermark yet")
+    attempts, most = _attempts(instance, windowing), lake.settings.windows.max_windows_per_run
+    numbers = Spans(*(range(number, number + 1) for number in map(windowing.number_of, _starts(stale))))
+    turn = take_turn(numbers.within(range(front.first_open)), attempts, now, most)
+    if turn.windows and not backlog_goes_first(attempts, now):
+        live = take_turn(
+            _cut(due_now(lake, user, front) or [], front.first_live, front.first_open), attempts, now, most
+        )
+        if live.windows or not backlog_may_begin(attempts, front):
+            return Request((), f"{len(stale)} stale windows wait, because live windows come first")
+    return _request(turn, windowing, f"of {len(stale)} stale windows again", is_backlog=True)
 
 
-def _requested(
-    instance: dg.DagsterInstance, lake: LakeResource, wanted: Sequence[Window], now: datetime, of_which: str
+def front_of(lake: LakeResource, watermark: datetime | None, now: datetime) -> Front | None:
+    """Where the watermark is, not ahead of the clock; None if there is none."""
+    return None if watermark is None else Front(lake.settings.windowing, min(watermark, now), now)
+
+
+def due_now(lake: LakeResource, user: str, front: Front | None) -> list[range] | None:
+    """The closed windows that are not computed, as stretches, the newest first; None if no window with a heartbeat, or
+    after one, is closed. Raises LakeError."""
+    if front is None:
+        return None
+    closed, index = lake.kept_windows().closed(front.watermark), lake.window_index(user).update()
+    if index.held.least is None or index.held.least >= closed.stop:
+        return None
+    return list(index.due(closed))
+
+
+def stretch_texts(windows: Iterable[Window]) -> Iterator[str]:
+    """Windows, the newest first, as keys; neighbours together, as `first..last`."""
+    stretch: list[Window] = []
+    for window in windows:
+        if stretch and stretch[-1].start != window.end:
+            yield _stretch_text(stretch)
+            stretch = []
+        stretch.append(window)
+    if stretch:
+        yield _stretch_text(stretch)
+
+
+def stretch_named(text: str, windowing: Windowing) -> range:
+    """The numbers of the windows of such a text. Raises ValueError."""
+    first, _, last = text.partition(TO)
+    numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last or first)]
+    return range(numbers[0], numbers[1] + 1)
+
+
+def _stretch_text(newest_first: Sequence[Window]) -> str:
+    first, last = newest_first[-1].key, newest_first[0].key
+    return first if first == last else f"{first}{TO}{last}"
+
+
+def _starts(windows: Iterable[Window]) -> list[datetime]:
+    return [window.start for window in windows]
+
+
+def _cut(stretches: Iterable[range], low: int, high: int) -> Iterator[range]:
+    """The parts of stretches, the newest first, in `[low, high)`."""
+    for stretch in takewhile(lambda stretch: stretch.stop > low, stretches):
+        if stretch.start < high:
+            yield range(max(low, stretch.start), min(high, stretch.stop))
+
+
+def _request(
+    turn: Turn, windowing: Windowing, of_which: str, *, is_backlog: bool = False, besides: Turn | None = None
 ) -> Request:
-    turn = take_turn(sorted(wanted), _attempts(instance), now, lake.settings.windows.max_windows_per_run)
-    rest = turn.sentence
+    resting = [*(besides.resting if besides else ()), *turn.resting]
+    rest = Turn((), resting).sentence(windowing)
     if not turn.windows:
         return Request((), rest)
-    sentence = f"computing {len(turn.windows)} {of_which}, from {turn.windows[0]} on"
-    return Request(turn.windows, f"{sentence}; {rest}" if rest else sentence)
+    windows = [windowing.numbered(number) for number in turn.windows]
+    first = min(windows)
+    sentence = f"computing {len(windows)} {of_which}, from {first} on"
+    return Request(windows if is_backlog else sorted(windows), f"{sentence}; {rest}" if rest else sentence, is_backlog)
 
 
-def _attempts(instance: dg.DagsterInstance) -> list[Attempt]:
+def _attempts(instance: dg.DagsterInstance, windowing: Windowing) -> list[Attempt]:
     """The newest runs over windows that have succeeded or failed, newest first."""
-    ended = dg.RunsFilter(job_name=COMPUTE_WINDOWS, statuses=[dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE])
     found = []
-    for record in instance.get_run_records(ended, limit=RUNS_LOOKED_AT):
-        tags = record.dagster_run.tags
-        first = tags.get(RANGE_START) or tags.get(ONE_WINDOW)
-        if first is not None:
+    for job_name in (COMPUTE_WINDOWS, COMPUTE_BACKLOG):
+        statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+        ended = dg.RunsFilter(job_name=job_name, statuses=statuses)
+        for record in instance.get_run_records(ended, limit=RUNS_LOOKED_AT):
             failed = record.dagster_run.status is dg.DagsterRunStatus.FAILURE
-            found.append(Attempt(first, tags.get(RANGE_END) or first, failed, ended_at(record)))
-    return found
+            try:
+                windows = _windows_tried(record.dagster_run, windowing, failed=failed)
+            except (ValueError, KeyError, TypeError):  # of another length, or started by hand
+                continue
+            ended_then = ended_at(record)
+            began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else ended_then
+            found.append(Attempt(windows, failed, began, ended_then, job_name == COMPUTE_BACKLOG))
+    return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
+
+
+def _windows_tried(run: dg.DagsterRun, windowing: Windowing, *, failed: bool) -> Spans:
+    """The windows whose computation succeeded, or failed. A backlog run notes which part it has reached."""
+    if run.job_name == COMPUTE_WINDOWS:
+        first = run.tags.get(RANGE_START) or run.tags[ONE_WINDOW]
+        return Spans(stretch_named(f"{first}{TO}{run.tags.get(RANGE_END) or first}", windowing))
+    config: Any = run.run_config
+    windows = Spans(*(stretch_named(text, windowing) for text in config["ops"][BACKLOG_OP]["config"]["windows"]))
+    if TRIED not in run.tags:  # it was killed before its first part, or has ended with nothing to do
+        return windows
+    part = stretch_named(run.tags[TRIED], windowing)
+    reached = part if failed else range(part.start, windowing.number_of(datetime.max.replace(tzinfo=UTC)))
+    return Spans(*windows.within(reached))
 
 
 def ended_at(record: dg.RunRecord) -> datetime:
     """When a run ended; if Dagster has not noted that, when it was created."""
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
+
+
+def pause_of_windows(instance: dg.DagsterInstance, now: datetime) -> str | None:
+    """Why no run over windows may be requested now; None if one may."""
+    return pause_of(instance, COMPUTE_WINDOWS, now) or pause_of(instance, COMPUTE_BACKLOG, now)
 
 
 def pause_of(

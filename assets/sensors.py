@@ -5,14 +5,13 @@ from datetime import timedelta
 
 import dagster as dg
 
-from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, ticking_sensor
+from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
 from assets.drain import draining
 from assets.events import landing_events, landing_sentence, tracking_events
-from assets.requests import next_request
+from assets.requests import Choosing, next_request
 from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
-from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings
 from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
@@ -31,15 +30,15 @@ LANDS_BEFORE = timedelta(seconds=1)
 """How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
 
 
-def tracking_sensor(settings: Settings, clock: Clock, pace: Pace) -> dg.SensorDefinition:
+def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
-    reader, policy = HeartbeatReader(settings.contract), settings.policy
+    reader, policy, choosing = HeartbeatReader(settings.contract), settings.policy, Choosing()
     budget, closings = budget_of(settings.track), Closings(settings.windowing)
 
     @ticking_sensor(
         settings,
         waits=True,
-        job_name=COMPUTE_WINDOWS,
+        jobs=jobs,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
             f"histogram snapshot, decides {WATERMARK.to_user_string()}, and requests one run over the windows that "
@@ -65,7 +64,9 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace) -> dg.SensorDe
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
         # A hint for people: the next tick goes on from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
-        request = next_request(context.instance, lake, "tracking", watermark, clock.now())
+        request = choosing.request(
+            lambda: next_request(context.instance, lake, "choice", watermark, clock.now()), context
+        )
         return request.result(context, said, tracking_events(tracked), cursor)
 
     return tracking

@@ -1,13 +1,15 @@
-"""Which of the wanted windows are computed next: one that keeps failing rests, while the others go on."""
+"""Which of the wanted windows are computed next: one that keeps failing rests, while the others go on.
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+Windows are named by their numbers. The newest come first.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from datetime import datetime, timedelta
 
 from pipeline.clock import iso
-from pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
+from pipeline.spans import Spans
+from pipeline.windows import Windowing
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
 """The rest after a window's first failure, which doubles with each further one, and its limit."""
@@ -22,19 +24,20 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A run that has ended: its first and last window, by key, whether it failed, and when it ended."""
+    """A run that has ended: the windows that it tried, whether it failed, and when it began and ended."""
 
-    first: str
-    last: str
+    windows: Spans
     failed: bool
+    began_at: datetime
     ended_at: datetime
+    is_backlog: bool = False
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Failing:
     """A window whose runs have failed since one succeeded: how many, when the last ended, how many windows it had."""
 
-    window: Window
+    window: int
     failures: int
     ended_at: datetime
     together: int
@@ -48,66 +51,64 @@ class Failing:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The windows to compute now, without a gap, and the windows that rest."""
+    """The windows to compute now, the newest first, and those passed over because they rest."""
 
-    windows: Sequence[Window]
+    windows: Sequence[int]
     resting: Sequence[Failing]
 
-    @property
-    def sentence(self) -> str:
+    def sentence(self, windowing: Windowing) -> str:
         """The first resting windows by name, and how many more there are; empty if none rests."""
         if not self.resting:
             return ""
         named = ", ".join(
-            f"{rest.window.key} ({rest.failures} failed, again at {iso(rest.rests_until)})"
+            f"{windowing.numbered(rest.window).key} ({rest.failures} failed, again at {iso(rest.rests_until)})"
             for rest in self.resting[:NAMED]
         )
         more = "" if len(self.resting) <= NAMED else f" and {len(self.resting) - NAMED} more"
         return f"resting after failures: {named}{more}"
 
 
-def take_turn(wanted: Sequence[Window], attempts: Sequence[Attempt], now: datetime, max_windows: int) -> Turn:
-    """The first stretch of windows that do not rest. `wanted` is in order, `attempts` newest first.
+def take_turn(
+    wanted: Iterable[range],
+    attempts: Sequence[Attempt],
+    now: datetime,
+    max_windows: int,
+    *,
+    contiguous: bool = False,
+) -> Turn:
+    """The newest windows that do not rest, at most `max_windows`; if `contiguous`, without a gap. `wanted` are
+    stretches, the newest first, of which no more are looked at than it takes; `attempts` are newest first.
 
     A window rests after a run over it failed: FIRST_REST, doubled with each failure since the last success, at most
     LONGEST_REST. Windows that keep failing together are tried in ever smaller parts, until the one that causes it rests
     alone. However many windows fail, each other window gets its turn.
     """
-    failing = _failing(wanted, attempts)
-    resting = [failed for failed in failing.values() if now < failed.rests_until]
-    idle = {rest.window for rest in resting}
-    ready = [window for window in wanted if window not in idle]
-    if not ready:
-        return Turn((), resting)
-
-    def at_most(window: Window) -> int:
-        failed = failing.get(window)
-        return max_windows if failed is None or failed.failures < SUSPECT else max(1, failed.together // STEP)
-
-    stretch, most = runs_of_neighbours(ready)[0], at_most(ready[0])
-    return Turn(list(takewhile(lambda window: at_most(window) == most, stretch))[: min(most, max_windows)], resting)
-
-
-def _failing(wanted: Sequence[Window], attempts: Sequence[Attempt]) -> dict[Window, Failing]:
-    keys = [window.key for window in wanted]
-    settled: set[str] = set()
-    found: dict[Window, Failing] = {}
-    for attempt in attempts:
-        low, high = bisect_left(keys, attempt.first), bisect_right(keys, attempt.last)
-        if low == high:
+    chosen: list[int] = []
+    resting: list[Failing] = []
+    most = max_windows
+    for window in (number for stretch in wanted for number in reversed(stretch)):
+        failing = _failing(window, attempts)
+        if failing is not None and now < failing.rests_until:
+            resting.append(failing)
             continue
-        together = 1 + (_start(attempt.last) - _start(attempt.first)) // (wanted[0].end - wanted[0].start)
-        for window in wanted[low:high]:
-            if window.key in settled:
-                continue
+        is_suspect = failing is not None and failing.failures >= SUSPECT
+        at_most = min(max_windows, max(1, failing.together // STEP)) if failing and is_suspect else max_windows
+        if not chosen:
+            most = at_most
+        elif at_most != most or (contiguous and chosen[-1] != window + 1):
+            break
+        chosen.append(window)
+        if len(chosen) == most:
+            break
+    return Turn(chosen, resting)
+
+
+def _failing(window: int, attempts: Sequence[Attempt]) -> Failing | None:
+    """The failures of a window since its last success; None without any."""
+    failed = []
+    for attempt in attempts:
+        if window in attempt.windows:
             if not attempt.failed:
-                settled.add(window.key)
-            elif window in found:
-                found[window].failures += 1
-            else:
-                found[window] = Failing(window, 1, attempt.ended_at, together)
-    return found
-
-
-def _start(key: str) -> datetime:
-    return datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+                break
+            failed.append(attempt)
+    return Failing(window, len(failed), failed[0].ended_at, len(failed[0].windows)) if failed else None

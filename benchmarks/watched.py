@@ -68,7 +68,7 @@ def reports(
         keep_up()
         publishing.raise_failure()
         with suppress(LakeError):  # an instant in which a table is being made
-            report = read_report(lake, settings.windowing, log)
+            report = read_report(lake, settings.windowing, settings.windows.lookback, log)
             if clock.monotonic() - said >= SAY_EVERY_SECONDS:
                 said = clock.monotonic()
                 decision = report.state.decision

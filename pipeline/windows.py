@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from pipeline.clock import EPOCH, iso
 from pipeline.durations import format_duration
+from pipeline.spans import Spans
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 DAY = timedelta(days=1)
@@ -56,6 +57,15 @@ class Windowing:
             raise ValueError(f"{key} is not the start of a window of {format_duration(self.length)}")
         return window
 
+    def number_of(self, moment: datetime) -> int:
+        """The number of the window that an event time belongs to; neighbours have neighbouring numbers."""
+        return (moment - EPOCH) // self.length
+
+    def numbered(self, number: int) -> Window:
+        """The window with this number."""
+        start = EPOCH + number * self.length
+        return Window(start, start + self.length)
+
     def between(self, start: datetime, end: datetime) -> Iterator[Window]:
         """The windows that lie wholly in `[start, end)`, in order."""
         window = self.containing(start)
@@ -84,30 +94,19 @@ def runs_of_neighbours(windows: Iterable[Window]) -> list[list[Window]]:
     return stretches
 
 
-def due(
-    closed: Iterable[Window],
-    computed: set[str],
-    hours_with_data: Iterable[datetime],
-    *,
-    longest_silence: timedelta = DAY,
-) -> list[Window]:
-    """The closed windows that are still to be computed.
+def due(held: Spans, reached: Spans, computed: Spans, closed: range, live: int) -> Iterator[range]:
+    """The closed windows that are still to be computed, by number: stretches without a gap, the newest first.
 
-    A window without a heartbeat is computed too (with no rows), unless it lies in a silence longer than
-    `longest_silence`. Otherwise one message whose clock is months off would ask for every window since.
-    `hours_with_data` are the starts of the hours in which any heartbeat has landed.
+    `held` are the windows that may hold a heartbeat, `reached` these and the ones whose lookback may hold one: all of
+    them are computed. Any other window has nothing to say, and is computed (with no rows) only as long as it is live:
+    among the last `live` closed ones, and at most so many after one that holds a heartbeat. So one message whose clock
+    is months off asks for its own windows, and not for every window since.
+
+    The cost follows the stretches of `reached` that are walked through, not the windows.
     """
-    hour = timedelta(hours=1)
-    spans: list[tuple[datetime, datetime]] = []
-    for start in sorted(hours_with_data):
-        if spans and start - spans[-1][1] <= longest_silence:
-            spans[-1] = (spans[-1][0], start + hour)
-        else:
-            spans.append((start, start + hour))
-    if spans:  # the idle rule may close windows after the newest data; whether that silence gets long is not known yet
-        spans[-1] = (spans[-1][0], spans[-1][1] + longest_silence)
-    return [
-        window
-        for window in closed
-        if window.key not in computed and any(low < window.end and window.start < high for low, high in spans)
-    ]
+    near = range(max(closed.start, closed.stop - live), closed.stop)
+    wanted = Spans(*reached.within(near))
+    for stretch in held.within(range(near.start - live, near.stop)):
+        wanted.add(range(max(stretch.start, near.start), min(stretch.stop + live, near.stop)))
+    yield from wanted.without(computed, near)
+    yield from reached.without(computed, range(closed.start, near.start))

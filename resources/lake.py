@@ -13,6 +13,7 @@ from pipeline.lake.tables.diffs import HeartbeatDiffs
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.lake.tables.quarantine import Quarantine
+from pipeline.lake.tables.window_index import WindowIndex
 from pipeline.quality.late import LateHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
@@ -55,6 +56,11 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def late(self, user: str) -> LateHeartbeats:
         """Heartbeats whose first landing was below the watermark."""
         return self._part(user, lambda lake: LateHeartbeats(lake, self.settings.windowing), "late")
+
+    def window_index(self, user: str) -> WindowIndex:
+        """Which windows hold heartbeats, and which are computed."""
+        windowing, lookback = self.settings.windowing, self.settings.windows.lookback
+        return self._part(user, lambda lake: lake.window_index(windowing, lookback), "window_index")
 
     def kept_windows(self) -> KeptWindows:
         """The first window whose input the lake still keeps."""

@@ -1,6 +1,7 @@
 """Event-time windows: they cover the line, they are named by their start, and only some are due."""
 
 import itertools
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.settings_sections import LENGTHS
+from pipeline.spans import Spans
 from pipeline.windows import DAY, Window, Windowing, due, runs_of_neighbours
 from tests.watermark.builders import bounded
 
@@ -163,68 +165,58 @@ def test_stretches_keep_every_window_once_and_never_touch(numbers: set[int]) -> 
 
 # --------------------------------------------------------------------------------------------------------- due
 
+CLOSED = range(1000)
+LIVE = 50
 
-def closed_over(hours: float) -> list[Window]:
-    return list(Windowing(FIVE_MINUTES, FIRST).between(FIRST, FIRST + hours * HOUR))
+
+def due_now(held: Iterable[int], computed: Iterable[int] = (), *, reach: int = 2, closed: range = CLOSED) -> list[int]:
+    """The windows that are due, where each one with a heartbeat is in the lookback of `reach` more."""
+    spans = Spans(*(range(number, number + 1) for number in held))
+    reached = Spans(*(range(number, number + 1 + reach) for number in held))
+    done = Spans(*(range(number, number + 1) for number in computed))
+    return [number for stretch in due(spans, reached, done, closed, LIVE) for number in reversed(stretch)]
+
+
+def test_windows_with_heartbeats_and_those_whose_lookback_reaches_them_are_due_the_newest_first() -> None:
+    assert due_now([100, 300]) == [302, 301, 300, 102, 101, 100]
+    assert due_now([100, 101, 102]) == [104, 103, 102, 101, 100]
+    assert due_now([]) == []
 
 
 def test_a_window_that_was_computed_is_not_due() -> None:
-    closed = closed_over(1)
-    assert due(closed, set(), [FIRST]) == closed
-    assert due(closed, {closed[3].key, closed[5].key}, [FIRST]) == [*closed[:3], closed[4], *closed[6:]]
-    assert due(closed, {each.key for each in closed}, [FIRST]) == []
+    assert due_now([100, 300], [301, 100, 555]) == [302, 300, 102, 101]
+    assert due_now([100, 300], CLOSED) == []
 
 
-def test_without_any_data_nothing_is_due() -> None:
-    assert due(closed_over(2), set(), []) == []
+def test_a_window_without_heartbeats_is_due_only_as_long_as_it_is_live() -> None:
+    assert due_now([955]) == list(range(999, 954, -1))
+    assert due_now([930]) == [*range(980, 949, -1), 932, 931, 930], "those before have closed too long ago"
+    assert due_now([850]) == [852, 851, 850], "a silence that has lasted for too long asks for nothing"
 
 
-def test_nothing_is_due_before_the_first_data() -> None:
-    assert due(closed_over(4), set(), [FIRST + 2 * HOUR]) == closed_over(4)[24:]
+def test_one_message_with_a_clock_months_off_asks_for_its_own_windows_alone() -> None:
+    assert due_now([3, 999]) == [999, 5, 4, 3]
 
 
-def test_an_empty_window_in_a_short_silence_is_due() -> None:
-    hours = [FIRST, FIRST + 6 * HOUR]
-    assert due(closed_over(7), set(), hours, longest_silence=5 * HOUR) == closed_over(7)
-
-
-def test_an_empty_window_in_a_silence_longer_than_the_longest_is_not_due() -> None:
-    hours = [FIRST + 6 * HOUR, FIRST]  # in any order
-    found = due(closed_over(7), set(), hours, longest_silence=5 * HOUR - timedelta(microseconds=1))
-    assert found == [*closed_over(1), *closed_over(7)[72:]]
-
-
-def test_after_the_newest_data_empty_windows_are_due_for_as_long_as_a_silence_may_last() -> None:
-    found = due(closed_over(72), set(), [FIRST])
-    assert found == closed_over(25)
-
-
-def test_one_message_with_a_clock_months_off_does_not_ask_for_every_window_since() -> None:
-    windowing = Windowing(FIVE_MINUTES, FIRST)
-    today = FIRST + timedelta(days=120)
-    closed = windowing.closed_at(today + HOUR, FIRST)
-    found = due(closed, set(), [FIRST, today])
-    assert found == [*closed_over(1), *windowing.between(today, today + HOUR)]
-
-
-def test_windows_longer_than_an_hour_are_due_when_any_of_their_hours_has_data() -> None:
-    windowing = Windowing(DAY, FIRST)
-    closed = windowing.closed_at(FIRST + 5 * DAY, FIRST)
-    hours = [FIRST + DAY + 23 * HOUR]
-    assert due(closed, set(), hours, longest_silence=HOUR) == [closed[1], closed[2]]
+def test_windows_that_are_not_kept_or_lie_before_the_first_are_not_due() -> None:
+    assert due_now([100, 300], closed=range(301, 1000)) == [302, 301]
+    assert due_now([100], closed=range(0)) == []
 
 
 @bounded
-@given(st.sets(st.integers(0, 60), max_size=6), st.sets(st.integers(0, 700), max_size=20), st.integers(0, 30))
-def test_every_closed_window_with_data_is_due_until_computed(hours: set[int], computed: set[int], silence: int) -> None:
-    closed = closed_over(60)
-    starts = [FIRST + hour * HOUR for hour in hours]
-    done = {window(number).key for number in computed}
-    found = due(closed, done, starts, longest_silence=silence * HOUR)
-    assert found == sorted(set(found))
-    assert not {each.key for each in found} & done
-    with_data = [each for each in closed if any(start <= each.start < start + HOUR for start in starts)]
-    assert {each for each in with_data if each.key not in done} <= set(found)
-    longest = silence * HOUR
-    for each in found:  # within the longest silence after some data
-        assert any(start < each.end and each.start < start + HOUR + longest for start in starts)
+@given(st.sets(st.integers(0, 1200), max_size=12), st.sets(st.integers(0, 999), max_size=30), st.integers(0, 20))
+def test_what_is_due_is_what_each_window_alone_would_say(held: set[int], computed: set[int], reach: int) -> None:
+    def is_due(window: int) -> bool:
+        reached = any(window - reach <= number <= window for number in held)
+        is_live = window >= len(CLOSED) - LIVE and any(window - LIVE <= number <= window for number in held)
+        return window not in computed and (reached or is_live)
+
+    assert due_now(held, computed, reach=reach) == [window for window in reversed(CLOSED) if is_due(window)]
+
+
+@bounded
+@given(windowings, moments)
+def test_numbers_name_windows_and_neighbours_have_neighbouring_ones(windowing: Windowing, moment: datetime) -> None:
+    number = windowing.number_of(moment)
+    assert windowing.numbered(number) == windowing.containing(moment)
+    assert windowing.numbered(number + 1).start == windowing.numbered(number).end

@@ -23,7 +23,7 @@ def status(as_json: AsJson = False) -> None:
     settings, clock = load_settings(), SystemClock()
     now, lake = clock.now(), lake_of(settings, clock)
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now)
-    facts = {**lake_facts(read_report(lake, settings.windowing), now), **loss_facts(losses)}
+    facts = {**lake_facts(read_report(lake, settings.windowing, settings.windows.lookback), now), **loss_facts(losses)}
     if as_json:
         print_json({**facts, **loss_details(losses)})
         return

@@ -100,7 +100,7 @@ class Watch:
             self.supervisor.restart_what_died()
             self.source.raise_failure()
             with suppress(LakeError):  # a table that is being created cannot be read yet
-                report = read_report(self._lake, self.settings.windowing, self._log)
+                report = read_report(self._lake, self.settings.windowing, self.settings.windows.lookback, self._log)
                 self._show(report)
                 if reached(report):
                     return report

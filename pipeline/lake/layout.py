@@ -1,6 +1,7 @@
 """The layout of a lake: where its tables and its log are, and the factory of its parts."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 import pyarrow.fs as pafs
 
@@ -14,6 +15,7 @@ from pipeline.lake.tables.kept_windows import KeptWindows
 from pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from pipeline.lake.tables.streams import Streams
 from pipeline.lake.tables.table import LakeTable
+from pipeline.lake.tables.window_index import WindowIndex
 from pipeline.settings_sections import LakeSettings
 from pipeline.windows import Windowing
 
@@ -69,6 +71,10 @@ class Lake:
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""
         return KeptWindows(self.objects(), windowing)
+
+    def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
+        """Which windows hold heartbeats, and which are computed."""
+        return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""

@@ -12,7 +12,7 @@ end of that stretch, so a long check is a sequence of short ones.
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from deltalake import DeltaTable
 
@@ -20,8 +20,8 @@ from pipeline.errors import CorruptObject, ObjectMissing
 from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.store.read_ahead import read_ahead
 from pipeline.lake.tables.delta_log import AddedFile, added_files
-from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from pipeline.lake.tables.table import CUT, microseconds
+from pipeline.lake.tables.heartbeats import range_of
+from pipeline.lake.tables.table import microseconds
 from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
 from pipeline.quality.comparison import Comparison
 from pipeline.quality.first_landings import earliest, first_landings
@@ -135,7 +135,7 @@ class Staleness:
             added = added_files(self._heartbeats, after, through, "event_time")
             files = self._unread_files(added, read, end)
             # A window that stands as before may have been computed from a version that this check has yet to reach.
-            touched = {key for file in files for key in self._affected.keys_between(*_range_of(file))} & read.keys()
+            touched = {key for file in files for key in self._affected.keys_between(*range_of(file))} & read.keys()
             versions, _, left = self._versions({key: runs[key] for key in touched})
             if left:
                 return replace(self._missed, left=left)
@@ -167,12 +167,10 @@ class Staleness:
         chosen = [
             file
             for file in files
-            if any(read.get(key, file.version) < file.version for key in self._affected.keys_between(*_range_of(file)))
+            if any(read.get(key, file.version) < file.version for key in self._affected.keys_between(*range_of(file)))
         ]
         first, hours = min((file.version for file in chosen), default=0), {file.partition for file in chosen}
-        return [
-            file for file in files if file.version >= first and file.partition in hours and _range_of(file)[0] < end
-        ]
+        return [file for file in files if file.version >= first and file.partition in hours and range_of(file)[0] < end]
 
     def _compare(
         self, comparison: Comparison, before: StalenessCheckpoint, heartbeats_version: int
@@ -246,9 +244,3 @@ class Staleness:
             return int(self._diffs.manifest(run)["heartbeats_version"])
         except (ObjectMissing, CorruptObject):
             return None
-
-
-def _range_of(file: AddedFile) -> tuple[datetime, datetime]:
-    """The range of event times that a file may hold: by its statistics, else by its event hour."""
-    hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
-    return file.oldest or hour, hour + HOUR if file.newest is None else file.newest + CUT

@@ -14,7 +14,7 @@ from pipeline.quality.audit import Audit, audit
 from pipeline.quality.late import Late, LateHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.watermark.state import WatermarkState
-from pipeline.windows import Window, Windowing, due
+from pipeline.windows import Window, Windowing
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
 """How far below the watermark late heartbeats are counted, and how long ago base may have passed what is lost."""
@@ -32,7 +32,7 @@ class LakeReport:
     waiting: list[Window]
 
 
-def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None) -> LakeReport:
+def read_report(lake: Lake, windowing: Windowing, lookback: timedelta, log: TrackingLog | None = None) -> LakeReport:
     """Read the report. Pass the same `log` to read it repeatedly: it then only catches up. Raises LakeError."""
     state = (log or lake.tracking_log()).catch_up()
     heartbeats, diffs = lake.heartbeats(), lake.diffs()
@@ -40,14 +40,17 @@ def read_report(lake: Lake, windowing: Windowing, log: TrackingLog | None = None
     for file in data_files(diffs.table.current(), diffs.table.partition_column):
         rows[file.partition] += file.rows
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
-    closed = lake.kept_windows(windowing).closed(heartbeats, state.watermark)
+    index, closed = (
+        lake.window_index(windowing, lookback).update(),
+        lake.kept_windows(windowing).closed(state.watermark),
+    )
     return LakeReport(
         state=state,
         landed=heartbeats.extent(),
         quarantined=lake.quarantine().reasons(),
         computed=dict(sorted(rows.items())),
         computed_at=computed_at,
-        waiting=due(closed, set(rows), heartbeats.hours()),
+        waiting=sorted(windowing.numbered(number) for stretch in index.due(closed) for number in stretch),
     )
 
 

@@ -14,3 +14,9 @@ CODE_LOCATION = "tidemark"
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Dagster's tags for one run over a contiguous range of partitions."""
+
+COMPUTE_BACKLOG = "compute_backlog"
+"""The job that computes older and stale windows, which may have gaps between them, in parts."""
+
+TRIED = "tidemark/tried"
+"""The tag with the part of its windows that a run of that job has reached."""

@@ -18,7 +18,7 @@ from pipeline.lake.tables.quarantine import DAY_FORMAT
 from pipeline.settings import Settings
 from pipeline.upkeep.compaction import compact, drop_partitions, trim
 from pipeline.upkeep.orphans import find_orphans, remove_orphans
-from pipeline.windows import DAY, due
+from pipeline.windows import DAY
 
 PACKED_AFTER = timedelta(hours=1)
 """Entries of the tracking log stay single for so long, because people mostly look at the last minutes."""
@@ -91,10 +91,13 @@ class Housekeeper:
         first = None if keep.windows is None else _floor(until - keep.windows, windowing.length)
         needed = None if hour is None else _ceiling(hour + self._settings.windows.lookback, windowing.length)
         since = max(moment for moment in (first, needed) if moment is not None)
-        kept, heartbeats = lake.kept_windows(windowing), lake.heartbeats()
-        waiting = due(kept.closed(heartbeats, since), lake.diffs().computed(), heartbeats.hours())
+        kept, before = lake.kept_windows(windowing), windowing.number_of(since)
+        due = lake.window_index(windowing, self._settings.windows.lookback).update().due(kept.closed(until))
+        waiting = [range(part.start, min(part.stop, before)) for part in due if part.start < before]
         if waiting:
-            yield f"{len(waiting)} windows before {iso(since)} are not computed yet, the first is {waiting[0]}", {}
+            first_of_them = windowing.numbered(waiting[-1].start)
+            many = sum(map(len, waiting))
+            yield f"{many} windows before {iso(since)} are not computed yet, the first is {first_of_them}", {}
             return
         if not self._dry_run:
             kept.raise_to(windowing.containing(since))

@@ -26,7 +26,7 @@ from pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_files, tab
 from pipeline.lake.tables.windowed import run_of
 from pipeline.quality.staleness import Staleness
 from pipeline.settings import Settings
-from pipeline.windows import Window, due, runs_of_neighbours
+from pipeline.windows import Window, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
 """Told what is being looked at, how much of it is done, and how much there is."""
@@ -90,7 +90,7 @@ def check_windows(
     size, footer and number of rows are compared with the table; values are not read. Raises LakeError if a table's own
     log cannot be read, or the lake does not answer."""
     windows = {window.key: window for window in settings.windowing.between(start, end)}
-    diffs, heartbeats = lake.diffs(), lake.heartbeats()
+    diffs = lake.diffs()
     files = {table: _files_of(table, windows) for table in (diffs.table, lake.table(STREAM_STATUS))}
     reasons = _damaged(diffs, files, tell)
     faults = dict.fromkeys(reasons, Fault.DAMAGED)
@@ -100,19 +100,21 @@ def check_windows(
             faults.setdefault(window.key, fault)
             reasons[window.key].append(why)
 
-    closed = settings.windowing.closed_at(watermark, heartbeats.extent().oldest_event_time)
-    for window in due([one for one in closed if one.key in windows], diffs.computed(), heartbeats.hours()):
-        blame(window, Fault.MISSING, "it is closed, and not computed")
+    windowing, lookback = settings.windowing, settings.windows.lookback
+    closed = lake.kept_windows(windowing).closed(watermark)
+    for stretch in lake.window_index(windowing, lookback).update().due(closed):
+        for window in map(windowing.numbered, stretch):
+            blame(window, Fault.MISSING, "it is closed, and not computed")
     unknown = []
     tell("what landed since windows were computed", 0, 1)
     try:
-        for stale in Staleness.restored(lake, settings.windowing, settings.windows.lookback).check().stale:
+        for stale in Staleness.restored(lake, windowing, lookback).check().stale:
             blame(stale.window, Fault.STALE, stale.why)
     except LakeUnreachable:
         raise
     except (LakeError, pa.ArrowException) as error:
         unknown.append(f"tidemark cannot know which windows are stale until the rest is mended: {error}")
-    inputs = list(_damaged_inputs(lake.table(HEARTBEATS), windows.values(), settings.windows.lookback, tell))
+    inputs = list(_damaged_inputs(lake.table(HEARTBEATS), windows.values(), lookback, tell))
     broken = [
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)

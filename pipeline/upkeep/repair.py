@@ -109,10 +109,11 @@ class Surveyor:
         """From the start of one window to the end of another. In place of None stands the first window with a landed
         heartbeat, or the last closed one. None if there is none. Raises ValueError if the last is before the first."""
         if first is None or last is None:
-            closed = self._kept.closed(self.lake.heartbeats(), self._watermark())
-            if not closed:
+            windowing, closed = self._settings.windowing, self._kept.closed(self._watermark())
+            landed = self.lake.window_index(windowing, self._settings.windows.lookback).update().held.least
+            if landed is None or not (closed := range(max(landed, closed.start), closed.stop)):
                 return None
-            first, last = first or closed[0], last or closed[-1]
+            first, last = first or windowing.numbered(closed[0]), last or windowing.numbered(closed[-1])
         if last < first:
             raise ValueError(f"the last window, {last.key}, is before the first, {first.key}")
         return first.start, last.end

@@ -80,7 +80,9 @@ class House:
         """Where the lake stands; None in the instant in which a table is being made."""
         try:
             return read_report(
-                Lake(self.settings.lake, self.settings.message.fields, SystemClock()), self.settings.windowing
+                Lake(self.settings.lake, self.settings.message.fields, SystemClock()),
+                self.settings.windowing,
+                self.settings.windows.lookback,
             )
         except LakeError:
             return None

@@ -192,7 +192,7 @@ class Ticking:
         return Lake(self.settings.lake, self.settings.message.fields, self.clock)
 
     def report(self) -> LakeReport:
-        return read_report(self.lake(), self.settings.windowing)
+        return read_report(self.lake(), self.settings.windowing, self.settings.windows.lookback)
 
     def watermark(self) -> datetime | None:
         return self.lake().tracking_log().catch_up().watermark

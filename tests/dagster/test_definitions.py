@@ -21,6 +21,7 @@ from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema
+from pipeline.services.dagster_names import COMPUTE_BACKLOG
 from pipeline.settings import Settings
 from pipeline.settings_sections import LENGTHS, MessageSettings, PubSubSettings, WatermarkSettings, WindowSettings
 from resources.lake import LakeResource
@@ -99,7 +100,10 @@ def test_sensors_start_switched_on_and_tick_as_the_settings_say(definitions: dg.
 
 
 def test_only_tracking_requests_runs_and_only_of_the_one_job(definitions: dg.Definitions) -> None:
-    assert [target.job_name for target in definitions.resolve_sensor_def("tracking").targets] == [COMPUTE_WINDOWS]
+    assert [target.job_name for target in definitions.resolve_sensor_def("tracking").targets] == [
+        COMPUTE_WINDOWS,
+        COMPUTE_BACKLOG,
+    ]
     assert not definitions.resolve_sensor_def("landing").targets
 
 

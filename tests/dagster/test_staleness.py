@@ -8,7 +8,7 @@ import pytest
 from dagster._core.test_utils import create_run_for_test
 
 from assets.definitions import COMPUTE_WINDOWS
-from assets.requests import RANGE_END, RANGE_START
+from assets.requests import BACKLOG_OP
 from pipeline.clock import ManualClock
 from pipeline.quality import staleness as quality_staleness
 from pipeline.settings import Settings
@@ -63,11 +63,15 @@ def ticking_on(
     return Ticking(settings, instance, clock or ManualClock(at(1000)))
 
 
-def asked(ticking: Ticking) -> tuple[str, str] | None:
-    """The first and the last window of the run that a tick asks for."""
+def asked(ticking: Ticking) -> list[str] | None:
+    """The stretches of windows of the run that a tick asks for."""
     requests = ticking.tick("staleness").run_requests or []
     assert len(requests) <= 1
-    return (requests[0].tags[RANGE_START], requests[0].tags[RANGE_END]) if requests else None
+    return requests[0].run_config["ops"][BACKLOG_OP]["config"]["windows"] if requests else None
+
+
+def stretch(first: int, last: int) -> str:
+    return f"{WINDOWS[first].key}..{WINDOWS[last].key}"
 
 
 def evaluations(ticking: Ticking) -> dict[str, dg.AssetCheckEvaluation]:
@@ -89,20 +93,20 @@ def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
     assert (second.asset_events, second.run_requests) == ([], [])
 
 
-def test_exactly_the_stale_windows_are_asked_for_stretch_by_stretch_and_once_they_are_computed_never_again(
+def test_exactly_the_stale_windows_are_asked_for_in_one_run_and_once_they_are_computed_never_again(
     history: History, instance: dg.DagsterInstance
 ) -> None:
     clock = ManualClock(at(1000))
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     ticking = ticking_on(history, instance, clock=clock)
-    assert asked(ticking) == (WINDOWS[0].key, WINDOWS[2].key)
+    assert asked(ticking) == [stretch(5, 7), stretch(0, 2)]
     run = create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.STARTED)
-    clock.advance(seconds(10))
+    clock.advance(seconds(61))
     assert "is computing windows" in (ticking.tick("staleness").skip_message or "")
-    history.compute(0, 2)
-    instance.report_run_canceled(run)
-    assert asked(ticking) == (WINDOWS[5].key, WINDOWS[7].key)
     history.compute(5, 7)
+    instance.report_run_canceled(run)
+    assert asked(ticking) == [stretch(0, 2)]
+    history.compute(0, 2)
     for _ in range(3):
         clock.advance(seconds(120))
         assert asked(ticking) is None
@@ -121,15 +125,15 @@ def test_a_window_that_late_heartbeats_drip_into_is_asked_for_once_a_minute(
             history.compute(9, 9)
             wanted.append(request)
         clock.advance(seconds(10))
-    assert wanted == [(WINDOWS[9].key, WINDOWS[9].key)] * 3
+    assert wanted == [[WINDOWS[9].key]] * 3
 
 
 @pytest.mark.parametrize(
     ("policy", "request_of"),
-    [("never", None), ("within 4m", (WINDOWS[7].key, WINDOWS[9].key)), ("automatic", (WINDOWS[0].key, WINDOWS[1].key))],
+    [("never", None), ("within 4m", [stretch(7, 9)]), ("automatic", [stretch(7, 9), stretch(0, 1)])],
 )
 def test_the_policy_says_which_stale_windows_are_computed_again(
-    history: History, instance: dg.DagsterInstance, policy: str, request_of: tuple[str, str] | None
+    history: History, instance: dg.DagsterInstance, policy: str, request_of: list[str] | None
 ) -> None:
     history.land([Beat("b", 1), Beat("b", 479)])
     ticking = ticking_on(history, instance, policy)
@@ -180,7 +184,7 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
     assert "6 commits, manifests or hours of the tables are left" in (first.skip_message or "")
     assert "2 commits, manifests" in (second.skip_message or "")
     assert (second.asset_events, second.run_requests) == ([], [])
-    assert asked(ticking) == (WINDOWS[0].key, WINDOWS[2].key)
+    assert asked(ticking) == [stretch(0, 2)]
 
 
 def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterInstance) -> None:
@@ -208,7 +212,7 @@ def test_the_run_that_it_asks_for_mends_what_was_missed(tmp_path: Path, instance
     before = house.rows().num_rows
     assert asked(ticking) is None
     house.land([("newcomer", START + seconds(90))])
-    assert (asked(ticking), WATERMARK) == (("2026-11-21T05-21Z", last), START + seconds(180))
+    assert (asked(ticking), WATERMARK) == ([f"2026-11-21T05-21Z..{last}"], START + seconds(180))
     assert house.run("2026-11-21T05-21Z", last, instance).success
     assert house.rows().num_rows == before + 1
     said = evaluations(ticking)["missed"]

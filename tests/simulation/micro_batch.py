@@ -7,17 +7,17 @@ design.md's sections 4 and 5 in the fewest words.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pipeline.clock import duration_us, from_us, to_us
 from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.windows import Window, due, runs_of_neighbours
+from pipeline.spans import Spans
+from pipeline.windows import DAY, Window, due, runs_of_neighbours
 from tests.simulation.lake import Outside, Row, Table, fail_if
 from tests.simulation.plan import LOOKBACK, WINDOWING
 
 Key = tuple[str, int, str]
-HOUR = timedelta(hours=1)
 WINDOWS_AT_MOST = 5
 
 RISK_OF_A_COMMIT = 5.0
@@ -85,14 +85,20 @@ class MicroBatch:
         return None if decided is None else decided.decision.watermark
 
     def wanted(self, watermark: datetime | None, now: datetime) -> Sequence[Window]:
-        """The first windows that have closed and are not computed."""
+        """The newest windows that have closed and are not computed, without a gap."""
         events = [row["event_time"] for row in self.heartbeats.rows()]
         if watermark is None or not events:
             return []
-        hours = {from_us(event // duration_us(HOUR) * duration_us(HOUR)) for event in events}
-        closed = WINDOWING.closed_at(min(watermark, now), from_us(min(events)))
-        wanted = due(closed, {window.key for window in self.diffs.windows}, hours)
-        return runs_of_neighbours(wanted)[0][:WINDOWS_AT_MOST] if wanted else []
+        number_of = WINDOWING.number_of
+        own, reached = Spans(), Spans()
+        for event in map(from_us, events):
+            own.add(range(number_of(event), number_of(event) + 1))
+            reached.add(range(number_of(event), number_of(event + LOOKBACK) + 1))
+        done = [number_of(window.start) for window in self.diffs.windows]
+        computed = Spans(*(range(number, number + 1) for number in done))
+        closed = range(number_of(from_us(min(events))), number_of(min(watermark, now)))
+        newest = next(due(own, reached, computed, closed, DAY // WINDOWING.length), range(0))
+        return [WINDOWING.numbered(number) for number in newest[-WINDOWS_AT_MOST:]]
 
     def compute(self, windows: Sequence[Window]) -> None:
         """Take the fence, list the input, compute, commit; once more where a run with older input was first."""

@@ -264,7 +264,7 @@ def test_windows_are_dropped_by_event_time_and_asked_for_no_more(tmp_path: Path)
     assert kept.since() == at(180)
     assert set(house.lake.diffs().computed()) == {window.key for window in WINDOWS[3:]}
     assert set(house.diffs()) < before
-    assert min(window.start for window in read_report(house.lake, WINDOWING).waiting) == first_to_come
+    assert min(window.start for window in read_report(house.lake, WINDOWING, LOOKBACK).waiting) == first_to_come
     with pytest.raises(WindowExpired, match="no longer kept"):
         kept.refuse_expired(WINDOWS[2:4])
     kept.refuse_expired(WINDOWS[3:])
@@ -307,13 +307,13 @@ def test_windows_that_wait_through_an_outage_are_not_dropped(tmp_path: Path) -> 
 
 def test_the_first_kept_window_never_goes_back(tmp_path: Path) -> None:
     lake = House(tmp_path).lake
-    kept, heartbeats = lake.kept_windows(WINDOWING), lake.heartbeats()
-    assert kept.closed(heartbeats, at(600)) == WINDOWS[:10]
+    kept, first = lake.kept_windows(WINDOWING), WINDOWING.number_of(START)
+    assert kept.closed(at(600)) == range(first, first + 10)
     for window in (WINDOWS[4], WINDOWS[2], WINDOWS[4], WINDOWS[6]):
         kept.raise_to(window)
     assert kept.since() == WINDOWS[6].start
-    assert kept.closed(heartbeats, at(600)) == WINDOWS[6:10]
-    assert kept.closed(heartbeats, None) == []
+    assert kept.closed(at(600)) == range(first + 6, first + 10)
+    assert not kept.closed(None)
 
 
 def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:

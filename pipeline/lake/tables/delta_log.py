@@ -38,7 +38,7 @@ def added_files(table: LakeTable, after: int, through: int, column: str = "") ->
         gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
         with table_errors(table.uri, lambda _: gone):
             adds = [action["add"] for action in actions(files, name) if action.get("add")]
-        return [_file(table, version, add, column) for add in adds if add["dataChange"]]
+        return [added_file(table, version, add, column) for add in adds if add["dataChange"]]
 
     return [file for _, of_commit in read_ahead(read, range(after + 1, through + 1)) for file in of_commit]
 
@@ -56,7 +56,8 @@ def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
         return [json.loads(line) for line in stream.read().splitlines() if line]
 
 
-def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:
+def added_file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:
+    """The file that an `add` of a commit names."""
     stats = json.loads(add.get("stats") or "{}")
     oldest, newest = ((stats.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
     return AddedFile(

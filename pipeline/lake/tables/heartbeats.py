@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 
 from pipeline.errors import LakeError
 from pipeline.heartbeat import FieldKind
+from pipeline.lake.tables.delta_log import AddedFile
 from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
 
 PARTITION = "event_hour"
@@ -158,14 +159,6 @@ class Heartbeats(LakeTable):
             newest_event_time=pc.max(event_times(actions, "max")).as_py(),
         )
 
-    def hours(self) -> list[datetime]:
-        """The starts of the event hours in which any message has landed."""
-        table = self.current()
-        if table is None:
-            return []
-        values = {partition[PARTITION] for partition in table.partitions()}
-        return sorted(datetime.strptime(value, HOUR_FORMAT).replace(tzinfo=UTC) for value in values)
-
 
 def identities(rows: pa.Table) -> pa.Table:
     """The columns of IDENTITY for rows with the columns of IDENTITY_SOURCE, in the same order."""
@@ -186,6 +179,12 @@ def _hours(event_times: pa.ChunkedArray) -> pa.ChunkedArray:
         return event_times.cast(pa.string())
     hours = pc.floor_temporal(event_times, unit="hour").dictionary_encode().unify_dictionaries().combine_chunks()
     return pc.strftime(hours.dictionary, format=HOUR_FORMAT).take(hours.indices)
+
+
+def range_of(file: AddedFile) -> tuple[datetime, datetime]:
+    """The range of event times that a file may hold, both ends included: by its statistics, else by its event hour."""
+    hour = datetime.strptime(file.partition, HOUR_FORMAT).replace(tzinfo=UTC)
+    return file.oldest or hour, hour + HOUR if file.newest is None else file.newest + CUT
 
 
 def event_times(actions: pa.Table, which: str) -> pa.ChunkedArray:

@@ -10,7 +10,6 @@ from datetime import datetime
 
 from pipeline.errors import ObjectExists, WindowExpired
 from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.windows import Window, Windowing
 
 FOLDER = "retention/"
@@ -29,11 +28,12 @@ class KeptWindows:
         keys = self._keys()
         return self._windowing.named(keys[-1]).start if keys else None
 
-    def closed(self, heartbeats: Heartbeats, watermark: datetime | None) -> list[Window]:
-        """The kept windows that the watermark has passed, from the first landed heartbeat on. Raises LakeError."""
-        oldest, since = heartbeats.extent().oldest_event_time, self.since()
-        begin = oldest if oldest is None or since is None else max(oldest, since)
-        return self._windowing.closed_at(watermark, begin)
+    def closed(self, watermark: datetime | None) -> range:
+        """The numbers of the kept windows that the watermark has passed, from `windows.first` on. Raises LakeError."""
+        if watermark is None:
+            return range(0)
+        first = max(self._windowing.first, self.since() or self._windowing.first)
+        return range(self._windowing.number_of(first), self._windowing.number_of(watermark))
 
     def raise_to(self, window: Window) -> None:
         """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""

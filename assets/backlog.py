@@ -1,0 +1,97 @@
+"""The job `compute_backlog`: older and stale windows, in parts, between two of which it makes way for live windows."""
+
+from collections.abc import Generator, Iterator, Sequence
+from datetime import timedelta
+from itertools import islice
+
+import dagster as dg
+
+from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+from assets.checks import evaluation_of
+from assets.events import failing_run
+from assets.live_first import Front, Parts
+from assets.requests import BACKLOG_OP, stretch_named, stretch_texts
+from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
+from pipeline.clock import Clock
+from pipeline.errors import WindowExpired, WindowNotClosed
+from pipeline.quality.silence import WindowSilence
+from pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
+from pipeline.settings import Settings
+from pipeline.windows import Window
+from resources.lake import LakeResource
+from resources.spark import SparkResource
+
+
+class BacklogConfig(dg.Config):
+    """The windows to compute, in this order: keys such as 2026-11-21T05-20Z, and stretches such as
+    2026-11-21T05-20Z..2026-11-21T06-10Z, whose last window is computed first."""
+
+    windows: list[str]
+
+
+def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
+    windowing = settings.windowing
+
+    @dg.op(name=BACKLOG_OP, out=dg.Out(dg.Nothing))
+    def compute_older(
+        context: dg.OpExecutionContext, config: BacklogConfig, lake: LakeResource, spark: SparkResource
+    ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
+        """Computes windows in parts of some seconds, each of which is committed when it is done. It ends before a live
+        window closes, and after a minute; the sensors ask again for what is left."""
+        silence = list[WindowSilence]()
+        left = [number for text in config.windows for number in reversed(stretch_named(text, windowing))]
+        total, computed = len(left), 0
+        with failing_run(WindowExpired, WindowNotClosed, ValueError):
+            front = _front(lake, clock)
+            parts = Parts(clock.monotonic(), 0 if front is None else front.first_open)
+            while left:
+                part = _neighbours(left, parts.size())
+                if front is not None and parts.ends(len(part), clock.monotonic(), front):
+                    break
+                began, windows = clock.monotonic(), sorted(windowing.numbered(number) for number in part)
+                context.instance.add_run_tags(context.run_id, {TRIED: next(stretch_texts(reversed(windows)))})
+                report = yield from compute_and_report(windows, lake, spark, context.run_id)
+                silence += report
+                parts.took(len(part), clock.monotonic() - began)
+                left, computed = left[len(part) :], computed + len(part)
+                front = _front(lake, clock)
+        if silence:
+            yield evaluation_of(stopped_result(silence, settings.checks.max_stopped_share))
+        context.log.info(f"computed {computed} of {total} windows; the sensors ask again for the other {len(left)}")
+        yield dg.Output(None, metadata={"windows": computed, "left": len(left)})
+
+    @dg.job(name=COMPUTE_BACKLOG, executor_def=dg.in_process_executor)
+    def compute_backlog() -> None:
+        """Older windows that are due, and stale ones, wherever they lie. It makes way for live windows."""
+        compute_older()
+
+    return compute_backlog
+
+
+def compute_and_report(
+    windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str
+) -> Generator[dg.AssetMaterialization, None, Sequence[WindowSilence]]:
+    """Compute windows without a gap and report each of them as its partition; returns how silent they are."""
+    done = compute_range(windows, lake, spark, run_id)
+    for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
+        yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(done, key))
+    report = silence_report(lake, [window.key for window in windows])
+    for key, said in report.metadata.items():
+        yield dg.AssetMaterialization(STREAM_STATUS, partition=key, metadata=said)
+    return report.windows
+
+
+def _neighbours(newest_first: Sequence[int], most: int) -> Sequence[int]:
+    """The first windows up to a gap, at most so many."""
+    first = newest_first[0]
+    return [number for place, number in enumerate(islice(newest_first, most)) if number == first - place]
+
+
+def _front(lake: LakeResource, clock: Clock) -> Front | None:
+    """Where the newest decision saw the watermark; None if there is none."""
+    decided = lake.tracking_log("run").newest_decision()
+    if decided is None or decided.decision.watermark is None:
+        return None
+    now, decision = clock.now(), decided.decision
+    watermark = decided.decision.watermark
+    return Front(lake.settings.windowing, min(watermark + max(now - decision.at, timedelta(0)), now), now)

@@ -1,0 +1,132 @@
+"""Which windows hold heartbeats and which are computed, kept up to date by the tables' new commits alone."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from pipeline.clock import duration_us
+from pipeline.errors import ObjectMissing
+from pipeline.lake.store.read_ahead import read_ahead
+from pipeline.lake.tables.commit_sync import LOG_FOLDER
+from pipeline.lake.tables.delta_log import AddedFile, actions, added_file
+from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
+from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
+from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, microseconds, table_errors
+from pipeline.lake.tables.windowed import PARTITION as WINDOW
+from pipeline.spans import Spans
+from pipeline.watermark.histogram import Ints
+from pipeline.windows import DAY, KEY_FORMAT, Windowing, due
+
+COMMITS_AT_ONCE = 100
+"""New commits that are read one by one. Beyond that, the list of a table's files costs less."""
+
+
+class WindowIndex:
+    """The windows of one lake, by number. One user at a time; `update` before each use.
+
+    `held` are the windows that may hold a heartbeat by the statistics of a file (without them: by its event hour), and
+    `reached` are these and the ones whose lookback may hold one. Heartbeats that were removed by age stay in both;
+    `KeptWindows` leaves their windows out.
+    """
+
+    def __init__(self, heartbeats: LakeTable, diffs: LakeTable, windowing: Windowing, lookback: timedelta) -> None:
+        self.held, self.reached, self.computed = Spans(), Spans(), Spans()
+        self.commits_read = 0
+        """For tests: how much was read to keep up."""
+        self._heartbeats, self._diffs = heartbeats, diffs
+        self._windowing, self._lookback = windowing, lookback
+        self._folded: dict[str, tuple[str, int]] = {}
+        """By table: its id, and the version through which it is folded."""
+
+    def update(self) -> "WindowIndex":
+        """Fold what was committed since the last call. Raises LakeError."""
+        # In this order: a window that is computed in between counts as computed.
+        self._catch_up(self._heartbeats)
+        self._catch_up(self._diffs)
+        return self
+
+    def due(self, closed: range) -> Iterator[range]:
+        """The closed windows that are still to be computed, the newest first: see `pipeline.windows.due`."""
+        return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
+
+    def _catch_up(self, table: LakeTable) -> None:
+        current, folded = table.current(), self._folded.get(table.uri)
+        if current is None:
+            self._begin(table, None)
+            self._folded.pop(table.uri, None)
+            return
+        now = str(current.metadata().id), current.version()
+        if now == folded:
+            return
+        is_near = folded is not None and folded[0] == now[0] and 0 < now[1] - folded[1] <= COMMITS_AT_ONCE
+        if folded is None or not is_near or not self._followed(table, folded[1], now[1]):
+            self._begin(table, current)
+        self._folded[table.uri] = now
+
+    def _begin(self, table: LakeTable, current: DeltaTable | None) -> None:
+        """Take everything from the list of the table's files."""
+        files = None if current is None else pa.table(current.get_add_actions(flatten=True))
+        if table is self._diffs:
+            self.computed = Spans() if files is None else self._computed_by(files[f"partition.{WINDOW}"])
+        else:
+            self.held, self.reached = (Spans(), Spans()) if files is None else self._data_of(files)
+
+    def _followed(self, table: LakeTable, after: int, through: int) -> bool:
+        """Fold these commits. False if that is not enough: one is gone, or took windows away."""
+        files = table.file_system()
+
+        def read(version: int) -> list[Mapping[str, Any]]:
+            name = f"{LOG_FOLDER}/{version:020d}.json"
+            with table_errors(table.uri, lambda _: ObjectMissing(f"{table.uri}/{name} is gone")):
+                return actions(files, name)
+
+        try:
+            for version, commit in read_ahead(read, range(after + 1, through + 1)):
+                self.commits_read += 1
+                adds = [action["add"] for action in commit if action.get("add")]
+                if table is self._diffs:
+                    added = {add["partitionValues"][WINDOW] for add in adds}
+                    removed = {action["remove"]["partitionValues"][WINDOW] for action in commit if action.get("remove")}
+                    if removed - added:
+                        return False
+                    for number in self._numbers(sorted(added)).tolist():
+                        self.computed.add(range(number, number + 1))
+                else:
+                    for add in adds:
+                        if add["dataChange"]:
+                            self._hold(added_file(table, version, add, "event_time"))
+        except (ObjectMissing, KeyError, TypeError, json.JSONDecodeError):
+            return False
+        return True
+
+    def _hold(self, file: AddedFile) -> None:
+        oldest, newest = range_of(file)
+        first, number_of = self._windowing.number_of(oldest), self._windowing.number_of
+        self.held.add(range(first, number_of(newest) + 1))
+        self.reached.add(range(first, number_of(newest + self._lookback) + 1))
+
+    def _data_of(self, files: pa.Table) -> tuple[Spans, Spans]:
+        hours = pc.strptime(files[f"partition.{EVENT_HOUR}"], format=HOUR_FORMAT, unit="us").cast(MOMENT)
+        # The library truncates a file's greatest time to the millisecond.
+        newest = pc.add(event_times(files, "max"), pa.scalar(CUT, pa.duration("us")))
+        low = microseconds(pc.coalesce(event_times(files, "min"), hours))
+        high = microseconds(pc.coalesce(newest, pc.add(hours, pa.scalar(HOUR, pa.duration("us")))))
+        length_us = duration_us(self._windowing.length)
+        reached = Spans.of(low // length_us, (high + duration_us(self._lookback)) // length_us + 1)
+        return Spans.of(low // length_us, high // length_us + 1), reached
+
+    def _computed_by(self, keys: pa.ChunkedArray) -> Spans:
+        numbers = self._numbers(pc.unique(keys))
+        return Spans.of(numbers, numbers + 1)
+
+    def _numbers(self, keys: pa.Array | list[str]) -> Ints:
+        """The numbers of the windows with these keys; keys of windows of another length are left out."""
+        starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        length_us = duration_us(self._windowing.length)
+        numbers: Ints = starts[starts % length_us == 0] // length_us
+        return numbers
