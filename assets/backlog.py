@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from datetime import timedelta
-from itertools import islice
+from itertools import takewhile
 
 import dagster as dg
 
@@ -84,7 +84,8 @@ def compute_and_report(
 def _neighbours(newest_first: Sequence[int], most: int) -> Sequence[int]:
     """The first windows up to a gap, at most so many."""
     first = newest_first[0]
-    return [number for place, number in enumerate(islice(newest_first, most)) if number == first - place]
+    near = takewhile(lambda placed: placed[1] == first - placed[0], enumerate(newest_first[:most]))
+    return [number for _, number in near]
 
 
 def _front(lake: LakeResource, clock: Clock) -> Front | None:

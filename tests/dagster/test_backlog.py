@@ -64,7 +64,7 @@ def test_a_run_that_makes_way_leaves_the_rest_and_one_that_fails_blames_the_part
     windowing = house.settings.windowing
     with dg.DagsterInstance.ephemeral() as instance:
         with monkeypatch.context() as patched:
-            patched.setattr(Parts, "ends", lambda *_: True)
+            patched.setattr(Parts, "ends", lambda parts, *_: parts.seconds_per_window is not None)
             assert computed(house, instance, WINDOWS[2], WINDOWS[0]).success
         assert house.lake.diffs().computed() == {WINDOWS[2]}
         (attempt,) = requests._attempts(instance, windowing)
@@ -85,6 +85,7 @@ def test_what_is_no_window_is_refused(tmp_path: Path) -> None:
 def test_a_part_ends_at_a_gap() -> None:
     assert backlog._neighbours([9, 8, 7, 5, 4], 48) == [9, 8, 7]
     assert backlog._neighbours([9, 8, 7], 2) == [9, 8]
+    assert backlog._neighbours([9, 10, 7], 3) == [9]
 
 
 def _number(minute: int, windowing: Windowing) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 import dagster as dg
 import pytest
@@ -10,6 +11,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.test_utils import create_run_for_test
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
+from assets import requests
 from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import RANGE_END, RANGE_START, pause_of
 from pipeline.clock import Clock, SystemClock, iso
@@ -354,15 +356,39 @@ def test_a_table_that_cannot_be_written_leaves_its_messages_unacknowledged(
     with pytest.raises(LakeUnwritable, match=r"lake/heartbeats.*write there"):
         ticking.land()
     world.clock.sleep(1.1)
-    tick = ticking.track()
-    assert keys(tick)[-1] == "watermark", "what was decided is reported"
-    assert "no window is requested, because the choice failed: the lake refuses" in (tick.skip_message or "")
+    ticking.track()
     decision = ticking.lake().tracking_log().catch_up().decision
     assert decision is not None
     assert decision.base is not None
     assert decision.base.newest.names_a_message
     in_the_way.unlink()
     until_done(ticking.land, lambda: landed_rows(ticking) == 4 * WINDOWS_OF_BACKLOG, LakeUnwritable, world.clock)
+
+
+def test_a_choice_that_fails_or_takes_long_is_said_and_fails_no_tick(
+    ticking: Ticking, world: ModelWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_backlog(world, ticking.settings)
+    assert ticking.land_and_close().run_requests
+    table, away = tmp_path / "lake" / "heartbeats", tmp_path / "away"
+    table.rename(away)
+    table.write_text("a file where the table's folder should be")
+    failed = ticking.track()
+    assert keys(failed) == ["watermark"], "what was decided is reported"
+    assert "no window is requested, because the choice failed: the lake" in (failed.skip_message or "")
+    table.unlink()
+    away.rename(table)
+
+    may_end = Event()
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "CHOOSE_WITHIN_SECONDS", 0.01)
+        patched.setattr(requests, "due_now", lambda *_: may_end.wait() and None)
+        slow = ticking.track()
+        assert keys(slow) == ["watermark"]
+        assert "choosing takes longer than" in (slow.skip_message or "")
+        assert "still under way" in (ticking.track().skip_message or "")
+        may_end.set()
+    until_done(ticking.track, lambda: bool(ticking.track().run_requests), LakeUnwritable, world.clock)
 
 
 def test_a_corrupt_log_entry_fails_the_tick_with_what_to_do_and_put_back_it_goes_on(
