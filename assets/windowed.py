@@ -20,8 +20,8 @@ from pipeline.lake.tables.stream_status import STATUS, Kind
 from pipeline.lake.tables.windowed import PARTITION
 from pipeline.quality.silence import WindowSilence, silence_of
 from pipeline.settings import Settings
-from pipeline.spark.diffs import DiffPlan
 from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
+from pipeline.spark.plan import DiffPlan
 from pipeline.windows import Window
 from resources.lake import LakeResource
 from resources.spark import SparkResource

@@ -20,8 +20,8 @@ from pipeline.errors import ServiceFailed
 from pipeline.lake.tables.heartbeats import heartbeat_rows
 from pipeline.quantiles import quantile
 from pipeline.settings import Settings
-from pipeline.spark.diffs import DiffPlan
 from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
+from pipeline.spark.plan import DiffPlan
 
 GOAL = 2.0
 SPAN = timedelta(hours=1)

@@ -4,8 +4,7 @@ Every function is `DataFrame -> DataFrame` and takes no session. The session's t
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
@@ -15,20 +14,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.clock import duration_us, to_us
 from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.lake.tables.heartbeats import heartbeat_schema
+from pipeline.lake.tables.heartbeats import columns_read
+from pipeline.spark.plan import DiffPlan
 from pipeline.windows import Windowing
 
 SECONDS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class DiffPlan:
-    """The settings that a diff depends on."""
-
-    fields: Mapping[str, FieldKind]
-    lookback: timedelta
-    period: timedelta
-    window_length: timedelta
 
 
 def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
@@ -38,8 +28,7 @@ def spark_schema(columns: Iterable[pa.Field]) -> T.StructType:
 
 def input_schema(fields: Mapping[str, FieldKind]) -> T.StructType:
     """The columns of `heartbeats` that diffs are made from; a field that a file lacks reads as null."""
-    names = ("stream_id", "event_time", "publisher_id", "message_id", "publish_time", "late", *fields)
-    return spark_schema(map(heartbeat_schema(fields).field, names))
+    return spark_schema(columns_read(fields))
 
 
 def heartbeat_diffs(heartbeats: DataFrame, plan: DiffPlan, start: datetime, end: datetime) -> DataFrame:
@@ -102,7 +91,8 @@ def with_differences(single: DataFrame, plan: DiffPlan, start: datetime, end: da
     for name, kind in fields.items():
         value, earlier, comparison = compared_columns(name, kind)
         if kind is FieldKind.NUMBER:
-            outcome = F.col(name) - previous(name)
+            delta = F.col(name) - previous(name)
+            outcome = F.when(F.abs(delta) < F.lit(float("inf")), delta)
         else:
             outcome = F.when(has_previous, ~F.col(name).eqNullSafe(previous(name)))
         compared += [F.col(name).alias(value), previous(name).alias(earlier), outcome.alias(comparison)]

@@ -1,30 +1,52 @@
 """One micro-batch: a range of closed windows, computed and replaced in the lake."""
 
 import logging
+import os
+import pickle
+import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipeline.clock import Clock, iso
 from pipeline.errors import WindowNotClosed
 from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import Heartbeats
+from pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from pipeline.lake.tables.stream_status import Kind, StreamStatus
-from pipeline.lake.tables.windowed import PARTITION, DiffRun
-from pipeline.spark.diffs import DiffPlan, heartbeat_diffs, input_schema
+from pipeline.lake.tables.windowed import PARTITION, DiffRun, Written
+from pipeline.spark.diffs import heartbeat_diffs, input_schema
+from pipeline.spark.executors import ANSWER, run_slices
+from pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
 from pipeline.spark.silence import DIFFS_READ, stream_status
+from pipeline.spark.slices import DIFFS, STATUSES, Work, cut
 from pipeline.windows import Window, runs_of_neighbours
 
 logger = logging.getLogger(__name__)
 
-OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
-"""Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""
-
 SILENT_NAMED = 20
 """Silent streams that are named for each window; all are counted."""
+
+UNABLE: WeakSet[SparkSession] = WeakSet()
+"""Sessions of which an executor lacks what computing in columns needs."""
+
+
+class ExecutorUnable(Exception):
+    """An executor has no tidemark, another one, or no Polars."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenByRun:
+    """The files that a run wrote, by table; None: all files in the run's folder."""
+
+    diffs: Sequence[Written] | None = None
+    status: Sequence[Written] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +79,9 @@ class MicroBatch:
     watermark: datetime | None
     run: str
     clock: Clock
+
+
+Way = Callable[[MicroBatch, Sequence[Window], HeartbeatFiles, str], WrittenByRun]
 
 
 def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
@@ -99,6 +124,17 @@ def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
 
 
 def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
+    """Compute the windows in columns, or by the DataFrame functions where executors cannot."""
+    if batch.spark not in UNABLE:
+        try:
+            return _compute_by(_in_columns, batch, windows)
+        except ExecutorUnable as unable:
+            logger.info("an executor cannot compute in columns (%s): Spark's own functions do", unable)
+            UNABLE.add(batch.spark)
+    return _compute_by(_by_frames, batch, windows)
+
+
+def _compute_by(way: Way, batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     diffs, status, plan = batch.diffs, batch.status, batch.plan
     start, end = windows[0].start, windows[-1].end
     keys = [window.key for window in windows]
@@ -113,21 +149,13 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
         started_at=batch.clock.now(),
     )
     diffs.leave_manifest(attempt)
-    if files.paths:
-        logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.paths), files.rows)
-        read = batch.spark.read.schema(input_schema(plan.fields))
-        folder = diffs.folder_of(attempt.name)
-        _write(heartbeat_diffs(read.parquet(*files.paths), plan, start, end), folder)
-        written = batch.spark.read.schema(DIFFS_READ).parquet(folder)
-        # Spark wants a file to read even where none reaches back: nothing of it is before the range then.
-        before = read.parquet(*files.with_any_before(start) or files.paths)
-        silent = stream_status(written, before, plan, start, end)
-        # One file a window: next to nothing is written, and no stream is looked for in it.
-        ordered = silent.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
-        _write(ordered, status.folder_of(attempt.name))
+    written = WrittenByRun()
+    if files.files:
+        logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.files), files.rows)
+        written = way(batch, windows, files, attempt.name)
     # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
-    replaced_status = status.replace(attempt, status_fence)
-    replaced = diffs.replace(attempt, fence)
+    replaced_status = status.replace(attempt, status_fence, written.status)
+    replaced = diffs.replace(attempt, fence, written.diffs)
     return Computed(
         run=attempt.name,
         heartbeats_version=files.version,
@@ -137,6 +165,56 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
         status_superseded=replaced_status.superseded,
         input_rows=files.rows,
     )
+
+
+def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenByRun:
+    """Slices of time, each a task that answers with what it wrote: no exchange. Raises ExecutorUnable."""
+    slices = cut(windows, files, batch.plan, cores_of(batch.spark) if len(windows) > 1 else 1)
+    work = Work(
+        run=run,
+        plan=batch.plan,
+        slices=slices,
+        storage_options=batch.heartbeats.storage_options,
+        diffs=batch.diffs.files,
+        status=batch.status.files,
+        is_on_disk="://" not in batch.diffs.table.uri,
+    )
+    numbers = batch.spark.range(0, len(slices), 1, len(slices))
+    task = partial(run_slices, pickle.dumps(work))
+    answers = numbers.mapInArrow(task, from_arrow_schema(ANSWER)).collect()
+    for answer in answers:
+        if answer["unable"] is not None:
+            raise ExecutorUnable(answer["unable"])
+    by_table = defaultdict[str, list[Written]](list)
+    for answer in answers:
+        by_table[answer["table"]].append(Written(*(answer[name] for name in ("path", "window", "rows", "size"))))
+    return WrittenByRun(by_table[DIFFS], by_table[STATUSES])
+
+
+def _by_frames(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenByRun:
+    """DataFrame functions, on any Spark: they write into the run's folder, whose files are the run's."""
+    diffs, status, plan = batch.diffs, batch.status, batch.plan
+    start, end = windows[0].start, windows[-1].end
+    read, folder = batch.spark.read.schema(input_schema(plan.fields)), diffs.folder_of(run)
+    _write(heartbeat_diffs(read.parquet(*files.paths), plan, start, end), folder)
+    written = batch.spark.read.schema(DIFFS_READ).parquet(folder)
+    # Spark wants a file to read even where none reaches back: nothing of it is before the range then.
+    before = read.parquet(*files.with_any_before(start) or files.paths)
+    silent = stream_status(written, before, plan, start, end)
+    # One file a window: next to nothing is written, and no stream is looked for in it.
+    ordered = silent.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
+    _write(ordered, status.folder_of(run))
+    return WrittenByRun()
+
+
+def cores_of(spark: SparkSession) -> int:
+    """How many tasks the session's Spark runs at once, as far as its configuration tells; else 2."""
+    conf = spark.conf
+    master = conf.get("spark.master", "") or ""
+    local = re.match(r"local(\[(\d+|\*)|$)", master)
+    if local:
+        return os.cpu_count() or 2 if local[2] == "*" else int(local[2] or 1)
+    return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
 
 
 def _write(frame: DataFrame, folder: str) -> None:

@@ -1,5 +1,6 @@
 """Heartbeats as the landing writes them, and what their diffs must be, worked out in plain Python."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.spark.diffs import DiffPlan, heartbeat_diffs, input_schema
+from pipeline.spark.diffs import heartbeat_diffs, input_schema
+from pipeline.spark.plan import DiffPlan
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIELDS = {
@@ -98,7 +100,8 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[tuple[Any,
                 earlier = None if paired is None else paired[2].values.get(name)
                 row |= {value: now, previous: earlier}
                 if kind is FieldKind.NUMBER:
-                    row[comparison] = None if now is None or earlier is None else now - earlier
+                    delta = None if now is None or earlier is None else now - earlier
+                    row[comparison] = delta if delta is not None and math.isfinite(delta) else None
                 else:
                     row[comparison] = None if paired is None else now != earlier
             row |= {"publish_time": beat.row()[4].replace(tzinfo=None), "message_id": beat.message_id, "late": late}

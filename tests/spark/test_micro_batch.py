@@ -1,7 +1,12 @@
 """A range of closed windows, from landed heartbeats to rows that a reader of the lake sees."""
 
 import io
-from datetime import datetime, timedelta
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +24,15 @@ from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.stream_status import StreamStatus
 from pipeline.lake.tables.windowed import DiffRun
 from pipeline.settings_sections import LakeSettings
-from pipeline.spark.diffs import DiffPlan
+from pipeline.spark import micro_batch
+from pipeline.spark.executors import run_slices
 from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
+from pipeline.spark.plan import DiffPlan
+from pipeline.upkeep.orphans import find_orphans, remove_orphans
 from pipeline.windows import Window, Windowing
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
+from tests.spark.machine import script
 
 KINDS = {"temperature": FieldKind.NUMBER}
 PLAN = DiffPlan(KINDS, timedelta(minutes=10), timedelta(seconds=30), timedelta(minutes=5))
@@ -36,7 +45,8 @@ class House:
 
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.folder = folder
-        self.lake = Lake(LakeSettings(uri=f"file:{folder}"), KINDS, ManualClock(at(2000)))
+        self.settings = LakeSettings(uri=f"file:{folder}")
+        self.lake = Lake(self.settings, KINDS, ManualClock(at(2000)))
         self.spark = spark
 
     def land(self, *beats: tuple[str, float]) -> None:
@@ -176,7 +186,7 @@ class OvertakenOnce(HeartbeatDiffs):
     """A table in which another run, of what had landed before, commits between this one's fence and its commit."""
 
     def __init__(self, inner: HeartbeatDiffs, overtake: Any) -> None:
-        super().__init__(inner.table, inner._objects, inner._files, inner.schema, inner._clock)
+        super().__init__(inner.table, inner._objects, inner.files, inner.schema, inner._clock)
         self._overtake = overtake
 
     def leave_manifest(self, run: DiffRun) -> None:
@@ -209,3 +219,51 @@ def test_a_window_that_two_runs_made_of_the_same_input_stands_once(house: House)
     computed = house.compute(WINDOWS[:1], diffs=OvertakenOnce(house.lake.diffs(), lambda: house.compute(WINDOWS[:1])))
     assert list(computed.superseded) == ["2026-11-21T12-00Z"]
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
+
+
+@pytest.mark.parametrize("lacks", ["pipeline", "polars"])
+def test_on_executors_without_tidemark_or_polars_the_dataframe_functions_compute_the_windows(
+    house: House, tmp_path: Path, lacks: str
+) -> None:
+    house.land(("a", -30), ("a", 0), ("b", 310))
+    house.compute(WINDOWS)
+    in_columns = house.rows()
+    python = script(
+        tmp_path / "python-without", f'PYTHONPATH="{tmp_path / "without"}:$PYTHONPATH" exec {sys.executable} "$@"'
+    )
+    (tmp_path / "without").mkdir()
+    (tmp_path / "without" / "sitecustomize.py").write_text(f"import sys; sys.modules[{lacks!r}] = None")
+    house.spark.conf.set("spark.sql.execution.pyspark.python", str(python))
+    try:
+        assert house.spark not in micro_batch.UNABLE
+        house.compute(WINDOWS)
+        assert house.spark in micro_batch.UNABLE, "it would be tried again by this session"
+    finally:
+        micro_batch.UNABLE.discard(house.spark)
+        house.spark.conf.unset("spark.sql.execution.pyspark.python")
+    assert house.rows() == in_columns
+
+
+def killed_once(marker: Path, work: bytes, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The task, whose worker is killed once when it has written everything and answered nothing."""
+    answers = list(run_slices(work, numbers))
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield from answers
+
+
+def test_a_task_that_is_killed_after_it_wrote_leaves_only_orphans(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.land(("a", -30), ("a", 0), ("b", 10))
+    monkeypatch.setattr(micro_batch, "run_slices", partial(killed_once, tmp_path / "killed"))
+    computed = house.compute(WINDOWS[:1])
+    assert (tmp_path / "killed").exists()
+    assert dict(computed.rows) == {WINDOWS[0].key: 2}
+    assert house.streams() == [(WINDOWS[0].key, "a", 30.0), (WINDOWS[0].key, "b", None)]
+    orphans = find_orphans(house.lake, house.settings, datetime.now(UTC) + timedelta(days=1))
+    assert sorted(orphan.name.split("/")[0] for orphan in orphans) == ["heartbeat_diffs", "stream_status"]
+    remove_orphans(orphans, house.lake.objects())
+    assert find_orphans(house.lake, house.settings, datetime.now(UTC) + timedelta(days=1)) == []
+    assert len(house.streams()) == 2

@@ -39,7 +39,8 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[dict[str, 
     """The same by another way: for each window and stream, what a person would look for."""
     events: dict[str, set[tuple[float, str]]] = defaultdict(set)
     for beat in beats:
-        events[beat.stream].add((beat.event, beat.publisher_id or f"message {beat.message_id}"))
+        name = f"p{beat.publisher_id}" if beat.publisher_id is not None else f"m{beat.message_id}"
+        events[beat.stream].add((beat.event, name))
     rows: list[dict[str, Any]] = []
     window = start
     while window < end:

@@ -12,7 +12,7 @@ from pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     """One row a heartbeat. `previous_...` are null if the lookback holds no earlier heartbeat of the stream. A delta is
-    null if either value is; `..._changed` counts null as a value of its own."""
+    null if either value is, or if it is beyond a double; `..._changed` counts null as a value of its own."""
     compared = []
     for name, kind in fields.items():
         value, previous, comparison = compared_columns(name, kind)

@@ -4,14 +4,17 @@ At least once: a redelivery lands again, and the micro-batch drops it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from pipeline.clock import to_us
 from pipeline.errors import LakeError
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.delta_log import AddedFile
@@ -63,6 +66,12 @@ def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
     )
 
 
+def columns_read(fields: Mapping[str, FieldKind]) -> pa.Schema:
+    """The columns that a micro-batch reads."""
+    names = ("stream_id", "event_time", "publisher_id", "message_id", "publish_time", "late", *fields)
+    return pa.schema(map(heartbeat_schema(fields).field, names))
+
+
 def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapping[str, FieldKind]) -> pa.Table:
     """Landed messages as `Heartbeats.append` takes them: values for each column of the schema but the partition."""
     rows = rows_of(columns, heartbeat_schema(fields))
@@ -70,19 +79,56 @@ def heartbeat_rows(columns: Mapping[str, Sequence[Any] | pa.Array], fields: Mapp
 
 
 @dataclass(frozen=True, slots=True)
+class HeartbeatFile:
+    """A file, its rows, and the range of its event times by its statistics; None where these do not tell."""
+
+    path: str
+    rows: int
+    oldest_event_time: datetime | None = None
+    newest_event_time: datetime | None = None
+
+    def may_have(self, start: datetime, end: datetime) -> bool:
+        """Whether it may hold event times in `[start, end]`."""
+        oldest, newest = self.oldest_event_time, self.newest_event_time
+        return (oldest is None or oldest <= end) and (newest is None or newest >= start)
+
+
+@dataclass(frozen=True, slots=True)
 class HeartbeatFiles:
     """Files of one version of the table, as a micro-batch reads them."""
 
     version: int
-    paths: Sequence[str]
-    rows: int
-    oldest_event_times: Sequence[datetime | None] = ()
-    """The oldest event time of each file; None if its statistics do not tell."""
+    files: Sequence[HeartbeatFile] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """Where they are."""
+        return [file.path for file in self.files]
+
+    @property
+    def rows(self) -> int:
+        """All rows of all files."""
+        return sum(file.rows for file in self.files)
+
+    def between(self, start: datetime, end: datetime) -> "HeartbeatFiles":
+        """Those that may hold event times in `[start, end]`."""
+        return replace(self, files=[file for file in self.files if file.may_have(start, end)])
+
+    def rows_before(self, moments: Sequence[datetime]) -> npt.NDArray[np.float64]:
+        """About how many rows are before each of these moments, in order: each file's are spread evenly over its event
+        times, or over all of the moments where its statistics do not tell."""
+        first, last = moments[0], moments[-1]
+        rows = np.array([file.rows for file in self.files], dtype=np.float64)
+        oldest = np.array([to_us(file.oldest_event_time or first) for file in self.files], dtype=np.int64)
+        newest = np.array([to_us(file.newest_event_time or last) for file in self.files], dtype=np.int64)
+        at = np.array([to_us(moment) for moment in moments], dtype=np.int64)
+        share = (at[:, np.newaxis] - oldest) / np.maximum(newest - oldest, 1)
+        before: npt.NDArray[np.float64] = (np.clip(share, 0, 1) * rows).sum(axis=1)
+        return before
 
     def with_any_before(self, moment: datetime) -> list[str]:
         """The paths of those that may hold event times before a moment."""
-        oldest = zip(self.paths, self.oldest_event_times, strict=True)
-        return [path for path, event_time in oldest if event_time is None or event_time < moment]
+        return [file.path for file in self.files if file.oldest_event_time is None or file.oldest_event_time < moment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +175,7 @@ class Heartbeats(LakeTable):
         """The newest version's files that may hold event times in `[start, end]`, by their statistics."""
         table = self.current()
         if table is None:
-            return HeartbeatFiles(version=-1, paths=(), rows=0)
+            return HeartbeatFiles(version=-1)
         actions = pa.table(table.get_add_actions(flatten=True))
         low, high = event_times(actions, "min"), event_times(actions, "max")
         # A file without statistics may hold anything; one that the library truncated to the millisecond holds
@@ -139,12 +185,14 @@ class Heartbeats(LakeTable):
             pc.fill_null(pc.greater_equal(upper, pa.scalar(start, MOMENT)), True),
             pc.fill_null(pc.less_equal(low, pa.scalar(end, MOMENT)), True),
         )
-        chosen = actions.filter(overlaps)
+        columns = (actions["path"], actions["num_records"], low, upper)
+        chosen = (column.filter(overlaps).to_pylist() for column in columns)
         return HeartbeatFiles(
-            version=table.version(),
-            paths=[self.file_location(path) for path in chosen["path"].to_pylist()],
-            rows=pc.sum(chosen["num_records"]).as_py() or 0,
-            oldest_event_times=low.filter(overlaps).to_pylist(),
+            table.version(),
+            [
+                HeartbeatFile(self.file_location(path), rows or 0, oldest, newest)
+                for path, rows, oldest, newest in zip(*chosen, strict=True)
+            ],
         )
 
     def extent(self) -> Extent:

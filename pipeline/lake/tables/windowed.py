@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from pipeline.clock import Clock, iso, to_us
-from pipeline.errors import CorruptObject, LakeUnreachable, TableConflict
+from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, TableConflict
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.table import LakeTable, data_files, table_errors
 
@@ -49,6 +49,16 @@ class DiffRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """A file that a task wrote: its path in the table, its window, its rows, and its size in bytes."""
+
+    path: str
+    window: str
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replaced:
     """The outcome of a commit: the rows of each window that this run now has, and the windows that another run took."""
 
@@ -64,7 +74,7 @@ class WindowedTable:
     ) -> None:
         self.table = table
         self._objects = objects
-        self._files = files
+        self.files = files
         self._clock = clock
         self._manifests: dict[str, Mapping[str, Any]] = {}
         self.schema = schema
@@ -91,6 +101,11 @@ class WindowedTable:
     def folder_of(self, run: str) -> str:
         """The folder for a run's files, which are partitioned by window: `<folder>/window=<key>/<file>.parquet`."""
         return self.table.file_location(f"{RUNS_FOLDER}/{run}")
+
+    @staticmethod
+    def place_of(run: str, window: str) -> str:
+        """The folder for a run's files of a window, as a path in the table."""
+        return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
     def leave_manifest(self, run: DiffRun) -> None:
         """Note which windows the run computes from which version: create-only, and before the commit."""
@@ -119,15 +134,16 @@ class WindowedTable:
             self._manifests[run] = manifest
         return self._manifests[run]
 
-    def replace(self, run: DiffRun, fence: Fence) -> Replaced:
+    def replace(self, run: DiffRun, fence: Fence, written: Iterable[Written] | None = None) -> Replaced:
         """Commit what the run wrote, in one transaction: each window whose files are still those of the fence.
 
+        `written` names the files, at least one for each window; None stands for all files in the run's folder.
         Guarantee: however many runs compute a window at once, its rows stand once. A window without rows gets an empty
         file, so that it counts as computed. Raises TableConflict, LakeFull, LakeUnwritable, LakeUnreachable. Then no
         reader sees anything of this run, unless only the commit's answer was lost, which a retry of the run finds out.
         """
         with table_errors(self.table.uri):
-            adds = self._added(run)
+            adds = self._found(run) if written is None else self._named(run, written)
         self.table.make_files_durable(add.path for added in adds.values() for add in added)
         ours = {key: {add.path for add in added} for key, added in adds.items()}
         lost_answer: LakeUnreachable | None = None
@@ -203,34 +219,47 @@ class WindowedTable:
                 table.alter.add_columns(absent)
         return table
 
-    def _added(self, run: DiffRun) -> dict[str, list[AddAction]]:
-        """The add actions for the files that the run wrote, by window; a window without rows gets an empty file."""
-        folder = f"{RUNS_FOLDER}/{run.name}"
+    def _named(self, run: DiffRun, written: Iterable[Written]) -> dict[str, list[AddAction]]:
+        """The add actions for the files that the run's tasks told of, by window."""
         adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
-        selector = pafs.FileSelector(folder, allow_not_found=True, recursive=True)
-        for info in sorted(self._files.get_file_info(selector), key=lambda info: info.path):
+        for file in written:
+            adds[file.window].append(self._add(file))
+        missing = [key for key, added in adds.items() if not added]
+        if missing:
+            raise LakeError(
+                f"run {run.name} wrote nothing for {', '.join(missing)}; nothing was committed, run it again"
+            )
+        return adds
+
+    def _found(self, run: DiffRun) -> dict[str, list[AddAction]]:
+        """The add actions for the files in the run's folder, by window; a window without rows gets an empty file."""
+        adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
+        selector = pafs.FileSelector(f"{RUNS_FOLDER}/{run.name}", allow_not_found=True, recursive=True)
+        for info in sorted(self.files.get_file_info(selector), key=lambda info: info.path):
             if info.type == pafs.FileType.File and info.base_name.endswith(".parquet"):
                 key = info.path.split("/")[-2].removeprefix(f"{PARTITION}=")
-                adds[key].append(self._add(info.path.lstrip("/"), key))
+                adds[key].append(self._add(self._looked_at(info.path.lstrip("/"), key)))
         without_partition = pa.schema([column for column in self.schema if column.name != PARTITION])
         for key, added in adds.items():
             if not added:
-                path = f"{folder}/{PARTITION}={key}/empty.parquet"
-                self._files.create_dir(path.rpartition("/")[0], recursive=True)
-                pq.write_table(without_partition.empty_table(), path, filesystem=self._files)
-                added.append(self._add(path, key))
+                path = f"{self.place_of(run.name, key)}/empty.parquet"
+                self.files.create_dir(path.rpartition("/")[0], recursive=True)
+                pq.write_table(without_partition.empty_table(), path, filesystem=self.files)
+                added.append(self._add(self._looked_at(path, key)))
         return adds
 
-    def _add(self, path: str, key: str) -> AddAction:
-        info = self._files.get_file_info(path)
-        footer = pq.read_metadata(path, filesystem=self._files)
+    def _looked_at(self, path: str, key: str) -> Written:
+        info, footer = self.files.get_file_info(path), pq.read_metadata(path, filesystem=self.files)
+        return Written(path, key, footer.num_rows, info.size)
+
+    def _add(self, file: Written) -> AddAction:
         return AddAction(
-            path=path,
-            size=info.size,
-            partition_values={PARTITION: key},
+            path=file.path,
+            size=file.size,
+            partition_values={PARTITION: file.window},
             modification_time=to_us(self._clock.now()) // 1000,
             data_change=True,
-            stats=json.dumps({"numRecords": footer.num_rows}),
+            stats=json.dumps({"numRecords": file.rows}),
         )
 
 

@@ -1,0 +1,199 @@
+"""Computing in columns gives the rows that plain Python and the DataFrame functions give, on dirty data."""
+
+import random
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from pipeline.clock import ManualClock
+from pipeline.lake.layout import Lake
+from pipeline.lake.tables.diffs import diff_schema
+from pipeline.lake.tables.heartbeats import columns_read
+from pipeline.lake.tables.stream_status import STATUS
+from pipeline.lake.tables.windowed import PARTITION
+from pipeline.settings_sections import LakeSettings
+from pipeline.spark import slices
+from pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
+from pipeline.windows import Windowing
+from tests.lake.builders import append_beats
+from tests.spark import test_silence
+from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PLAN, T0, Beat, at, diffs, expected
+
+WINDOW = int(LENGTH.total_seconds())
+BACK = LOOKBACK.total_seconds()
+EDGES = [-BACK - 0.000001, -BACK, -1, 0, 0.000001, 30, 299.999999, 300, 599.999999, 600, 600.000001, 899.999999, 900]
+NUMBERS = [None, 0.0, -0.0, 1.5, 1e308, -1e308, 5e-324]
+
+VALUES = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from(NUMBERS),
+        "status": st.sampled_from([None, "", "ok", "ö"]),
+        "on": st.sampled_from([None, True, False]),
+        "place": st.sampled_from([None, "[1]"]),
+    }
+)
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Beat]:
+    """Few streams and moments, so that much is equal; ids that look alike; redeliveries and retried publications."""
+    beats: list[Beat] = []
+    for number in range(draw(st.integers(0, 12))):
+        event = draw(st.sampled_from(EDGES) | st.integers(-700, 1000).map(float))
+        beat = Beat(
+            stream=draw(st.sampled_from(["a", "b", "aa", "é"])),
+            event=event,
+            message_id=str(number),
+            publisher_id=draw(st.sampled_from([None, "", "1", "x"])),
+            published=event + draw(st.sampled_from([0, 1, 60])),
+            late=draw(st.booleans()),
+            values=draw(VALUES),
+        )
+        beats.append(beat)
+        if draw(st.booleans()):
+            beats.append(Beat(**{**vars(beat), "late": draw(st.booleans())}))
+    return draw(st.permutations(beats))
+
+
+def table(beats: Sequence[Beat]) -> pl.DataFrame:
+    """The beats as a task reads them."""
+    schema = columns_read(FIELDS)
+    made = pl.DataFrame(
+        pa.Table.from_pylist([dict(zip(schema.names, one.row(), strict=True)) for one in beats], schema)
+    )
+    assert isinstance(made, pl.DataFrame)
+    return made
+
+
+def naive(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, datetime) else value
+
+
+def with_windows(made: pl.DataFrame, names: Sequence[str], start: float) -> list[dict[str, Any]]:
+    """The rows with the columns of a table, and with their windows' names."""
+    return [
+        {name: naive(row[name]) for name in names if name != PARTITION}
+        | {PARTITION: at(start + row[NUMBER] * WINDOW).strftime("%Y-%m-%dT%H-%MZ")}
+        for row in made.rows(named=True)
+    ]
+
+
+def in_columns(beats: Sequence[Beat], start: float, end: float) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Diffs and status by the expressions, in the order of what they are compared with."""
+    rows = table(beats)
+    made = heartbeat_diffs(rows, PLAN, at(start), at(end))
+    status = stream_status(made, rows, PLAN, at(start), at(end))
+    return (
+        sorted(map(tuple, map(dict.values, with_windows(made, diff_schema(FIELDS).names, start))), key=by_message),
+        sorted(with_windows(status, STATUS.names, start), key=test_silence.order),
+    )
+
+
+def by_message(row: Sequence[Any]) -> tuple[Any, ...]:
+    return row[0], row[1], row[-3]
+
+
+@settings(max_examples=150)
+@given(traffic())
+def test_every_row_equals_the_one_that_plain_python_computes(beats: list[Beat]) -> None:
+    made, status = in_columns(beats, 0, 900)
+    assert made == expected(beats, 0, 900)
+    assert status == test_silence.expected(beats, 0, 900)
+
+
+@settings(max_examples=30)
+@given(traffic())
+def test_window_by_window_gives_the_same_rows(beats: list[Beat]) -> None:
+    whole, status = in_columns(beats, 0, 900)
+    pieces = [in_columns(beats, start, start + WINDOW) for start in (600, 0, 300)]
+    assert sorted((row for made, _ in pieces for row in made), key=by_message) == whole
+    assert sorted((row for _, found in pieces for row in found), key=test_silence.order) == status
+
+
+def dirty(seed: int) -> list[Beat]:
+    """Many streams, each with few moments; every kind of copy."""
+    source = random.Random(seed)
+    beats: list[Beat] = []
+    for stream in range(80):
+        for _ in range(source.randrange(1, 9)):
+            event = source.choice([*EDGES, float(source.randrange(-700, 1000))])
+            values = {
+                "temperature": source.choice(NUMBERS),
+                "status": source.choice([None, "", "ok"]),
+                "on": source.choice([None, True, False]),
+                "place": source.choice([None, "[1]"]),
+            }
+            identity = source.choice([None, "", str(len(beats) + 1), "x"])
+            lag = source.choice([0, 1, 60])
+            beat = Beat(f"s{stream}", event, str(len(beats)), identity, event + lag, source.random() < 0.3, values)
+            beats += [beat] * source.choice([1, 1, 2])
+    source.shuffle(beats)
+    return beats
+
+
+@pytest.mark.parametrize("seed", [20_261_122, 7])
+def test_the_dataframe_functions_give_the_same_rows(spark: SparkSession, seed: int) -> None:
+    beats = dirty(seed)
+    made, status = in_columns(beats, 0, 900)
+    assert made == sorted(map(tuple, diffs(spark, beats, 0, 900)), key=by_message)
+    assert status == test_silence.status(spark, beats, 0, 900)
+    assert any(row[7] is None and None not in (row[5], row[6]) for row in made), "no difference is beyond a double"
+
+
+@settings(max_examples=30)
+@given(traffic(), st.integers(1, 5), st.integers(1, 4), st.integers(1, 20))
+def test_however_a_range_is_cut_the_files_hold_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, beats: list[Beat], cores: int, batches: int, most: int
+) -> None:
+    folder = tmp_path_factory.mktemp("lake")
+    lake = Lake(LakeSettings(uri=f"file:{folder}"), FIELDS, ManualClock(at(2000)))
+    for first in range(batches):
+        if beats[first::batches]:
+            append_beats(lake.heartbeats(), landed(beats[first::batches]))
+    windows = list(Windowing(LENGTH, T0 - timedelta(days=1)).between(at(0), at(900)))
+    files = lake.heartbeats().files_between(at(-BACK), at(900))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(slices, "ROWS_OF_A_SLICE", most)
+        patched.setattr(slices, "MOST_ROWS", most)
+        cut = slices.cut(windows, files, PLAN, cores)
+    assert sorted({window for one in cut for window in one.windows}) == windows
+    work = slices.Work("run", PLAN, cut, {}, lake.diffs().files, lake.stream_status().files, is_on_disk=True)
+    answers = [answer for one in cut for answer in slices.compute(work, one)]
+    made, status = in_columns(beats, 0, 900)
+    assert sorted(map(tuple, map(dict.values, written(folder, "diffs", answers))), key=by_message) == made
+    assert sorted(written(folder, "status", answers), key=test_silence.order) == status
+
+
+def landed(beats: Sequence[Beat]) -> dict[str, list[Any]]:
+    """The columns of a landing."""
+    rows: dict[str, list[Any]] = {name: table(beats)[name].to_list() for name in columns_read(FIELDS).names}
+    whole = {"ordering_key": None, "attributes": [], "payload": b"{}", "landed_at": at(2000)}
+    return rows | {name: [value] * len(beats) for name, value in whole.items()}
+
+
+def written(folder: Path, name: str, answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the files that were answered, each of which is as large as was told, with the table's schema."""
+    place = folder / {"diffs": "heartbeat_diffs", "status": "stream_status"}[name]
+    schema = diff_schema(FIELDS) if name == "diffs" else STATUS
+    found: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer["table"] == name:
+            file = place / answer["path"]
+            rows = ds.dataset(file, format="parquet").to_table()
+            assert rows.schema == pa.schema([column for column in schema if column.name != PARTITION])
+            assert (answer["rows"], answer["size"]) == (rows.num_rows, file.stat().st_size)
+            rows = rows.append_column(PARTITION, pa.repeat(answer["window"], rows.num_rows))
+            found += [{key: naive(value) for key, value in row.items()} for row in rows.to_pylist()]
+    assert {answer["window"] for answer in answers if answer["table"] == name} == {
+        at(start).strftime("%Y-%m-%dT%H-%MZ") for start in (0, 300, 600)
+    }
+    return found
