@@ -159,9 +159,9 @@ def test_how_slow_they_are_is_the_most_of_any_message_and_not_of_the_stream_with
 
 
 def test_the_cost_of_the_tighter_rule_is_given_as_two_shares_of_all_messages() -> None:
-    said = sentences(report_on(Source(fast=1, fast_by=45, left=0).trace()))
-    assert " fresher at the median, with 9" in said[2]
-    assert said[2].endswith(" % of the messages late instead of none.")
+    said = sentences(report_on(Source(slow=1, slow_by=45, left=0).trace()))
+    assert " fresher at the median, with 1.9" in said[2]
+    assert said[2].endswith(" % of the messages late instead of 0.2 %.")
     punctual = sentences(report_on(Source(left=0).trace()))
     assert punctual[2].endswith("with as many messages late.")
 
@@ -175,13 +175,7 @@ def test_rules_of_equal_freshness_are_reported_as_equal() -> None:
     assert "both rules are equally fresh" in page_of(report)
 
 
-def test_a_watermark_ahead_of_the_clock_is_reported_as_ahead() -> None:
-    trace = Source(fast=1, fast_by=45, left=0).trace()
-    report = report_on(trace, present=Policy(rule="frontier"), target=0.9999)
-    assert " ahead of now at the median, " in sentences(report)[0]
-    assert sentences(report)[1].endswith("s ahead of now).")
-    assert "-" not in sentences(report)[0] + sentences(report)[1]
-    assert "s ahead of now</small>" in page_of(report)
+def test_a_watermark_ahead_of_the_clock_is_said_to_be_ahead() -> None:
     assert stands(-46.3022) == "46.3s ahead of now"
     assert stands(14.21) == "14.2s behind"
 
