@@ -91,6 +91,7 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace)
         pace.wait()
         run = draining(context.instance, clock.now(), settings.drain)
         if run is not None:
+            pubsub.base().close()
             said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
             return dg.SensorResult(skip_reason=said)
         landed = land(
@@ -101,6 +102,7 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace)
             reader=reader,
             budget=budget,
             clock=clock,
+            backlog=pubsub.base_backlog("landing"),
         )
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(landed))

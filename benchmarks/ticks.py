@@ -8,7 +8,7 @@ from google.pubsub_v1 import SubscriberClient
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
 from pipeline.errors import ServiceFailed
-from pipeline.pubsub.subscription import IDS_PER_CALL, PULL_AT_MOST
+from pipeline.pubsub.pulls import IDS_PER_CALL, PULL_AT_MOST
 from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
 

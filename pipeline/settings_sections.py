@@ -20,6 +20,8 @@ LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
 LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
+PULLS_AT_ONCE = 8
+"""The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
 NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
@@ -101,6 +103,13 @@ class PullSettings(Section):
     ack_deadline: Annotated[Duration, Field(ge=timedelta(seconds=10), le=timedelta(minutes=10))] = timedelta(seconds=60)
     pull_wait: CallLong = timedelta(seconds=2)
     call_timeout: CallLong = timedelta(seconds=10)
+    pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
+    emulator_host: OptionalText = None
+
+    @property
+    def most_pulls_at_once(self) -> int:
+        """As set; otherwise several on the service, whose answers are slow and small, and one on an emulator."""
+        return self.pulls_at_once or (PULLS_AT_ONCE if self.emulator_host is None else 1)
 
 
 class PubSubSettings(PullSettings):

@@ -20,16 +20,16 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     clock: dg.ResourceDependency[Clock]
 
     def base(self) -> PubSubSubscription:
-        """The subscription that carries the data."""
+        """The subscription that carries the data. Kept between ticks, for one thread: a pull may be under way."""
         return self._subscription(self.settings.pubsub.base_path)
 
     def tracking(self) -> PubSubSubscription:
-        """The subscription whose metadata is kept."""
+        """The subscription whose metadata is kept. Kept between ticks likewise."""
         return self._subscription(self.settings.pubsub.tracking_path)
 
-    def base_backlog(self) -> Backlog:
-        """Readings of base."""
-        return self._backlog(self.settings.pubsub.base_path, self.settings.pubsub.snapshot_max_backlog)
+    def base_backlog(self, user: str = "") -> Backlog:
+        """Readings of base, not shared between threads: each `user` gets its own."""
+        return self._backlog(self.settings.pubsub.base_path, self.settings.pubsub.snapshot_max_backlog, user)
 
     def tracking_backlog(self) -> Backlog:
         """Readings of tracking. Its backlog is small, so snapshots are taken whatever its size."""
@@ -46,9 +46,10 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return sum(self._snapshot(path).sweep() for path in (pubsub.tracking_path, pubsub.base_path))
 
     def _subscription(self, path: str) -> PubSubSubscription:
-        return PubSubSubscription(self._client(), path, self.clock, self.settings.pubsub)
+        pubsub, tick = self.settings.pubsub, self.settings.watermark.tick
+        return self.kept.get(path, lambda: PubSubSubscription(self._client(), path, self.clock, pubsub, tick))
 
-    def _backlog(self, path: str, snapshot_max_backlog: int | None) -> Backlog:
+    def _backlog(self, path: str, snapshot_max_backlog: int | None, user: str = "") -> Backlog:
         pubsub = self.settings.pubsub
         has_metrics = pubsub.emulator_host is None or pubsub.monitoring_endpoint is not None
         if pubsub.reading == "monitoring":
@@ -56,7 +57,7 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         if pubsub.reading == "auto" and has_metrics:
             # Kept between ticks because it remembers refusals and sizes.
             return self.kept.get(
-                ("backlog", path),
+                ("backlog", path, user),
                 lambda: AutoBacklog(self._snapshot(path), self._monitoring(path), self.clock, snapshot_max_backlog),
             )
         return self._snapshot(path)

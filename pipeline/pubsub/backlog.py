@@ -14,7 +14,7 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
 from pipeline.clock import Clock, from_us, to_us
-from pipeline.errors import PubSubError, SnapshotRefused
+from pipeline.errors import PubSubError, SnapshotRefused, SubscriptionMissing
 from pipeline.pubsub.connection import reported
 from pipeline.watermark.readings import Reading
 
@@ -97,5 +97,7 @@ class SnapshotBacklog:
         try:
             with reported("delete", name, DELETE):
                 self._client.delete_snapshot(snapshot=name, retry=None, timeout=self._timeout)
+        except SubscriptionMissing:  # somebody's sweep was faster
+            pass
         except PubSubError as error:
             logger.warning("the snapshot of a reading stays until the next sweep: %s", error)

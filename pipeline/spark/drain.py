@@ -7,6 +7,7 @@ of FLINK-20625).
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -156,10 +157,14 @@ class _Connections:
 
 def _read(split: Split, to: _Connections, reader: int) -> Iterator[dict[str, Any]]:
     """Batch after batch, until the time is up or little is left to pull."""
-    clock, contract, chosen = to.clock, HeartbeatReader(split.settings.contract), split.settings.drain
-    pubsub = split.settings.pubsub
+    clock, pubsub = to.clock, split.settings.pubsub
     path = pubsub.tracking_path if split.side is Side.TRACKING else pubsub.base_path
-    subscription = PubSubSubscription(to.client, path, clock, pubsub)
+    with closing(PubSubSubscription(to.client, path, clock, pubsub)) as subscription:
+        yield from _batches(split, to, subscription, reader)
+
+
+def _batches(split: Split, to: _Connections, subscription: PubSubSubscription, reader: int) -> Iterator[dict[str, Any]]:
+    clock, contract, chosen = to.clock, HeartbeatReader(split.settings.contract), split.settings.drain
     began, until = clock.now(), clock.monotonic() + split.time.total_seconds()
     is_last = False
     while not is_last and (left := until - clock.monotonic()) > 0:

@@ -29,7 +29,6 @@ class SourceOptions(MessageSettings, PullSettings):
     subscription: ResourceId
     lake: Annotated[LakeSettings, BeforeValidator(lambda uri: {"uri": uri})]
     lake_endpoint: OptionalText = None
-    emulator_host: OptionalText = None
     readers: int = Field(2, ge=1, le=1000)
     landing: str | None = Field(None, pattern=LANDING_NAME)
     keep_batches: int = Field(10, ge=0)

@@ -6,7 +6,7 @@ that: a task that is tried again, or a query that starts from its checkpoint, is
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pipeline.clock import Clock, SystemClock, from_us, to_us
 from pipeline.errors import InvalidSettings, ObjectExists
 from pipeline.heartbeat import HeartbeatReader
+from pipeline.kept import Kept
 from pipeline.lake.layout import Lake
 from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
@@ -33,6 +34,9 @@ from pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
 from pipeline.ticks.landing import land_named, landed_under
 
 ROWS_PER_ARROW_BATCH = 10_000
+CLIENTS = Kept()
+"""What a worker process keeps open: a pull that is under way when a landing ends is answered later, and given back."""
+
 NO_RUN = ""
 """The run of the initial offset, which Spark asks for more than once: the first end offset names the run."""
 
@@ -50,11 +54,9 @@ class Connections:
     def subscription(self) -> Iterator[Subscription]:
         """The subscription, for as long as the block runs."""
         options = self.options
-        client = subscriber_client(options.emulator_host)
-        try:
-            yield PubSubSubscription(client, options.path, self.clock, options)
-        finally:
-            client.transport.close()
+        client = CLIENTS.get(options.emulator_host, lambda: subscriber_client(options.emulator_host))
+        with closing(PubSubSubscription(client, options.path, self.clock, options)) as subscription:
+            yield subscription
 
     def objects(self) -> ObjectStore:
         """Where it lands."""

@@ -1,17 +1,35 @@
 """How much one tick may take, and the batches that fit in it."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 from pipeline.clock import Clock
+from pipeline.errors import PubSubError
+from pipeline.pubsub.backlog import Backlog
 from pipeline.pubsub.subscription import PulledBatch, Subscription
+
+logger = logging.getLogger(__name__)
 
 Done = TypeVar("Done")
 
 SMALL_SHARE = 0.05
-"""A batch smaller than this share of a full one means that the backlog is nearly gone: the next tick takes the rest."""
+"""A batch smaller than this share of a full one is small. It may mean that the backlog is nearly gone."""
+
+SMALL_BATCHES = 3
+"""So many small batches in a row end a tick, whatever the backlog is: another consumer may hold it."""
+
+FIRST_SECONDS = 0.4
+"""A tick's first batch is pulled for so long at most, so that a tick without a backlog decides soon."""
+
+FURTHER_SECONDS = 2.0
+"""The same for a batch after a small one."""
+
+CAUGHT_UP = timedelta(seconds=1)
+"""How long before a batch was begun its subscription's oldest message may be published if there is no backlog: messages
+become visible a moment later, and clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +43,48 @@ class Budget:
 
 
 def for_each_batch(
-    subscription: Subscription, budget: Budget, clock: Clock, process: Callable[[PulledBatch], Done]
+    subscription: Subscription,
+    budget: Budget,
+    clock: Clock,
+    process: Callable[[PulledBatch], Done],
+    backlog: Backlog | None = None,
 ) -> Iterator[Done]:
-    """Pull batches until the budget is spent or little is left to pull, and yield what `process` makes of each.
+    """Pull batches until the budget is spent or there is no backlog, and yield what `process` makes of each.
 
-    A batch is processed before the next is pulled. It is in memory only while it is processed.
+    A batch is processed before the next is pulled. It is in memory only while it is processed. An empty pull does not
+    prove that there is no backlog: a reading of `backlog` does. Without one, a batch that is nearly empty ends it.
     """
     until = clock.monotonic() + budget.max_time.total_seconds()
-    messages, size = budget.max_messages, budget.max_bytes
+    messages, size, small = budget.max_messages, budget.max_bytes, 0
+    at_most = budget.max_time.total_seconds() if backlog is None else FIRST_SECONDS
     while messages > 0 and size > 0 and (seconds := until - clock.monotonic()) > 0:
-        batch = subscription.pull(min(budget.batch_messages, messages), size, seconds)
+        began, wanted = clock.now(), min(budget.batch_messages, messages)
+        batch = subscription.pull(wanted, size, min(seconds, at_most))
         pulled = len(batch)
-        if not pulled:
-            return
         messages -= pulled
         size -= batch.size_bytes
-        done = process(batch)
-        del batch
-        yield done
-        if pulled < budget.batch_messages * SMALL_SHARE:
+        if pulled:
+            done = process(batch)
+            del batch
+            yield done
+        if backlog is None:
+            if pulled < budget.batch_messages * SMALL_SHARE:
+                return
+            continue
+        small = small + 1 if pulled < budget.batch_messages * SMALL_SHARE else 0
+        at_most = FURTHER_SECONDS if small else seconds
+        if messages > 0 and size > 0 and pulled < wanted and (small == SMALL_BATCHES or is_gone(backlog, began)):
             return
+
+
+def is_gone(backlog: Backlog, since: datetime) -> bool:
+    """Whether nothing is outstanding that was published before that moment, as far as a reading can tell.
+
+    What cannot be read now counts as gone: the next tick goes on.
+    """
+    try:
+        reading = backlog.read()
+    except PubSubError as error:
+        logger.warning("whether there is more to pull is not known: %s", error)
+        return True
+    return reading.no_later_than >= since - CAUGHT_UP

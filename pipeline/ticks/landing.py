@@ -23,6 +23,7 @@ from pipeline.lake.store.objects import ObjectStore
 from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
 from pipeline.lake.tables.quarantine import Quarantine
+from pipeline.pubsub.backlog import Backlog
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from pipeline.ticks.budget import Budget, for_each_batch
 from pipeline.ticks.judging import JudgedBatch
@@ -93,11 +94,13 @@ def land(
     reader: HeartbeatReader,
     budget: Budget,
     clock: Clock,
+    backlog: Backlog | None = None,
 ) -> Landed:
     """Pull, make durable, acknowledge, and report what landed.
 
     Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
-    at once. Raises PubSubError or LakeError; then nothing that is not durable was acknowledged.
+    at once. With base's `backlog` it goes on until that is gone; without, until a batch is nearly empty. Raises
+    PubSubError or LakeError; then nothing that is not durable was acknowledged.
     """
     log.newest_watermark()  # before anything is pulled: with a damaged log nothing could be judged
 
@@ -110,7 +113,7 @@ def land(
                 quarantine.append(judged.rejected)
             return Landed.of(judged, subscription.acknowledge(batch.ack_ids))
 
-    return sum(for_each_batch(subscription, budget, clock, land_batch), Landed())
+    return sum(for_each_batch(subscription, budget, clock, land_batch, backlog), Landed())
 
 
 @dataclass(frozen=True, slots=True)

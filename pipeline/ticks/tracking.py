@@ -71,7 +71,7 @@ def track(
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
     """
     begin_where_new(log, tracking_backlog, clock)
-    persisted = persist(subscription, log=log, reader=reader, budget=budget, clock=clock)
+    persisted = persist(subscription, log=log, reader=reader, budget=budget, clock=clock, backlog=tracking_backlog)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
@@ -105,9 +105,16 @@ def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -
 
 
 def persist(
-    subscription: Subscription, *, log: TrackingLog, reader: HeartbeatReader, budget: Budget, clock: Clock
+    subscription: Subscription,
+    *,
+    log: TrackingLog,
+    reader: HeartbeatReader,
+    budget: Budget,
+    clock: Clock,
+    backlog: Backlog | None = None,
 ) -> Persisted:
-    """Pull, make each batch's histogram an entry of the log, acknowledge, and report.
+    """Pull, make each batch's histogram an entry of the log, acknowledge, and report. With tracking's `backlog` it goes
+    on until that is gone; without, until a batch is nearly empty.
 
     Guarantee: what is acknowledged on tracking is in the log. Any number of readers may run at once. Assumption: the
     log has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged.
@@ -118,7 +125,7 @@ def persist(
             log.append(Snapshot(histogram_of(batch.messages, reader)))
             return Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
 
-    return sum(for_each_batch(subscription, budget, clock, persist_batch), Persisted())
+    return sum(for_each_batch(subscription, budget, clock, persist_batch, backlog), Persisted())
 
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:

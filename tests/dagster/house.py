@@ -98,7 +98,7 @@ class ModelPubSub(PubSubResource):
     def tracking(self) -> ModelSubscription:  # type: ignore[override]
         return self._of_model(self.settings.pubsub.tracking_path)
 
-    def base_backlog(self) -> ModelBacklog:
+    def base_backlog(self, user: str = "") -> ModelBacklog:  # noqa: ARG002 (each gets the same)
         return ModelBacklog(self.world.model, self.settings.pubsub.base_path, self.world)
 
     def tracking_backlog(self) -> ModelBacklog:

@@ -17,7 +17,7 @@ from pipeline.emulator.server import served
 from pipeline.errors import PubSubUnreachable, SnapshotRefused
 from pipeline.heartbeat import HeartbeatReader
 from pipeline.lake.layout import Lake
-from pipeline.pubsub import subscription as module
+from pipeline.pubsub import pulls
 from pipeline.pubsub.backlog import SnapshotBacklog
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
@@ -28,7 +28,7 @@ from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Tracked, track
 from pipeline.watermark.policy import Policy
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.builders import Altered, send, subscription_of
+from tests.pubsub.builders import Pulling, send, subscription_of
 from tests.ticks.fakes import CONTRACT
 
 SPEED = 10
@@ -130,27 +130,29 @@ def test_nothing_is_lost_while_everything_fails_now_and_then(house: House) -> No
     assert copies > 0
 
 
-def test_a_server_that_goes_away_in_the_middle_of_a_batch_gives_it_again(
+def test_a_server_that_goes_away_in_the_middle_of_a_batch_ends_it_and_the_next_pull_fails(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PULL_AT_MOST", 100)
+    monkeypatch.setattr(pulls, "PULL_AT_MOST", 100)
     sent = send(house.publisher, house.settings, 1000)
-    pulls = []
+    requests = []
 
-    def pull(**request: Any) -> Any:
-        pulls.append(request)
-        if len(pulls) == 4:
+    def pull(request: Any) -> Any:
+        requests.append(request)
+        if len(requests) == 4:
             house.model.faults = Faults(unavailable=1.0)
-        return house.subscriber.pull(**request)
+        return house.subscriber.pull(request, retry=None)
 
+    subscription = house.patient(Pulling(house.subscriber, pull))
+    first = subscription.pull(1000, MUCH, 5)
+    assert len(first) == 300
     with pytest.raises(PubSubUnreachable, match="the next tick tries again"):
-        house.patient(Altered(house.subscriber, pull=pull)).pull(1000, MUCH, 5)
-    assert len(pulls) == 4
+        subscription.pull(1000, MUCH, 5)
     house.model.faults = Faults()
     assert house.outstanding() == set(sent)
-    house.wait_for_leases()
-    batch = house.patient().pull(1000, MUCH, 5)
-    assert sorted(message.message_id for message in batch.messages) == sorted(sent)
+    rest = subscription.pull(700, MUCH, 5)
+    ids = [message.message_id for batch in (first, rest) for message in batch.messages]
+    assert sorted(ids) == sorted(sent)
 
 
 @pytest.mark.parametrize("fault", ["unavailable", "throttled", "answer_lost"])

@@ -1,6 +1,7 @@
 """Hand-written stand-ins and short ways to what the tests of Pub/Sub need."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +21,30 @@ class Altered:
 
     def __getattr__(self, name: str) -> Any:
         return self._methods.get(name) or getattr(self._client, name)
+
+
+class Pulling:
+    """A client whose pulls are a function's: the request's arguments in, the answer out."""
+
+    def __init__(self, client: SubscriberClient, pull: Callable[..., Any]) -> None:
+        self._client = client
+        self._pull = pull
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    @property
+    def transport(self) -> Any:
+        return Altered(self._client.transport, pull=self)  # type: ignore[arg-type]
+
+    def future(self, request: Any, **_: Any) -> Any:
+        """As gRPC's callables have it, done at once."""
+        done: Future[Any] = Future()
+        try:
+            done.set_result(self._pull(request))
+        except Exception as error:
+            done.set_exception(error)
+        return done
 
 
 def raising(error: Exception) -> Callable[..., Any]:

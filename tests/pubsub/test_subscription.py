@@ -9,6 +9,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.clock import SystemClock
 from pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from pipeline.pubsub import pulls
 from pipeline.pubsub import subscription as module
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.provision import provision
@@ -16,7 +17,7 @@ from pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
 from pipeline.settings import Settings
 from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Altered, raising, send, subscription_of
+from tests.pubsub.builders import Altered, Pulling, raising, send, subscription_of
 
 MUCH = 1 << 30
 PULL = 100
@@ -63,7 +64,7 @@ def test_a_pull_ends_with_the_answer_that_reaches_its_bytes(
     settings: PubSubSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PULL_AT_MOST", PULL)
+    monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
     send(publisher, settings, 1_000, size=1_000)
     batch = subscription_of(subscriber, settings).pull(1_000, 250_000, 5)
     assert 250_000 <= batch.size_bytes < 250_000 + PULL * 1_500
@@ -87,7 +88,7 @@ def test_a_pull_ends_when_its_seconds_are_over_or_a_third_of_the_ack_deadline_is
     settings: PubSubSettings,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "PULL_AT_MOST", PULL)
+    monkeypatch.setattr(pulls, "PULL_AT_MOST", PULL)
     send(publisher, settings, 1_000)
     short = subscription_of(subscriber, settings, clock=TickingClock()).pull(1_000, MUCH, 2.5)
     assert len(short) <= 2 * PULL
@@ -183,7 +184,7 @@ def test_a_missing_subscription_says_how_to_get_it(subscriber: SubscriberClient,
 
 
 def test_a_missing_permission_is_named(subscriber: SubscriberClient, fresh_pubsub: PubSubSettings) -> None:
-    subscription = subscription_of(Altered(subscriber, pull=raising(api.PermissionDenied("no"))), fresh_pubsub)
+    subscription = subscription_of(Pulling(subscriber, raising(api.PermissionDenied("no"))), fresh_pubsub)
     with pytest.raises(PermissionMissing, match=r"pubsub\.subscriptions\.consume"):
         subscription.pull(10, MUCH, 5)
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from pipeline.clock import ManualClock
+from pipeline.errors import ReadingUnavailable
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.ticks.budget import Budget, for_each_batch
+from pipeline.watermark.readings import Reading
 from tests.watermark.builders import at
 
 BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)
@@ -81,6 +83,61 @@ def test_an_empty_batch_ends_the_tick() -> None:
 def test_a_batch_that_is_nearly_empty_leaves_the_rest_to_the_next_tick(size: int, expected: list[int]) -> None:
     found, _ = taken(BUDGET, [100, size, 100, 0])
     assert found == [number for number in expected if number]
+
+
+@dataclass
+class Standing:
+    """Readings of a subscription whose oldest message was published so long before each of them."""
+
+    clock: ManualClock
+    ages: list[float]
+
+    def read(self) -> Reading:
+        now = self.clock.now()
+        return Reading(now, now - timedelta(seconds=self.ages.pop(0)), names_a_message=True)
+
+
+def taken_beside(backlog_ages: list[float], sizes: list[int]) -> tuple[list[int], int]:
+    """The sizes of the batches, and how many readings were taken."""
+    clock = ManualClock(at(0))
+    backlog = Standing(clock, [*backlog_ages])
+    found = list(for_each_batch(Endless(clock, sizes), BUDGET, clock, len, backlog))
+    return found, len(backlog_ages) - len(backlog.ages)
+
+
+def test_an_empty_batch_beside_a_backlog_does_not_end_the_tick_and_a_reading_without_one_does() -> None:
+    assert taken_beside([60, 60, 2], [0, 40, 0, 100]) == ([40], 3)
+    assert taken_beside([0], [4, 100]) == ([4], 1)
+
+
+def test_messages_that_were_published_after_the_batch_was_begun_are_left_to_the_next_tick() -> None:
+    assert taken_beside([2.9], [4, 100]) == ([4], 1)
+    assert taken_beside([3.1, 0], [4, 40]) == ([4, 40], 2)
+
+
+def test_full_batches_need_no_reading() -> None:
+    assert taken_beside([0], [100, 100, 100, 3]) == ([100, 100, 100, 3], 1)
+
+
+def test_what_another_consumer_holds_is_waited_for_in_three_small_batches_and_no_longer() -> None:
+    assert taken_beside([60] * 9, [4, 0, 3, 100]) == ([4, 3], 2)
+    assert taken_beside([60] * 9, [4, 0, 40, 4, 0, 0, 100])[0] == [4, 40, 4]
+
+
+def test_a_backlog_that_cannot_be_read_leaves_the_rest_to_the_next_tick() -> None:
+    class Unknown:
+        def read(self) -> Reading:
+            raise ReadingUnavailable("not now")
+
+    clock = ManualClock(at(0))
+    assert list(for_each_batch(Endless(clock, [4, 100]), BUDGET, clock, len, Unknown())) == [4]
+
+
+def test_the_first_batch_of_a_tick_that_knows_its_backlog_is_short_and_full_ones_may_take_their_time() -> None:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock, [100, 40, 4, 0])
+    list(for_each_batch(subscription, BUDGET, clock, len, Standing(clock, [60, 60, 0])))
+    assert [seconds for _, _, seconds in subscription.asked] == [0.4, 18, 16, 2]
 
 
 @pytest.mark.parametrize("nothing", [{"max_messages": 0}, {"max_bytes": 0}, {"max_time": timedelta(0)}])

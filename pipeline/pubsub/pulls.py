@@ -1,0 +1,192 @@
+"""Unary pulls that nobody cuts short: sent ahead, several at once where answers are slow, and kept between batches.
+
+A pull that its client gives up may still be answered, and the messages of that answer are leased to nobody until the
+ack deadline (google-cloud-python #8087). So a pull's deadline is longer than the service waits, and an answer that
+comes after its batch belongs to the next one.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import grpc
+from google.api_core import exceptions as api
+from google.api_core.gapic_v1.routing_header import to_grpc_metadata
+from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, PullResponse, SubscriberClient
+
+from pipeline.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+IDS_PER_CALL = 2500
+"""Acknowledgement ids in one request: ids have up to about 200 bytes, a request 512 KiB."""
+
+LEASED_WITHIN_SECONDS = 10.0
+LATE, OVER = 0.25, 0.8
+"""Shares of a lease. A batch is pulled within a third, and its leases are extended first after another third: what
+waited for longer than LATE is extended before. What waited for longer than OVER may be delivered again by then."""
+
+EMPTY = PullResponse()._pb
+
+PULL_AT_MOST = 1000
+"""Messages asked for by one pull: the service's own limit. The official emulator answers with at most 100."""
+
+SLOW_SECONDS = 0.025
+"""Another pull is sent when those under way have brought nothing for so long."""
+
+DEADLINE_SECONDS = 120.0
+"""The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s are known."""
+
+REST_SECONDS = 0.2
+"""No pull is sent for so long after one was refused for want of quota, or ran into a deadline."""
+
+
+class Pulls:
+    """The pulls of one subscription that are under way, at most `at_once`, and what they brought that is not taken yet.
+
+    What waits is bounded by `at_once` answers. Its leases are extended when it is taken late; what waits until they are
+    nearly over comes again. Unless it `keeps`, an answer that comes while nobody takes is given back at once.
+    Assumption: one thread at a time takes and closes.
+    """
+
+    def __init__(
+        self, client: SubscriberClient, path: str, clock: Clock, *, at_once: int, lease_seconds: float, keeps: bool
+    ) -> None:
+        self._transport = client.transport
+        self._path = path
+        self._metadata = (to_grpc_metadata((("subscription", path),)),)
+        self._clock = clock
+        self._at_once = at_once
+        self._lease_seconds = lease_seconds
+        self._keeps = keeps
+        self._answers: SimpleQueue[tuple[float, int, Any]] = SimpleQueue()
+        self._waiting: deque[tuple[float, Sequence[Any], int]] = deque()  # since when, received messages, their bytes
+        self._under_way = 0
+        self._asked = 0  # messages, by the pulls under way
+        self._level = 1  # pulls that should be under way
+        self._rests_until = 0.0
+        self._is_open = False
+        self._began = 0.0
+        self._refused: Exception | None = None
+
+    def take(self, at_most: int, seconds: float) -> tuple[Sequence[Any], int]:
+        """Received messages of one answer, at most so many, and their bytes; none if nothing comes within `seconds`.
+
+        Raises GoogleAPICallError if a pull failed, unless by its own deadline; for want of quota only if nothing came.
+        """
+        self._is_open = True
+        self._began = self._clock.monotonic()
+        until = self._began + seconds
+        self._sort_in(block_seconds=0.0)
+        self._send(at_most)
+        while not self._waiting and (left := until - self._clock.monotonic()) > 0:
+            if not self._sort_in(block_seconds=min(left, SLOW_SECONDS)):
+                self._level = min(self._level + 1, self._at_once)
+            self._send(at_most)
+        if not self._waiting:
+            self._level = 1
+            refused, self._refused = self._refused, None
+            if refused is not None:
+                raise refused
+            return (), 0
+        since, received, size = self._waiting.popleft()
+        if self._clock.monotonic() - since > self._lease_seconds * LATE:
+            self._lease([message.ack_id for message in received], int(self._lease_seconds))
+        if len(received) > at_most:
+            rest = received[at_most:]
+            received, left_size = received[:at_most], size * len(rest) // len(received)
+            self._waiting.appendleft((since, rest, left_size))
+            size -= left_size
+        self._send(at_most - len(received))
+        return received, size
+
+    def pause(self) -> None:
+        """Nobody takes for a while."""
+        if not self._keeps:
+            self.close()
+
+    def close(self) -> None:
+        """Give back what was not taken, and whatever the pulls under way still bring. Taking opens it again.
+
+        Where giving back fails, the messages come again when their leases end.
+        """
+        self._is_open = False
+        self._began = self._clock.monotonic()
+        self._sort_in(block_seconds=0.0)
+        self._give_back(message for _, received, _ in self._waiting for message in received)
+        self._waiting.clear()
+
+    def _sort_in(self, *, block_seconds: float) -> bool:
+        """Take the answers that are there, waiting so long for a first one; drop what waited too long."""
+        found = False
+        while True:
+            try:
+                since, asked, answer = self._answers.get(block=not found and block_seconds > 0, timeout=block_seconds)
+            except Empty:
+                break
+            found = True
+            self._under_way -= 1
+            self._asked -= asked
+            answer = self._checked(since, answer)
+            if answer.received_messages:
+                self._waiting.append((since, answer.received_messages, answer.ByteSize()))
+        while self._waiting and self._clock.monotonic() - self._waiting[0][0] > self._lease_seconds * OVER:
+            self._waiting.popleft()
+        return found
+
+    def _checked(self, since: float, answer: Any) -> Any:
+        """An answer, or an empty one for an error that passes by itself, or came while nobody took."""
+        if not isinstance(answer, Exception):
+            self._refused = None
+            return answer
+        if since < self._began:
+            return EMPTY
+        if not isinstance(answer, api.TooManyRequests | api.DeadlineExceeded):
+            raise answer
+        if isinstance(answer, api.TooManyRequests):
+            self._refused = answer
+        self._rests_until = self._clock.monotonic() + REST_SECONDS
+        return EMPTY
+
+    def _send(self, wanted: int) -> None:
+        """Have as many pulls under way as the level says, for messages that are wanted and not asked for yet."""
+        while self._under_way < self._level and self._clock.monotonic() >= self._rests_until:
+            asks = min(PULL_AT_MOST, wanted - self._asked - sum(len(received) for _, received, _ in self._waiting))
+            if asks <= 0:
+                return
+            self._under_way += 1
+            self._asked += asks
+            request = PullRequest(subscription=self._path, max_messages=asks)
+            call = self._transport.pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
+            call.add_done_callback(partial(self._done, asks))
+
+    def _done(self, asks: int, call: Any) -> None:
+        """Called in one of gRPC's threads."""
+        try:
+            answer = call.result()._pb
+        except grpc.RpcError as error:
+            answer = api.from_grpc_error(error)
+        except Exception as error:  # such as a channel that was closed; raised where it is taken
+            answer = error
+        if not self._is_open and not isinstance(answer, Exception):
+            self._give_back(answer.received_messages)
+            answer = EMPTY
+        self._answers.put((self._clock.monotonic(), asks, answer))
+
+    def _give_back(self, received: Iterable[Any]) -> None:
+        ack_ids = [message.ack_id for message in received]
+        with suppress(ValueError):  # the channel was closed
+            for start in range(0, len(ack_ids), IDS_PER_CALL):
+                self._lease(ack_ids[start : start + IDS_PER_CALL], 0)
+
+    def _lease(self, ack_ids: Sequence[str], seconds: int) -> None:
+        """Ask that messages are leased for so long from now. The answer is not waited for."""
+        request = ModifyAckDeadlineRequest(subscription=self._path, ack_ids=ack_ids, ack_deadline_seconds=seconds)
+        call = self._transport.modify_ack_deadline.future(
+            request, timeout=LEASED_WITHIN_SECONDS, metadata=self._metadata
+        )
+        call.add_done_callback(lambda _: None)  # gRPC cancels a call that nobody holds

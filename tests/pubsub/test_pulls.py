@@ -1,0 +1,93 @@
+"""Pulls that go on after their batch: what they bring belongs to the next one, or is given back."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+
+from pipeline.clock import SystemClock
+from pipeline.pubsub.connection import publisher_client, subscriber_client
+from pipeline.pubsub.provision import provision
+from pipeline.pubsub.subscription import PubSubSubscription
+from pipeline.settings import Settings
+from pipeline.settings_sections import PubSubSettings
+from tests.fixtures_emulator import unique_pubsub
+from tests.pubsub.builders import send, subscription_of
+
+MUCH = 1 << 30
+CLOCK = SystemClock()
+LONG = timedelta(hours=1)
+"""Longer than a lease: nobody may pull in between."""
+
+
+@pytest.fixture
+def clients(own_pubsub: str) -> Iterator[tuple[SubscriberClient, PublisherClient]]:
+    subscriber, publisher = subscriber_client(own_pubsub), publisher_client(own_pubsub)
+    yield subscriber, publisher
+    for client in (subscriber, publisher):
+        client.transport.close()
+
+
+@pytest.fixture
+def settings(own_pubsub: str, clients: tuple[SubscriberClient, PublisherClient]) -> PubSubSettings:
+    """A topic with its two subscriptions, on tidemark's own server."""
+    settings = unique_pubsub(own_pubsub)
+    provision(*clients, settings, Settings().contract, CLOCK)
+    return settings
+
+
+def pulled(subscription: PubSubSubscription, seconds: float = 5) -> list[str]:
+    """Ids of a batch, acknowledged."""
+    batch = subscription.pull(1000, MUCH, seconds)
+    assert subscription.acknowledge(batch.ack_ids).failed == 0
+    return [message.message_id for message in batch.messages]
+
+
+def test_what_a_pull_brings_after_its_batch_belongs_to_the_next_one(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+) -> None:
+    subscription = subscription_of(clients[0], settings)
+    assert pulled(subscription, 0.1) == []
+    sent = send(clients[1], settings, 3)
+    CLOCK.sleep(0.5)
+    others = subscription_of(clients[0], settings)
+    assert pulled(others, 0.3) == []
+    assert sorted(pulled(subscription)) == sorted(sent)
+
+
+def test_a_subscription_that_is_closed_or_forgotten_gives_back_what_its_pulls_bring(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+) -> None:
+    closed = subscription_of(clients[0], settings)
+    assert pulled(closed, 0.1) == []
+    assert pulled(subscription_of(clients[0], settings), 0.1) == []
+    sent = send(clients[1], settings, 3)
+    CLOCK.sleep(0.5)
+    closed.close()
+    assert sorted(pulled(subscription_of(clients[0], settings))) == sorted(sent)
+    assert pulled(closed, 0.1) == []  # and it may be used again
+
+
+def test_what_comes_while_nobody_pulls_is_given_back_if_its_lease_would_not_last(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+) -> None:
+    rare = PubSubSubscription(clients[0], settings.base_path, CLOCK, settings, LONG)
+    assert pulled(rare, 0.1) == []
+    sent = send(clients[1], settings, 3)
+    CLOCK.sleep(0.5)
+    assert sorted(pulled(subscription_of(clients[0], settings))) == sorted(sent)
+
+
+def test_slow_answers_are_asked_for_several_at_once_up_to_the_setting(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+) -> None:
+    several = settings.model_copy(update={"pulls_at_once": 4})
+    subscription = subscription_of(clients[0], several)
+    assert pulled(subscription, 0.5) == []
+    for _ in range(4):
+        send(clients[1], settings, 1)
+    CLOCK.sleep(0.5)
+    assert len(pulled(subscription)) == 4
+    assert settings.most_pulls_at_once == 1
+    assert PubSubSettings().most_pulls_at_once == 8
