@@ -1,7 +1,7 @@
 """`tidemark pubsub`: tidemark's own Pub/Sub, served on loopback."""
 
 import random
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from threading import Event
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.durations import parse_duration
-from pipeline.emulator.faults import Faults
+from pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.server import served
 from pipeline.errors import InvalidSettings
@@ -31,6 +31,14 @@ def pubsub(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help=f"A fault; repeat for more. Names: {', '.join(FAULT_NAMES)}."),
     ] = None,
+    like_the_service: Annotated[
+        bool,
+        typer.Option(
+            "--like-the-service",
+            help="Behave as the service does at its worst: slow calls, small and empty answers beside a backlog, "
+            "messages leased to a caller that has gone. --fault changes single ones.",
+        ),
+    ] = False,
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback, for a machine without the official emulator.
 
@@ -44,8 +52,9 @@ def pubsub(
         )
     if seed is None:
         seed = random.randrange(1 << 32)  # noqa: S311 no secret
-    model = PubSubModel(rng=random.Random(seed), faults=faults_of(fault or []))  # noqa: S311 likewise
-    drawn = f"; faults are drawn from seed {seed}" if fault else ""
+    faults = faults_of(fault or [], LIKE_THE_SERVICE if like_the_service else Faults())
+    model = PubSubModel(rng=random.Random(seed), faults=faults)  # noqa: S311 likewise
+    drawn = f"; faults are drawn from seed {seed}" if faults != Faults() else ""
     try:
         with served(model, host=host, port=port) as address:
             print(f"tidemark pubsub: ready at {address}; nothing is kept when it stops{drawn}", flush=True)
@@ -54,8 +63,8 @@ def pubsub(
         return
 
 
-def faults_of(written: list[str]) -> Faults:
-    """Read faults that are written as `name=value`. Raises InvalidSettings."""
+def faults_of(written: list[str], others: Faults | None = None) -> Faults:
+    """Read faults that are written as `name=value`; those that are not are as the `others`. Raises InvalidSettings."""
     values: dict[str, Any] = {}
     for one in written:
         name, equals, value = one.partition("=")
@@ -66,7 +75,7 @@ def faults_of(written: list[str]) -> Faults:
             Faults(**{name: values[name]})
         except ValueError as error:
             raise InvalidSettings(f"--fault {one}: {error}") from error
-    return Faults(**values)
+    return replace(others or Faults(), **values)
 
 
 def _value(name: str, written: str) -> bool | float | timedelta:

@@ -32,6 +32,10 @@ BEFORE_THE_DEADLINE_SECONDS = 0.1
 """A waiting pull gives up this long before its caller's deadline. The messages of an answer that came too late would be
 leased to nobody."""
 
+AFTER_THE_DEADLINE_SECONDS = 1.0
+"""With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased to
+nobody."""
+
 IGNORED_OF_A_TOPIC = frozenset(
     {"message_retention_duration", "schema_settings", "message_transforms", "ingestion_data_source_settings"}
 )
@@ -173,6 +177,8 @@ class SubscriberService(Service):
         limits.resource("subscriptions", request.subscription)
         if request.max_messages < 1:
             raise Invalid(f"max_messages = {request.max_messages}: it is at least 1")
+        if self._model.answers_empty():
+            return pull_response([])
         delivered = self._look(request, context)
         if not delivered and not request.return_immediately and self._shared.waiting < PULLS_WAIT_AT_MOST:
             self._shared.waiting += 1
@@ -183,7 +189,7 @@ class SubscriberService(Service):
         return pull_response(delivered)
 
     def _look(self, request: Any, context: Any, *, goes_on: bool = False) -> list[Delivered]:
-        if self._shared.closed or not context.is_active():
+        if self._shared.closed or not (context.is_active() or self._model.faults.answers_the_gone):
             raise Unavailable("nobody waits for this pull any more")
         at_most = min(request.max_messages, MESSAGES_PER_PULL)
         now = self._shared.now()
@@ -193,6 +199,8 @@ class SubscriberService(Service):
         clock = self._shared.clock
         left: float = context.time_remaining()  # centuries, where there is no deadline
         patience = left - min(BEFORE_THE_DEADLINE_SECONDS, left / 5)
+        if self._model.faults.answers_the_gone:
+            patience = left + AFTER_THE_DEADLINE_SECONDS
         until = clock.monotonic() + min(patience, LONGEST_WAIT_SECONDS)
         context.add_callback(self._shared.wake)  # the caller may go
         delivered: list[Delivered] = []

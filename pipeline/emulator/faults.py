@@ -3,6 +3,9 @@
 from dataclasses import dataclass, fields
 from datetime import timedelta
 
+FEW = 20
+"""The most messages of a small answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Faults:
@@ -26,6 +29,11 @@ class Faults:
     answer_lost: float = 0.0  # it takes effect, UNAVAILABLE; pulled messages are then leased to nobody
     deadline_exceeded: float = 0.0  # nothing is done, DEADLINE_EXCEEDED
     throttled: float = 0.0  # nothing is done, RESOURCE_EXHAUSTED
+    empty_answer: float = 0.0  # a pull is answered at once with nothing, although messages wait
+    small_answer: float = 0.0  # a pull brings at most `FEW` messages, although more wait
+
+    answered_after: timedelta = timedelta(0)  # over gRPC a call takes between a third of this and all of it
+    answers_the_gone: bool = False  # over gRPC a pull whose caller has gone is answered all the same, for a second
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -35,3 +43,17 @@ class Faults:
                     raise ValueError(f"{field.name} = {value}: a duration is not negative")
             elif not 0 <= value <= 1:
                 raise ValueError(f"{field.name} = {value}: a chance is between 0 and 1")
+
+
+LIKE_THE_SERVICE = Faults(
+    shuffled=True,
+    redelivered=0.002,
+    acknowledgement_lost=0.001,
+    throttled=0.005,
+    empty_answer=0.1,
+    small_answer=0.7,
+    answered_after=timedelta(milliseconds=60),
+    answers_the_gone=True,
+)
+"""What a client of the service has to expect, if more often. Calls take 20 to 60 ms, answers are small or empty beside
+a backlog, a message comes again, quota runs out, and messages are leased to a caller that has gone."""

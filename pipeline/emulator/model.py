@@ -13,7 +13,7 @@ from google.pubsub_v1 import types
 
 from pipeline.clock import duration_us, from_us, iso, to_us
 from pipeline.emulator.catalogue import Catalogue, State
-from pipeline.emulator.faults import Faults
+from pipeline.emulator.faults import FEW, Faults
 from pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
 from pipeline.emulator.unacknowledged import Delivered, Journal
 
@@ -99,12 +99,23 @@ class PubSubModel(Catalogue):
         self._pass_time(state, at)
         until_us = to_us(at + state.ack_deadline)
         faults = self.faults
+        if not goes_on and self._happens(faults.small_answer):
+            max_messages = min(max_messages, self._rng.randint(1, FEW))
         delivered = state.outstanding.take(
             max_messages, max_bytes, until_us, faults.shuffled, faults.duplicate_delivery
         )
         if delivered or not goes_on:
             self._after()
         return delivered
+
+    def answers_empty(self) -> bool:
+        """Whether a pull is answered with nothing although messages wait: the fault `empty_answer`."""
+        return self._happens(self.faults.empty_answer)
+
+    def delay(self) -> timedelta:
+        """How long a call takes: the fault `answered_after`."""
+        longest = self.faults.answered_after
+        return longest * self._rng.uniform(1 / 3, 1) if longest else longest
 
     def acknowledge(self, subscription: str, ack_ids: Sequence[str], at: datetime) -> None:
         """Acknowledge messages. An id counts after its lease has ended, too; one of an acknowledged message is ignored.

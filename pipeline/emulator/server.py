@@ -97,6 +97,10 @@ def _unary(name: str, method: Callable[[Any, Any], Any], shared: Shared) -> Any:
     def call(given: Any, context: Any) -> Any:
         try:
             with shared.changed:
+                delay = shared.model.delay()
+            if delay:
+                shared.clock.sleep(delay.total_seconds())
+            with shared.changed:
                 return method(given, context)
         except refusals.ModelError as error:
             return context.abort(STATUS[type(error)], str(error))

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,7 +20,7 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from pipeline.clock import SystemClock
 from pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
-from pipeline.emulator.faults import Faults
+from pipeline.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import Transient
 from pipeline.emulator.server import CALLS_AT_ONCE, served
@@ -262,7 +263,7 @@ def test_the_command_makes_faults_from_its_options() -> None:
 )
 def test_other_hosts_and_faults_that_make_no_sense_are_refused(host: str, fault: list[str], said: str) -> None:
     with pytest.raises(InvalidSettings, match=said):
-        pubsub(port=0, host=host, seed=None, fault=fault)
+        pubsub(port=0, host=host, seed=None, fault=fault, like_the_service=False)
 
 
 def test_the_command_says_why_it_refuses() -> None:
@@ -272,6 +273,48 @@ def test_the_command_says_why_it_refuses() -> None:
 
 
 def test_every_fault_can_be_written() -> None:
-    written = {"shuffled": "true", "whole_seconds": "true", "visible_after": "1s500ms"}
+    written = {
+        **dict.fromkeys(("shuffled", "whole_seconds", "answers_the_gone"), "true"),
+        **dict.fromkeys(("visible_after", "answered_after"), "1s500ms"),
+    }
     faults = faults_of([f"{name}={written.get(name, '0.5')}" for name in FAULT_NAMES])
     assert (faults.shuffled, faults.visible_after, faults.throttled) == (True, timedelta(seconds=1.5), 0.5)
+
+
+def test_like_the_service_is_a_set_of_faults_of_which_single_ones_can_be_changed() -> None:
+    changed = faults_of(["throttled=0.5"], LIKE_THE_SERVICE)
+    assert changed == replace(LIKE_THE_SERVICE, throttled=0.5)
+    assert faults_of([]) == Faults()
+
+
+def under_faults(faults: Faults) -> Any:
+    return served(PubSubModel(rng=random.Random(1), faults=faults))
+
+
+def provisioned(address: str) -> tuple[Any, Any]:
+    publisher, subscriber = publisher_client(address), subscriber_client(address)
+    publisher.create_topic(name=TOPIC)
+    subscriber.create_subscription(name=BASE, topic=TOPIC, ack_deadline_seconds=600)
+    return publisher, subscriber
+
+
+def test_calls_take_time_answers_are_small_and_now_and_then_empty_beside_a_backlog() -> None:
+    faults = Faults(answered_after=timedelta(milliseconds=30), small_answer=1.0, empty_answer=0.3)
+    with under_faults(faults) as address:
+        publisher, subscriber = provisioned(address)
+        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}] * 400)
+        began = time.monotonic()
+        sizes = [len(subscriber.pull(subscription=BASE, max_messages=1000).received_messages) for _ in range(20)]
+        assert time.monotonic() - began >= 20 * 0.01
+    assert 0 in sizes
+    assert 0 < max(sizes) <= FEW
+
+
+def test_messages_are_leased_to_a_caller_whose_deadline_has_passed() -> None:
+    with under_faults(Faults(answers_the_gone=True)) as address:
+        publisher, subscriber = provisioned(address)
+        with pytest.raises(api.DeadlineExceeded):
+            subscriber.pull(subscription=BASE, max_messages=1000, retry=None, timeout=0.3)
+        publisher.publish(topic=TOPIC, messages=[{"data": b"x"}] * 3)
+        later = subscriber.pull(subscription=BASE, max_messages=1000, return_immediately=True)
+        assert len(later.received_messages) == 0
