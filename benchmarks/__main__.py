@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks.catch_up import measure_catch_up
 from benchmarks.diffs import measure_diffs
+from benchmarks.freshness import measure_freshness
 from benchmarks.idle import measure_idle_tick
 from benchmarks.machine import Machine, machine
 from benchmarks.measures import Measure, show, write
@@ -27,6 +28,7 @@ STAGES: dict[str, Stage] = {
     "land": lambda *given: [measure_land(*given)],
     "diffs": lambda *given: [measure_diffs(*given)],
     "catch_up": measure_catch_up,
+    "freshness": measure_freshness,
     "idle_tick": lambda *given: [measure_idle_tick(*given)],
     "histogram_bytes": lambda _, rounds, scale: measure_histogram_bytes(rounds, scale),
     "tick_write_bytes": measure_tick_write_bytes,

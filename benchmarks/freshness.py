@@ -1,0 +1,237 @@
+"""How far the watermark is behind on live traffic, and how long after its end a window is ready: the whole pipeline, as
+`tidemark up` starts it, by each rule and for two ticks. `python -m benchmarks.freshness --help` plays one of them.
+"""
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.machine import Machine
+from benchmarks.measures import Measure
+from benchmarks.watched import reports, ticks_of
+from pipeline.clock import Clock, SystemClock, iso
+from pipeline.demo.script import USUAL_PORTS, free_port
+from pipeline.demo.synthetic import Source
+from pipeline.demo.synthetic_beats import SyntheticSource
+from pipeline.lake.layout import Lake
+from pipeline.quantiles import quantile
+from pipeline.services.processes import Supervisor
+from pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
+from pipeline.settings import Settings, load_settings
+from pipeline.settings_sections import EmulatorKind
+from pipeline.watermark.state import DecisionRecord
+from pipeline.windows import Windowing
+
+STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
+SETTLES = timedelta(seconds=100)
+"""Decisions and windows before that are not counted: the first run warms Spark up, and ticks move to where they are
+aimed."""
+
+LAG_GOALS = {"band": 19.0, "frontier": 13.0}
+READY_GOALS = {("band", 10): 28.0, ("frontier", 10): 20.0, ("band", 5): 24.0, ("frontier", 5): 17.0}
+WINDOWS = 5
+PATIENCE = timedelta(minutes=15)
+LOOK_EVERY = timedelta(seconds=1)
+
+CONFIG = """\
+[pubsub]
+emulator_host = "127.0.0.1:{emulator_port}"
+emulator = "{emulator}"
+
+[message.fields]
+temperature = "number"
+status = "text"
+
+[windows]
+length = "1m"
+first = "{first}"
+
+[watermark]
+rule = "{rule}"
+tick = "{tick}s"
+
+[lake]
+uri = "file:lake"
+
+[spark]
+remote = "sc://localhost:{spark_port}"
+
+[dagster]
+storage = "dagster"
+web_port = {web_port}
+code_port = {code_port}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What is played."""
+
+    rule: str
+    tick: int
+    windows: int
+    emulator: EmulatorKind
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """What came of it: seconds that the watermark is behind at a decision, from a window's end to its commit, and from
+    decision to decision; the watermark's longest standstill; and the sensors' ticks."""
+
+    rule: str
+    tick: int
+    lags: list[float]
+    ready: list[float]
+    intervals: list[float]
+    longest_standstill: float
+    late: int
+    ticks: dict[str, dict[str, float]]
+
+    def sentence(self) -> str:
+        """The medians."""
+        on_time = sum(abs(interval - self.tick) <= 1 for interval in self.intervals) / max(1, len(self.intervals))
+        return (
+            f"{self.rule}, tick {self.tick}s: watermark {quantile(self.lags, 0.5):.1f} s behind, windows ready "
+            f"{quantile(self.ready, 0.5):.1f} s after their end ({min(self.ready):.1f} to {max(self.ready):.1f}), "
+            f"{on_time:.0%} of {len(self.intervals)} intervals within a second, longest standstill "
+            f"{self.longest_standstill:.1f} s, {self.late} late"
+        )
+
+
+def measure_freshness(machine: Machine, rounds: int, _scale: float) -> list[Measure]:
+    """Both rules and both ticks, once each however many rounds: each of `rounds` is a window more."""
+    found: list[Measure] = []
+    for (rule, tick), goal in READY_GOALS.items():
+        asked = Played(
+            rule, tick, WINDOWS + rounds, machine.settings.pubsub.emulator, machine.folder / f"{rule}-{tick}"
+        )
+        fresh = play(asked, Console(width=120), machine.clock)
+        for name, values, bound in (("lag", fresh.lags, LAG_GOALS[rule]), ("ready", fresh.ready, goal)):
+            found.append(
+                Measure(
+                    f"freshness_{name}_{rule}_{tick}s",
+                    values,
+                    [1.0] * len(values),
+                    bound,
+                    "lower",
+                    "s",
+                    f"333 messages/s, jitter up to 8 s, 1 minute windows, rule {rule}, tick {tick}s, beside one second",
+                    fresh.sentence(),
+                )
+            )
+    return found
+
+
+def play(asked: Played, console: Console, clock: Clock) -> Fresh:
+    """Live traffic from the start, until so many windows are counted. Stops what it started, whatever happens."""
+    began = clock.monotonic()
+
+    def say(text: str) -> None:
+        console.print(f"{clock.monotonic() - began:6.0f} s  {text}", highlight=False)
+
+    folder = asked.folder.resolve()
+    supervisor = Supervisor(folder, clock, say)
+    supervisor.stop_leftovers()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    config = folder / "tidemark.toml"
+    start = clock.now()
+    config.write_text(_config(asked, start))
+    settings = load_settings(config)
+    source = SyntheticSource(streams=STREAMS, period=PERIOD, jitter=JITTER, duplicates=0, broken=0, silent=0)
+    publishing = Source(source, settings, folder / "truth.parquet", start, clock)
+    try:
+        start_emulator(supervisor, settings)
+        provision_here(settings, clock)
+        publishing.start()
+        start_stack(supervisor, settings, config)
+        counted_from = clock.now() + SETTLES
+        return _watch(asked, settings, publishing, counted_from, supervisor.restart_what_died, say, clock)
+    finally:
+        try:
+            publishing.stop()
+        finally:
+            supervisor.stop()
+
+
+def _watch(
+    asked: Played,
+    settings: Settings,
+    publishing: Source,
+    counted_from: datetime,
+    keep_up: Callable[[], None],
+    say: Callable[[str], None],
+    clock: Clock,
+) -> Fresh:
+    windowing = settings.windowing
+    watched = reports(settings, publishing, keep_up, say, clock, patience=PATIENCE, every=LOOK_EVERY)
+    report = next(
+        report for report in watched if len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows
+    )
+    lake = Lake(settings.lake, settings.message.fields, clock)
+    log = lake.tracking_log()
+    entries = (log.entry(number) for number in log.numbers())
+    decisions = [entry.decision for entry in entries if isinstance(entry, DecisionRecord)]
+    counted = [decision for decision in decisions if decision.at >= counted_from]
+    moved = [one.at for before, one in pairwise(decisions) if one.watermark != before.watermark]
+    os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
+    rows = lake.heartbeats().current()
+    late = 0 if rows is None else sum(rows.to_pyarrow_table(columns=["late"])["late"].to_pylist())
+    fresh = Fresh(
+        rule=asked.rule,
+        tick=asked.tick,
+        lags=[decision.lag.total_seconds() for decision in counted if decision.lag is not None],
+        ready=_ready(report.computed_at, windowing, counted_from),
+        intervals=_between([decision.at for decision in counted]),
+        longest_standstill=max(_between([moment for moment in moved if moment >= counted_from]), default=0.0),
+        late=late,
+        ticks={name: asdict(seen) for name, seen in ticks_of(project_root()).items()},
+    )
+    say(fresh.sentence())
+    return fresh
+
+
+def _ready(computed_at: dict[str, datetime], windowing: Windowing, counted_from: datetime) -> list[float]:
+    """Seconds from the end of each window that ends from then on to its commit."""
+    windows = {windowing.named(key): at for key, at in computed_at.items()}
+    return [(at - window.end).total_seconds() for window, at in windows.items() if window.end >= counted_from]
+
+
+def _between(moments: Sequence[datetime]) -> list[float]:
+    return [(later - earlier).total_seconds() for earlier, later in pairwise(moments)]
+
+
+def _config(asked: Played, start: datetime) -> str:
+    return CONFIG.format(
+        rule=asked.rule,
+        tick=asked.tick,
+        emulator=asked.emulator,
+        first=iso(start.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
+        **{f"{name}_port": free_port(usual) for name, usual in USUAL_PORTS.items()},
+    )
+
+
+def main() -> None:
+    """Parse what is asked for, play it, and print what came of it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.freshness", description=__doc__)
+    parser.add_argument("--rule", choices=("band", "frontier"), default="band", help="(default band)")
+    parser.add_argument("--tick", type=int, default=10, help="in seconds (default 10)")
+    parser.add_argument("--windows", type=int, default=WINDOWS, help=f"how many are counted (default {WINDOWS})")
+    parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
+    parser.add_argument("--folder", type=Path, default=Path("build/freshness"), help="everything is below it")
+    asked = Played(**vars(parser.parse_args()))
+    fresh = play(asked, Console(width=160), SystemClock())
+    (asked.folder / "freshness.json").write_text(json.dumps(asdict(fresh), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
