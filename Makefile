@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs gcs-tools simulate drain-demo chaos bench check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo up test test-slow test-gcs gcs-tools simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ chaos: setup ## kill and disturb the whole pipeline, and compare every row with 
 bench: setup ## each stage's speed and size beside a reference: a table, and build/bench.json; SCALE=0.1
 	sh tools/install.sh $(BIN)/python bench
 	$(BIN)/python -m benchmarks --scale $(or $(SCALE),1)
+
+compare: setup ## the same traffic by everybody's watermark rule: a table, build/compare.json, and a picture
+	sh tools/install.sh $(BIN)/python docs
+	$(BIN)/python -m benchmarks.compare
 
 check: ruff-format ruff-check mypy lint-imports ## format, lint, types, import rules; --jobs=4 runs them side by side
 

@@ -1,0 +1,1 @@
+"""`make compare`: the same traffic by everybody's watermark rule, replayed side by side."""
