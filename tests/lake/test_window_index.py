@@ -88,6 +88,18 @@ def test_what_commits_do_not_tell_is_taken_from_the_list_of_files(
     assert len(index.computed) == {"windows": 6, "commits": 10, "all": 0}[loses]
 
 
+def test_a_commit_that_adds_no_file_of_diffs_changes_nothing(tmp_path: Path) -> None:
+    history = new_history(tmp_path)
+    history.land([Beat("a", 10)])
+    history.compute(3, 3)
+    index = index_of(history).update()
+    table = history.lake.diffs().table.current()
+    assert table is not None
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    same(index.update(), index_of(history).update())
+    assert len(index.computed) == 1
+
+
 def test_compaction_makes_no_window_hold_anything(tmp_path: Path) -> None:
     history = new_history(tmp_path)
     history.land([Beat("a", 10)])

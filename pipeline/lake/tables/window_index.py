@@ -126,6 +126,8 @@ class WindowIndex:
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
         """The numbers of the windows with these keys; keys of windows of another length are left out."""
+        if isinstance(keys, list):  # of none, the type would not be known
+            keys = pa.array(keys, pa.string())
         starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
         length_us = duration_us(self._windowing.length)
         numbers: Ints = starts[starts % length_us == 0] // length_us
