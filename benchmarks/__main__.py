@@ -15,6 +15,7 @@ from benchmarks.catch_up import measure_catch_up
 from benchmarks.diffs import measure_diffs
 from benchmarks.freshness import measure_freshness
 from benchmarks.idle import measure_idle_tick
+from benchmarks.large import measure_large
 from benchmarks.machine import Machine, machine
 from benchmarks.measures import Measure, show, write
 from benchmarks.memory import measure_memory
@@ -26,7 +27,8 @@ Stage = Callable[[Machine, int, float], Sequence[Measure]]
 STAGES: dict[str, Stage] = {
     "track": lambda *given: [measure_track(*given)],
     "land": lambda *given: [measure_land(*given)],
-    "diffs": lambda *given: [measure_diffs(*given)],
+    "diffs": measure_diffs,
+    "diffs_large": measure_large,
     "catch_up": measure_catch_up,
     "freshness": measure_freshness,
     "idle_tick": lambda *given: [measure_idle_tick(*given)],

@@ -114,10 +114,10 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
     left = messages
     while left > 0:
         left -= tick(Budget(left, settings.land.max_bytes, settings.land.max_seconds, batch))
-    return (_peak_bytes() - before) / MB
+    return (peak_bytes() - before) / MB
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """The most memory that this process has had, of its own: what `getrusage` says begins with its parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) << 10

@@ -1,6 +1,8 @@
 """Which Spark a micro-batch runs on: the settings of a session, and whether its server answers."""
 
+import os
 import socket
+import sys
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -24,6 +26,17 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 """Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
 
 
+WORKERS = {"spark.python.daemon.module": "pipeline.spark.worker_daemon"}
+"""Python workers that have imported what a micro-batch needs before they are forked. Spark ends them after a minute
+without work, and imports take longer than a small window."""
+
+
+def _of_workers(master: str) -> dict[str, str]:
+    """For a Spark on this machine whose workers run the Python that runs this: elsewhere tidemark may be missing."""
+    is_ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable
+    return WORKERS if master.startswith("local") and is_ours else {}
+
+
 def _of_the_session(settings: Settings) -> dict[str, str]:
     return SESSION if settings.lake.folder is None else {**SESSION, **IN_A_FOLDER}
 
@@ -42,6 +55,7 @@ def session_config(settings: Settings) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
+        **_of_workers(chosen.master),
         **_of_the_session(settings),
         **spark_storage_config(settings.lake),
         **chosen.config,
@@ -62,6 +76,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
+        **_of_workers(settings.spark.server_master),
         **_of_the_session(settings),
         **spark_storage_config(settings.lake),
         **settings.spark.config,

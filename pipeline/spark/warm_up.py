@@ -7,7 +7,8 @@ from pipeline.spark.session import session_config
 
 
 def warm_up(session: SparkSession) -> int:
-    """Exchange and sort a few rows; returns how many groups there were."""
+    """Exchange and sort a few rows, and hand some to Python workers; returns how many groups there were."""
+    session.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long").collect()
     rows = session.range(1000).selectExpr("id % 10 as key", "id").groupBy("key").count().orderBy("key")
     return len(rows.collect())
 

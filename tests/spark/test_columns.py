@@ -31,6 +31,7 @@ from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PLAN, T0, Beat, at, diff
 WINDOW = int(LENGTH.total_seconds())
 BACK = LOOKBACK.total_seconds()
 EDGES = [-BACK - 0.000001, -BACK, -1, 0, 0.000001, 30, 299.999999, 300, 599.999999, 600, 600.000001, 899.999999, 900]
+WINDOWS = list(Windowing(LENGTH, T0 - timedelta(days=1)).between(at(0), at(900)))
 NUMBERS = [None, 0.0, -0.0, 1.5, 1e308, -1e308, 5e-324]
 
 VALUES = st.fixed_dictionaries(
@@ -159,13 +160,12 @@ def test_however_a_range_is_cut_the_files_hold_the_same_rows(
     for first in range(batches):
         if beats[first::batches]:
             append_beats(lake.heartbeats(), landed(beats[first::batches]))
-    windows = list(Windowing(LENGTH, T0 - timedelta(days=1)).between(at(0), at(900)))
     files = lake.heartbeats().files_between(at(-BACK), at(900))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(slices, "ROWS_OF_A_SLICE", most)
         patched.setattr(slices, "MOST_ROWS", most)
-        cut = slices.cut(windows, files, PLAN, cores)
-    assert sorted({window for one in cut for window in one.windows}) == windows
+        cut = slices.cut(WINDOWS, files, PLAN, cores)
+    assert sorted({window for one in cut for window in one.windows}) == WINDOWS
     work = slices.Work("run", PLAN, cut, {}, lake.diffs().files, lake.stream_status().files, is_on_disk=True)
     answers = [answer for one in cut for answer in slices.compute(work, one)]
     made, status = in_columns(beats, 0, 900)

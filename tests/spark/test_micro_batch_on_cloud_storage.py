@@ -1,0 +1,41 @@
+"""A micro-batch whose tasks read from a bucket and write into it, with the lake's own credentials and without a JAR."""
+
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.clock import ManualClock
+from pipeline.lake.layout import Lake
+from pipeline.settings_sections import LakeSettings
+from pipeline.spark.micro_batch import MicroBatch, compute_windows
+from tests.lake.builders import append_beats
+from tests.spark.beats import FIELDS, PLAN, at
+from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
+
+pytestmark = pytest.mark.gcs
+
+
+def test_windows_are_computed_from_a_bucket_into_it(spark: SparkSession, lake_apart: LakeSettings) -> None:
+    lake = Lake(lake_apart, FIELDS, ManualClock(at(2000)))
+    beats = dirty(20_261_122)
+    for first in range(3):
+        append_beats(lake.heartbeats(), landed(beats[first::3]))
+    batch = MicroBatch(
+        spark,
+        heartbeats=lake.heartbeats(),
+        diffs=lake.diffs(),
+        status=lake.stream_status(),
+        plan=PLAN,
+        watermark=at(900) + timedelta(seconds=1),
+        run="run",
+        clock=ManualClock(at(2000)),
+    )
+    computed = compute_windows(batch, WINDOWS)
+    made, status = in_columns(beats, 0, 900)
+    table = lake.diffs().table.current()
+    assert table is not None
+    rows = table.to_pyarrow_table().to_pylist()
+    assert sorted((tuple(map(naive, row.values())) for row in rows), key=by_message) == made
+    assert sum(computed.rows.values()) == len(made)
+    assert len(lake.stream_status().rows([window.key for window in WINDOWS])) == len(status)
