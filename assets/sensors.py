@@ -58,6 +58,7 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs) ->
             policy=policy,
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
+            until_gone=True,
         )
         pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark

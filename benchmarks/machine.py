@@ -108,6 +108,7 @@ class World:
             policy=self.settings.policy,
             budget=budget,
             clock=self.clock,
+            until_gone=True,
         )
 
     def land(self, budget: Budget, subscription: Subscription | None = None) -> Landed:
@@ -120,6 +121,7 @@ class World:
             reader=self.reader,
             budget=budget,
             clock=self.clock,
+            backlog=self.backlog(self.settings.pubsub.base_path),
         )
 
 

@@ -47,8 +47,8 @@ class Faults:
 
 LIKE_THE_SERVICE = Faults(
     shuffled=True,
-    redelivered=0.002,
-    acknowledgement_lost=0.001,
+    redelivered=0.00001,
+    duplicate_delivery=0.01,
     throttled=0.005,
     empty_answer=0.1,
     small_answer=0.7,

@@ -64,14 +64,23 @@ def track(
     budget: Budget,
     clock: Clock,
     rules: Sequence[Rule] = RULES,
+    until_gone: bool = False,
 ) -> Tracked:
-    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable.
+    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pull until a batch
+    is nearly empty, or within the budget `until_gone`: until a reading says that there is no backlog.
 
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
     """
     begin_where_new(log, tracking_backlog, clock)
-    persisted = persist(subscription, log=log, reader=reader, budget=budget, clock=clock, backlog=tracking_backlog)
+    persisted = persist(
+        subscription,
+        log=log,
+        reader=reader,
+        budget=budget,
+        clock=clock,
+        backlog=tracking_backlog if until_gone else None,
+    )
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
