@@ -41,6 +41,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "reason": str(decision.reason),
         "decision": decision.sentence(),
         "messages_in_band": 0 if bound is None else bound.messages,
+        "passed_over": 0 if bound is None else bound.passed_over,
         "histogram_cells": len(tracked.state.histogram),
         "reading_violations": tracked.state.reading_violations,
         "log_entry": tracked.state.number,

@@ -69,6 +69,7 @@ def _host_and_port(text: str | None) -> str | None:
 EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
+OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
 OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
 KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
 KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
@@ -160,7 +161,7 @@ class MessageSettings(Section):
     event_time_field: OptionalText = None
     stream_id_field: OptionalText = None
     max_future_skew: NotNegative = timedelta(minutes=5)
-    max_age: Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone] = None
+    max_age: OptionalBound = None
     fields: dict[str, FieldKind] = Field(default_factory=dict)
 
     @field_validator("fields")
@@ -240,6 +241,7 @@ class WatermarkSettings(Section):
     frontier_quantile: float = Field(0.0, ge=0, lt=1)
     reading_slack: OptionalDuration = None
     base_slack: OptionalDuration = None
+    max_lag: OptionalBound = None
 
     @field_validator("tick")
     @classmethod

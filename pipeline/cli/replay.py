@@ -34,6 +34,7 @@ HELP = {
     "seek_tolerance": "A reading that falls by more is a seek.",
     "reading_slack": "Subtracted from tracking's reading.",
     "base_slack": "Subtracted from base's reading.",
+    "max_lag": "A message that is published longer than this after its event holds nobody.",
 }
 """The policy's settings."""
 
@@ -46,7 +47,7 @@ def _default(value: object) -> str:
 def _setting(name: str, parser: Any = duration) -> Any:
     """The option of one of the policy's settings."""
     default, more = getattr(DEFAULT, name), {}
-    if isinstance(default, timedelta):
+    if default is None or isinstance(default, timedelta):
         more = {"parser": parser, "metavar": "<duration>"}
     if isinstance(default, float):
         more = {"parser": share, "metavar": "<share>"}
@@ -81,6 +82,7 @@ def replay(
     seek_tolerance: Annotated[timedelta | None, _setting("seek_tolerance")] = None,
     reading_slack: Annotated[timedelta | None, _setting("reading_slack")] = None,
     base_slack: Annotated[timedelta | None, _setting("base_slack")] = None,
+    max_lag: Annotated[timedelta | None, _setting("max_lag", positive)] = None,
     complete_from: Annotated[
         datetime | None,
         time_option("Tracking knows everything published since then.", show_default="the first publish time"),

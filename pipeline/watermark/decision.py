@@ -1,6 +1,6 @@
 """A decision: where the watermark stands, the reason, and the evidence."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -47,13 +47,15 @@ class SilenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The candidate is the pin's event time. At most `messages` messages were published from `start` on. Tracking has
-    read as far as `end`."""
+    """The candidate is the pin's event time. At most `messages` messages were published from `start` on; of these,
+    `passed_over` lag more than `max_lag` and do not hold. Tracking has read as far as `end`."""
 
     pin: Cell
     start: datetime
     end: datetime
     messages: int
+    _: KW_ONLY
+    passed_over: int = 0
 
     @property
     def candidate(self) -> datetime:

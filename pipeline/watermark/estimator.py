@@ -4,8 +4,8 @@ It asks the rules in their order. The first hold or candidate ends the search, a
 the watermark.
 
 Guarantee: with disorder at most `policy.band`, no message that is still to land has an event time below the watermark,
-while the idle rule has not fired. Where it has, the same holds if after a silence
-`publish time - event time <= recent lag + band`. The proof is in `docs/watermark.md`.
+but for those that lag more than `policy.max_lag`, while the idle rule has not fired. Where it has, the same holds if
+after a silence `publish time - event time <= recent lag + band`. The proof is in `docs/watermark.md`.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pipeline.clock import from_us
 from pipeline.watermark.decision import Bound, Decision, Reason
 from pipeline.watermark.histogram import Cell, Histogram, bucket_of
+from pipeline.watermark.holding import holding
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
 from pipeline.watermark.rules import RULES, Candidate, Finding, Held, Passed, Rule, Verdict, anchor_before, band_start
@@ -41,7 +42,7 @@ def advance(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
     candidate = None if evidence is None else evidence.candidate
     raised = last.complete_from if isinstance(last, Held) else None
     moves = candidate is not None and (s.watermark is None or candidate > s.watermark)
-    newest = s.histogram.newest_publish_us
+    newest = s.holding.newest_publish_us
     was_completed = Finding.NOT_SOUGHT in (verdict.finding for verdict in verdicts)  # rule 3 was reached
     return Decision(
         at=s.at,
@@ -80,4 +81,5 @@ def reachable_from(histogram: Histogram, base: EffectiveReading, tracking: Effec
     """The first publish-time bucket that this band or a later one of the same epoch can reach: buckets below it may be
     pruned. The anchor is never below it."""
     edge = tracking_after_slack(tracking, policy) - policy.band
-    return bucket_of(band_start(base_after_slack(base, policy), edge, anchor_before(histogram, edge)))
+    anchor = anchor_before(holding(histogram, policy.max_lag), edge)
+    return bucket_of(band_start(base_after_slack(base, policy), edge, anchor))

@@ -134,6 +134,10 @@ class Histogram:
             return self
         return replace(self, **{name: getattr(self, name)[start:].copy() for name in COLUMNS})
 
+    def only(self, kept: npt.NDArray[np.bool_]) -> "Histogram":
+        """The cells that are kept, as if the others' messages had never been published."""
+        return self.of_cells([column[kept] for column in self._columns])
+
     def is_occupied(self, publish_bucket: int) -> bool:
         """Whether any message, valid or rejected, was published in this bucket."""
         low, high = self._span(publish_bucket, publish_bucket)

@@ -13,7 +13,8 @@ class Policy:
     the frontier. `band` is the disorder that is allowed for. In each publish second, `quantile` passes over that share
     of the least event times, against clocks that run slow, and `frontier_quantile` over that share of the greatest.
     `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the service
-    may show a message a moment after its publish time.
+    may show a message a moment after its publish time. A message that is published more than `max_lag` after its event
+    does not hold the watermark; without one, every message does.
     """
 
     rule: Literal["band", "frontier"] = "band"
@@ -28,3 +29,4 @@ class Policy:
     frontier_quantile: float = 0.0
     reading_slack: timedelta = timedelta(0)
     base_slack: timedelta = timedelta(0)
+    max_lag: timedelta | None = None

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pipeline.clock import from_us, to_us
 from pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, BUCKET_US, Cell, Histogram, bucket_of, bucket_start
+from pipeline.watermark.holding import holding, passed_over
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.situation import (
@@ -123,12 +124,14 @@ def silence(s: Situation) -> Verdict:
     """5. After a silence the watermark follows the clock.
 
     A silence: no valid message was published for `idle_timeout`, all of them have landed, and neither subscription has
-    a backlog. Rejected messages do not count: a source that sends nothing but broken ones would pin everybody else.
+    a backlog. Rejected messages do not count, nor what is passed over: a source that sends nothing else would pin
+    everybody else.
     """
     base, tracking, policy = known(s.base), known(s.tracking), s.policy
-    if s.histogram.newest_publish_us is None:
+    holds = s.holding
+    if holds.newest_publish_us is None:
         return Passed(Finding.NOTHING_EVER)
-    newest = from_us(s.histogram.newest_publish_us)
+    newest = from_us(holds.newest_publish_us)
     if tracking.observed_at - newest <= policy.idle_timeout:
         return Passed(Finding.RECENT)
     if s.base_after_slack <= newest:  # base may hold messages that lag more than the newest one
@@ -137,7 +140,7 @@ def silence(s: Situation) -> Verdict:
         return Passed(Finding.BACKLOG)
     if policy.idle == "hold":
         return Passed(Finding.SILENCE_IS_HELD)
-    lag = recent_lag(s.histogram, policy.max_idle_lag)
+    lag = recent_lag(holds, policy.max_idle_lag)
     candidate = min(s.oldest_base, s.oldest_tracking) - policy.band - lag
     return Candidate(Finding.SILENCE, SilenceEvidence(candidate, lag))
 
@@ -145,7 +148,7 @@ def silence(s: Situation) -> Verdict:
 def band(s: Situation) -> Verdict:
     """6, rule `band`. The candidate is the least event time published in the band: from `min(B, T - D)` to `T`, and
     back to the anchor."""
-    anchor = anchor_before(s.histogram, s.band_edge)
+    anchor = anchor_before(s.holding, s.band_edge)
     if anchor is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
     return least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
@@ -153,10 +156,11 @@ def band(s: Situation) -> Verdict:
 
 def least_since(s: Situation, start: datetime, anchor: datetime | None) -> Verdict:
     """The candidate of the rule `band`, for a band that begins at `start`."""
-    least, messages = _least(s, start, bucket_of(s.oldest_tracking))
+    least, messages, over = _least(s, start, bucket_of(s.oldest_tracking))
     if least is None:
         return Held(Finding.NO_ANCHOR, Reason.HELD_NO_DATA)
-    return Candidate(Finding.BAND, BandEvidence(least, start, s.oldest_tracking, messages, anchor))
+    evidence = BandEvidence(least, start, s.oldest_tracking, messages, anchor, passed_over=over)
+    return Candidate(Finding.BAND, evidence)
 
 
 def frontier(s: Situation) -> Verdict:
@@ -165,12 +169,12 @@ def frontier(s: Situation) -> Verdict:
     greatest = frontier_of(s.histogram, s.band_edge, s.policy, s.pruned_before, s.pruned_frontier)
     if greatest is None:
         return Held(Finding.NO_FRONTIER, Reason.HELD_NO_DATA)
-    outstanding, messages = _least(s, s.oldest_base, AFTER_ALL)
+    outstanding, messages, over = _least(s, s.oldest_base, AFTER_ALL)
     pin = greatest
     if outstanding is not None and outstanding.min_event_time < greatest.min_event_time:
         pin = outstanding
-    evidence = FrontierEvidence(pin, s.oldest_base, s.oldest_tracking, messages, greatest.min_event_time)
-    return Candidate(Finding.FRONTIER, evidence)
+    bounds = (s.oldest_base, s.oldest_tracking, messages, greatest.min_event_time)
+    return Candidate(Finding.FRONTIER, FrontierEvidence(pin, *bounds, passed_over=over))
 
 
 def bound(s: Situation) -> Verdict:
@@ -205,7 +209,8 @@ def frontier_of(
     if pruned_before is not None and pruned_before > bucket_of(before):
         return None
     known_from = BEFORE_ALL if pruned_before is None else pruned_before
-    newer = histogram.frontier_before(to_us(before), known_from, policy.frontier_quantile)
+    holds = holding(histogram, policy.max_lag)
+    newer = holds.frontier_before(to_us(before), known_from, policy.frontier_quantile)
     if pruned_frontier is None or newer is None:
         return newer or pruned_frontier
     return max(pruned_frontier, newer, key=lambda cell: cell.min_event_time)
@@ -242,14 +247,17 @@ def end_of_hole(s: Situation) -> datetime | None:
     return s.oldest_tracking if following is None else min(bucket_start(following), s.oldest_tracking)
 
 
-def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int]:
-    """The cell of the least event time published from `start` on, up to the bucket `high`, and how many messages were.
+def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, int]:
+    """The cell of the least event time published from `start` on, up to the bucket `high`; how many messages were; and
+    how many of these are passed over.
 
     A quantile is a share of a whole bucket, so with one the whole bucket of `start` counts.
     """
-    if s.policy.quantile > 0:
-        low = bucket_of(start)
-        messages = s.histogram.messages_at(s.histogram.since(low * BUCKET_US, high))
-        return s.histogram.quantile_between(low, high, s.policy.quantile), messages
-    positions = s.histogram.since(to_us(start), high)
-    return s.histogram.minimum_at(positions), s.histogram.messages_at(positions)
+    is_whole = s.policy.quantile > 0
+    start_us = bucket_of(start) * BUCKET_US if is_whole else to_us(start)
+    positions, holds = s.histogram.since(start_us, high), s.holding
+    if is_whole:
+        least = holds.quantile_between(bucket_of(start), high, s.policy.quantile)
+    else:
+        least = holds.minimum_at(holds.since(start_us, high))
+    return least, s.histogram.messages_at(positions), passed_over(s.histogram, s.policy.max_lag, positions)

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import Cell, Histogram
+from pipeline.watermark.holding import holding
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading
 
@@ -33,6 +34,11 @@ class Situation:
     pruned_before: int | None = None
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
+
+    @property
+    def holding(self) -> Histogram:
+        """The part of the histogram that holds the watermark."""
+        return holding(self.histogram, self.policy.max_lag)
 
     @property
     def base_after_slack(self) -> datetime:

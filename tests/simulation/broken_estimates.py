@@ -8,13 +8,26 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.clock import duration_us
 from pipeline.replay.replay import bound_without_anchor
-from pipeline.watermark import estimator, readings, rules
+from pipeline.watermark import estimator, holding, readings, rules
 from pipeline.watermark.decision import Decision, SilenceEvidence
 from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Cell, Histogram, Ints, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import RULES, Candidate, Held, Rule, Verdict, bound, complete, silence
+from pipeline.watermark.rules import (
+    RULES,
+    Candidate,
+    Held,
+    Rule,
+    Verdict,
+    anchor_before,
+    band_start,
+    bound,
+    complete,
+    least_since,
+    silence,
+)
 from pipeline.watermark.situation import Situation
 from tests.watermark.builders import LONG_AGO
 
@@ -135,6 +148,33 @@ def advance_or_go_back(s: Situation, verdicts: Sequence[Verdict]) -> Decision:
     return original_advance(replace(s, watermark=None) if is_candidate else s, verdicts)
 
 
+def band_with_an_anchor_that_does_not_hold(s: Situation) -> Verdict:
+    if s.policy.rule == "frontier":
+        return bound(s)
+    anchor = anchor_before(s.histogram, s.band_edge)
+    return bound(s) if anchor is None else least_since(s, band_start(s.oldest_base, s.band_edge, anchor), anchor)
+
+
+def reachable_by_an_anchor_that_does_not_hold(histogram: Histogram, base: Any, tracking: Any, policy: Policy) -> int:
+    return original_reachable(histogram, base, tracking, replace(policy, max_lag=None))
+
+
+def passed_over_by_the_least_event_time(histogram: Histogram, max_lag: timedelta) -> Any:
+    is_timed = histogram.event_bucket != NO_EVENT
+    least_us = np.where(is_timed, histogram.min_event_us, histogram.first_publish_us)
+    return is_timed & (histogram.first_publish_us - least_us > duration_us(max_lag))
+
+
+def passed_over_by_the_start_of_the_bucket(histogram: Histogram, max_lag: timedelta) -> Any:
+    is_timed = histogram.event_bucket != NO_EVENT
+    starts_us = np.where(is_timed, histogram.event_bucket, 0) * BUCKET_US
+    return is_timed & (histogram.first_publish_us - starts_us >= duration_us(max_lag))
+
+
+def passed_over_by_the_last_publish_time(histogram: Histogram, max_lag: timedelta) -> Any:
+    return original_passed_over(replace(histogram, first_publish_us=histogram.last_publish_us), max_lag)
+
+
 def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
     return original_frontier_before(histogram, limit_us + 1, not_before, quantile)
 
@@ -203,5 +243,6 @@ def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> b
     return len(histogram._valid(publish_bucket, publish_bucket)) > 0
 
 
+original_passed_over = holding._is_passed_over
 original_reachable, original_since = estimator.reachable_from, Histogram.since
 original_frontier_of = rules.frontier_of

@@ -24,6 +24,7 @@ from tests.simulation.broken_estimates import (
     advance_or_go_back,
     anchor_by_what_is_rejected,
     anchor_with_ties,
+    band_with_an_anchor_that_does_not_hold,
     band_without_need_of_an_anchor,
     complete_whatever_is_known,
     complete_with_holes_in_what_was_pruned,
@@ -41,8 +42,12 @@ from tests.simulation.broken_estimates import (
     instead_of,
     least_lag,
     occupied_by_heartbeats_alone,
+    passed_over_by_the_last_publish_time,
+    passed_over_by_the_least_event_time,
+    passed_over_by_the_start_of_the_bucket,
     quantile_of_the_whole_band,
     reachable_a_bucket_less,
+    reachable_by_an_anchor_that_does_not_hold,
     reachable_without_slack,
     reachable_without_the_anchor,
     silence_whatever_base_holds,
@@ -85,6 +90,7 @@ from tests.simulation.where import (
     any_lag,
     anyway,
     both,
+    bounded,
     by_band,
     by_frontier,
     hole,
@@ -137,6 +143,7 @@ AS_IT_IS = Planted("as it is")
 ESTIMATOR = "pipeline.watermark.estimator"
 ZERO = timedelta(0)
 STATE = "pipeline.watermark.state"
+PASSED_OVER = "pipeline.watermark.holding._is_passed_over"
 HISTOGRAM = "pipeline.watermark.histogram.Histogram"
 
 
@@ -229,6 +236,17 @@ _ALL = (
         "pipeline.watermark.histogram.clamped",
         lambda event_us, _publish_us: event_us,
     ),
+    _ruled("what is passed over is an anchor", 2000, bounded, bound, band_with_an_anchor_that_does_not_hold),
+    _patched(
+        "pruned by an anchor that is passed over",
+        1000,
+        bounded,
+        f"{STATE}.reachable_from",
+        reachable_by_an_anchor_that_does_not_hold,
+    ),
+    _patched("max_lag by a cell's least event time", 2000, bounded, PASSED_OVER, passed_over_by_the_least_event_time),
+    _patched("max_lag by a cell's first edge", 2000, bounded, PASSED_OVER, passed_over_by_the_start_of_the_bucket),
+    _patched("max_lag by a cell's last publish time", 2000, bounded, PASSED_OVER, passed_over_by_the_last_publish_time),
     _patched("> for >= at base's oldest", 200, kept, f"{HISTOGRAM}.since", since_without_the_oldest),
     _patched(
         "the frontier is the end of its cell",

@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 import numpy as np
 
 from pipeline.clock import from_us, iso
 from pipeline.ticks.judging import publish_time_us
-from pipeline.watermark.decision import Decision, Reason
+from pipeline.watermark.decision import BandEvidence, Decision, Reason
 from pipeline.watermark.estimator import estimate
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram
+from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram, bucket_of, bucket_start
+from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
@@ -21,6 +22,8 @@ from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
 from tests.simulation.traffic import Planned
 from tests.watermark.builders import situation_of, uncounted
+
+FAR_AHEAD = datetime(2200, 1, 1, tzinfo=UTC)
 
 INVARIANTS = {
     0: "the code says of itself what is so",
@@ -167,6 +170,29 @@ class Oracle:
         if epochs == [1, 1] and not counts_differ and _without_counts(decision) != _without_counts(whole):
             self.fail(0, f"decided: {decision}; on everything that was tracked: {whole}")
 
+        if epochs == [1, 1]:
+            self._counts_what_is_passed_over(decision, entry.policy)
+
+    def _counts_what_is_passed_over(self, decision: Decision, policy: Policy) -> None:
+        """What is passed over is exactly what is counted: each cell all of whose messages lag more than they may, at
+        least once, and at most as often as it was delivered."""
+        bound, whole = decision.bound, self._whole
+        if bound is None or policy.max_lag is None:
+            return
+        high = bound.end if isinstance(bound, BandEvidence) else FAR_AHEAD
+        start = bound.start if policy.quantile == 0 else bucket_start(bucket_of(bound.start))
+        columns = (whole.event_bucket, whole.count, whole.first_publish_us, whole.last_publish_us)
+        cells = [
+            count
+            for event, count, first, last in zip(*(column.tolist() for column in columns), strict=True)
+            if event != NO_EVENT
+            and from_us(last) >= start
+            and first // BUCKET_US <= bucket_of(high)
+            and timedelta(microseconds=first - (event + 1) * BUCKET_US) >= policy.max_lag
+        ]
+        if not len(cells) <= bound.passed_over <= sum(cells):
+            self.fail(0, f"passed over: {bound.passed_over} messages, of the cells {cells}")
+
     def _was_counted_twice(self) -> bool:
         """Whether tracking has been given a message again."""
         sent = Counter(
@@ -231,7 +257,7 @@ class Oracle:
 
     def _late(self, message_id: str, planned: Planned) -> None:
         self.late.add(message_id)
-        if self.is_kept and not self._is_let_go(planned):
+        if self.is_kept and self.plan.holds(planned) and not self._is_let_go(planned):
             self.fail(1, f"message {message_id}, {planned}, landed below the watermark, {self.watermark}")
 
     def _is_let_go(self, planned: Planned) -> bool:
@@ -244,9 +270,11 @@ class Oracle:
         truly = {key for key in self.heartbeats() if self._window_is_computed(key, diffs)} - there
         if counted != truly:
             self.fail(0, f"counted as missed: {sorted(counted)}; missed: {sorted(truly)}")
-        unreleased = truly - {_key_of(message_id, one) for message_id, one in self.sent.items() if self._is_let_go(one)}
-        if unreleased and self.is_kept:
-            self.fail(1, f"missed: {sorted(unreleased)}")
+        let_go = {_key_of(message_id, one) for message_id, one in self.sent.items() if self._is_let_go(one)}
+        holding = {_key_of(message_id, one) for message_id, one in self.sent.items() if self.plan.holds(one)}
+        kept = truly & holding - let_go
+        if kept and self.is_kept:
+            self.fail(1, f"missed: {sorted(kept)}")
         return truly
 
     def check_rows(self, diffs: Diffs, now: datetime) -> None:

@@ -25,6 +25,7 @@ from tests.simulation.traffic import (
     just_in_time,
     shrinking_lag,
     with_names,
+    with_stragglers,
 )
 from tests.ticks.fakes import AMPLE
 from tests.ticks.fakes import CONTRACT as FAKES_CONTRACT
@@ -107,6 +108,11 @@ class Plan:
         """Whether the sources keep what the policy assumes: then nothing may be late or missed."""
         return self.kind != "beyond the band"
 
+    def holds(self, message: Planned) -> bool:
+        """Whether a message holds the watermark: it lags no more than it may."""
+        max_lag = self.policy.max_lag
+        return max_lag is None or message.lag_us <= max_lag // MICROSECOND
+
     @property
     def has_no_hole(self) -> bool:
         """Whether tracking is there before the first message, and stays; a stale reading of nothing is taken for that
@@ -157,6 +163,10 @@ def plan_of(seed: int) -> Plan:
     planned = SOURCES[kind](rng, band_us, whole)
     if kind not in TO_ADVANCE and clocks.random() < 0.85:
         planned = by_their_clocks(clocks, planned, band_us)
+    max_lag: timedelta | None = None
+    if clocks.random() < 0.35:
+        planned, bound_us = with_stragglers(clocks, planned, above_all=kind in TO_ADVANCE)
+        max_lag = timedelta(microseconds=bound_us)
     # Where the lag grows by a band over each silence, it may not grow by two: what is rejected tells no lag, and a
     # later copy of a message that lagged less would be the newest.
     named = with_names(
@@ -167,7 +177,8 @@ def plan_of(seed: int) -> Plan:
     )
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
-        assert disorder_of(messages) <= band_us, f"seed {seed}: the sources break their own assumption"
+        holding = [one for one in messages if max_lag is None or one.lag_us <= max_lag // MICROSECOND]
+        assert disorder_of(holding) <= band_us, f"seed {seed}: the sources break their own assumption"
     visible_after = timedelta(seconds=rng.choice([0, 0, 0, 2] if is_live else [0, 0, 0.7, 2, 5]))
     slack = visible_after + timedelta(seconds=1 if delayed else 0)
     first, last = messages[0].arrives_us, messages[-1].arrives_us
@@ -177,7 +188,7 @@ def plan_of(seed: int) -> Plan:
     hole_until_us = _hole(rng, messages, slack // MICROSECOND) if rng.random() < 0.2 else None
     if kind == "growing lag":
         hole_until_us = None  # one that base has landed before anybody looks would hide how far the lag has grown
-    policy = _policy(rng, kind, timedelta(seconds=band_s), slack)
+    policy = replace(_policy(rng, kind, timedelta(seconds=band_s), slack), max_lag=max_lag)
     faults = _faults(rng) if troubled else Faults()
     faults = replace(faults, whole_seconds=whole, visible_after=visible_after)
     if hole_until_us is not None:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from pipeline.clock import ManualClock, from_us, iso
+from pipeline.clock import MICROSECOND, ManualClock, from_us, iso
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import HeartbeatReader
@@ -312,12 +312,26 @@ class Simulation:
         above = max((one.counted_us for one in timed), default=START_US) + 1000
         if self.plan.kind in TO_ADVANCE and timed:
             above = max(above, publish_us - min(one.publish_us - one.counted_us for one in timed))
-        return -(-above // 1000) * 1000
+        return -(-max(above, self._lagging_within(publish_us)) // 1000) * 1000
+
+    def _lagging_within(self, publish_us: int) -> int:
+        """An event time that holds the watermark for certain, if there is a bound on lag."""
+        max_lag = self.policy.max_lag
+        return 0 if max_lag is None else publish_us - max_lag // MICROSECOND // 2
 
     def _publish_calmly_at(self, moment_us: int) -> None:
         event_us = moment_us + self.calm_event_us
         planned = Planned(
             moment_us, event_us, event_us, stream="calm", publisher_id=str(moment_us), arrives_us=moment_us
+        )
+        self.schedule.at(moment_us, lambda: self.publish(planned))
+        if self.policy.max_lag is not None:  # a source with a slow clock goes on as well
+            self._publish_late_at(moment_us, self.policy.max_lag + timedelta(seconds=3))
+
+    def _publish_late_at(self, moment_us: int, lag: timedelta) -> None:
+        event_us = (moment_us - lag // MICROSECOND) // 1000 * 1000
+        planned = Planned(
+            moment_us, event_us, event_us, stream="slow", publisher_id=str(moment_us), arrives_us=moment_us
         )
         self.schedule.at(moment_us, lambda: self.publish(planned))
 
@@ -332,6 +346,7 @@ class Simulation:
         band = self.policy.band + timedelta(seconds=3) + self.policy.reading_slack + self.policy.base_slack
         for number in (1, 2):
             event_us = last_us + int(ahead / timedelta(microseconds=1)) * number
+            event_us = max(event_us, self._lagging_within(self.schedule.now_us) // 1000 * 1000)
             moment_us = -(-max(self.schedule.now_us, event_us) // SECOND) * SECOND  # a clock that runs fast closes none
             self.schedule.pause(moment_us - self.schedule.now_us)
             self.publish(

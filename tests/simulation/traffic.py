@@ -48,6 +48,11 @@ class Planned:
         return min(self.event_us, self.publish_us)
 
     @property
+    def lag_us(self) -> int:
+        """How long before it was published it happened, as it counts."""
+        return self.publish_us - self.counted_us
+
+    @property
     def heartbeat(self) -> tuple[str, int, str | None]:
         """What makes two messages copies of one heartbeat; without a publisher's id there are no copies."""
         return self.stream, self.event_us, self.publisher_id
@@ -178,6 +183,20 @@ def by_their_clocks(rng: random.Random, planned: Sequence[Planned], band_us: int
         if _with_copies(fast) <= at_most:
             behind = fast
     return behind
+
+
+def with_stragglers(rng: random.Random, planned: Sequence[Planned], *, above_all: bool) -> tuple[list[Planned], int]:
+    """Some messages happened long before the others of their time, and a bound on lag that passes over all of these:
+    the lag of one of the others, or (`above_all`) more than that of each. In microseconds."""
+    lags = sorted(one.lag_us for one in planned)
+    bound_us = max(lags[-1] + 3 * SECOND if above_all else rng.choice([*lags, lags[-1] + SECOND]), SECOND)
+    share, beyond = rng.choice([0, 0.1, 0.3]), (1000, SECOND // 2, 3 * SECOND // 2, 2 * SECOND, 100 * SECOND)
+    return [
+        replace(one, event_us=(one.publish_us - bound_us - rng.choice(beyond)) // 1000 * 1000)
+        if rng.random() < share
+        else one
+        for one in planned
+    ], bound_us
 
 
 def _with_copies(planned: Sequence[Planned]) -> int:

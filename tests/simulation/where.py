@@ -45,6 +45,10 @@ def by_frontier(plan: Plan) -> bool:
     return plan.is_kept and plan.policy.rule == "frontier" and plan.policy.idle == "hold"
 
 
+def bounded(plan: Plan) -> bool:
+    return plan.is_kept and plan.policy.max_lag is not None
+
+
 def just_in_time(plan: Plan) -> bool:
     return plan.kind == "just in time"
 

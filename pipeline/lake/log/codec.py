@@ -58,6 +58,7 @@ OPEN_SEAL = SEALED + b"0" * 64
 DECISION = (
     *("at", "watermark", "reason", "candidate", "base", "tracking", "band_start", "band_end", "anchor", "pin"),
     *("messages_in_band", "newest_publish_time", "recent_lag", "complete_from", "frontier", "released_before"),
+    "passed_over",
 )
 """A decision as it is stored: its fields, and those of its evidence beside them."""
 
@@ -139,7 +140,9 @@ def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict
     """A decision's fields with those of its evidence beside them, by their stored names."""
     found = _DECISION.dump_python(decision, mode=mode)
     evidence = found["evidence"] or {}
-    found |= {"messages_in_band": 0} | {STORED_AS.get(name, name): value for name, value in evidence.items()}
+    found |= {"messages_in_band": 0, "passed_over": 0} | {
+        STORED_AS.get(name, name): value for name, value in evidence.items()
+    }
     if "pin" in found:
         found["candidate"] = found["pin"]["min_event_time"]
     return {name: found.get(name) for name in DECISION}
@@ -147,7 +150,7 @@ def flat(decision: Decision, mode: Literal["json", "python"] = "python") -> dict
 
 def _restored(stored: Any) -> DecisionRecord:
     """The inverse of `_dumped`. Raises ValueError for fields that no decision has together."""
-    found, evidence = stored["decision"], None
+    found, evidence = {"passed_over": 0} | stored["decision"], None
     if found.get("candidate") is not None:
         has_lag, has_frontier = (found.get(name) is not None for name in ("recent_lag", "frontier"))
         kind = SilenceEvidence if has_lag else FrontierEvidence if has_frontier else BandEvidence
@@ -199,7 +202,8 @@ def _decision_row(entry: DecisionRecord) -> pa.Table:
     row["base_oldest_unacked"] = base and base["oldest_unacked"]
     row["tracking_oldest_unacked"] = tracking and tracking["oldest_unacked"]
     row["recent_lag_seconds"] = None if lag is None else lag.total_seconds()
-    types = {"reason": pa.string(), "messages_in_band": pa.int64(), "recent_lag_seconds": pa.float64()}
+    types = {"reason": pa.string(), "recent_lag_seconds": pa.float64()}
+    types |= dict.fromkeys(("messages_in_band", "passed_over"), pa.int64())
     return pa.table({name: pa.array([value], types.get(name, MOMENT)) for name, value in row.items()})
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration, rough
-from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence, when
+from pipeline.watermark.decision import BandEvidence, Bound, Decision, FrontierEvidence, SilenceEvidence, when
 from pipeline.watermark.readings import EffectiveReading
 from pipeline.watermark.rules import Finding, Held, Verdict, naming
 from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, is_stale, known, was_sought
@@ -108,7 +108,9 @@ def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
 
 
 def _silence(verdict: Verdict, s: Situation, decision: Decision) -> str:
-    newest_us, timeout = s.histogram.newest_publish_us, _setting(s, "idle_timeout")
+    newest_us, timeout = s.holding.newest_publish_us, _setting(s, "idle_timeout")
+    if newest_us is None and s.histogram.newest_publish_us is not None:
+        return f"Tracking knows no message that lags at most {_max_lag(s)}."
     if newest_us is None:
         return "Tracking has never seen a message with an event time."
     newest = from_us(newest_us)
@@ -141,17 +143,27 @@ def _data(s: Situation, decision: Decision) -> str:
             return (
                 f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} on (base's "
                 f"backlog), and the frontier, {iso(evidence.frontier)}: {greatest} published more than {band} before "
-                "tracking's reading."
+                f"tracking's reading.{_passed_over(s, evidence)}"
             )
         case BandEvidence() as evidence:
             anchor = f", and the anchor at {iso(evidence.anchor)}" if evidence.anchor else ""
             return (
                 f"Looked at: at most {messages(evidence.messages)} published from {iso(evidence.start)} to "
                 f"{iso(evidence.end)} (base's backlog, the band of {format_duration(s.policy.band)} before tracking's "
-                f"reading{anchor})."
+                f"reading{anchor}).{_passed_over(s, evidence)}"
             )
         case _:
             return f"Tracking knows no event time that was published more than {band} before its reading."
+
+
+def _passed_over(s: Situation, evidence: Bound) -> str:
+    if s.policy.max_lag is None or not evidence.passed_over:
+        return ""
+    return f" Passed over of these: at most {messages(evidence.passed_over)}, with a lag of more than {_max_lag(s)}."
+
+
+def _max_lag(s: Situation) -> str:
+    return f"{format_duration(s.policy.max_lag or ZERO)} (max_lag)"
 
 
 def _compared(s: Situation, decision: Decision, candidate: datetime) -> Condition:

@@ -22,7 +22,10 @@ from pipeline.watermark.state import DecisionRecord, WatermarkState
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
 """The bands that are tried, beside half of the present one, where they are smaller."""
 
-TRIED = ("rule", "band", "idle")
+MAX_LAGS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=10), timedelta(minutes=1))
+"""The bounds on lag that are tried, where they are smaller than the present one."""
+
+TRIED = ("rule", "band", "idle", "max_lag")
 """The settings that are tried."""
 
 
@@ -152,6 +155,10 @@ def _trials(policy: Policy) -> Iterator[tuple[str, str, Policy, str]]:
             base_slack = band if policy.base_slack == policy.band else policy.base_slack
             smaller = replace(policy, band=band, base_slack=base_slack)
             yield "band", format_duration(band), smaller, "messages with more disorder than that are late"
+    for max_lag in MAX_LAGS:
+        if policy.max_lag is None or max_lag < policy.max_lag:
+            cost = "messages that lag more than that are late"
+            yield "max_lag", format_duration(max_lag), replace(policy, max_lag=max_lag), cost
     if policy.idle == "advance":
         cost = "the last windows before a silence stay open until something is published"
         yield "idle", "hold", replace(policy, idle="hold"), cost

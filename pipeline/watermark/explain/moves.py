@@ -15,6 +15,7 @@ from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence
 from pipeline.watermark.estimator import is_pinned_by_backlog
 from pipeline.watermark.explain.conditions import messages
 from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, NO_EVENT, bucket_of, bucket_start
+from pipeline.watermark.holding import passed_over
 from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
@@ -50,7 +51,7 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
             if ahead is not None:
                 yield f"Meanwhile a near_real_time of more than {rough(ahead)} lets it move."
         case Reason.HELD_NO_DATA:
-            yield _no_data(s)
+            yield from _no_data(s)
         case Reason.IDLE_ADVANCED:
             yield "It follows the clock until something is published, then the event times of what is published."
         case Reason.IDLE_HELD:
@@ -78,8 +79,18 @@ def published_since(s: Situation, moment: datetime) -> int | None:
     return s.histogram.messages_at(s.histogram.since(to_us(moment), AFTER_ALL))
 
 
-def _no_data(s: Situation) -> str:
+def _no_data(s: Situation) -> Iterator[str]:
     first = _known_from(s)
+    if first is None and (over := passed_over(s.histogram, s.policy.max_lag)):
+        yield (
+            f"All {messages(over)} that tracking knows of lag more than "
+            f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds the watermark, and none "
+            "moves it. Raise max_lag if they are not the exception."
+        )
+    yield _until_known(s, first)
+
+
+def _until_known(s: Situation, first: datetime | None) -> str:
     if first is None:
         return f"It is held until tracking has read to {_reach(s)} after a message with an event time."
     return (
@@ -94,10 +105,11 @@ def _known_from(s: Situation) -> datetime | None:
     is_frontier = s.policy.rule == "frontier"
     if is_frontier and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
-    valid = s.histogram.event_bucket != NO_EVENT
+    holds = s.holding
+    valid = holds.event_bucket != NO_EVENT
     if not valid.any():
         return None
-    first = from_us(int(s.histogram.first_publish_us[valid].min()))
+    first = from_us(int(holds.first_publish_us[valid].min()))
     if is_frontier and s.policy.frontier_quantile > 0:  # only whole seconds count
         return bucket_start(bucket_of(first) + 1)
     return first
@@ -118,7 +130,8 @@ def _out_of_the_band(s: Situation, watermark: datetime, evidence: BandEvidence) 
 def _past_the_frontier(s: Situation, watermark: datetime, evidence: FrontierEvidence) -> Iterator[str]:
     """By the rule `frontier`: all event times that base may hold, and the frontier, must be above the watermark."""
     until, later = None, None
-    least = s.histogram.minimum_at(s.histogram.since(to_us(s.oldest_base), AFTER_ALL))
+    holds = s.holding
+    least = holds.minimum_at(holds.since(to_us(s.oldest_base), AFTER_ALL))
     if least is not None and least.min_event_time <= watermark:
         last = _last_that_holds(s, watermark, bucket_of(s.oldest_base), AFTER_ALL)
         until = None if last is None else bucket_start(last + 1)
@@ -143,12 +156,13 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
 
 def _last_that_holds(s: Situation, watermark: datetime, low: int, high: int) -> int | None:
     """The last publish second from `low` to `high` whose least event time that counts is not above the watermark."""
-    occupied = np.unique(s.histogram.publish_bucket)
+    holds = s.holding
+    occupied = np.unique(holds.publish_bucket)
     seconds: list[int] = occupied[(occupied >= low) & (occupied <= high)].tolist()
 
     def is_free(second: int) -> bool:
         """Whether no message that was published then or later is as old as the watermark. Rises once, from low on."""
-        least = s.histogram.quantile_between(second, high, s.policy.quantile)
+        least = holds.quantile_between(second, high, s.policy.quantile)
         return least is None or least.min_event_time > watermark
 
     holding = seconds[: bisect_left(seconds, True, key=is_free)]
