@@ -15,6 +15,7 @@ from pipeline.heartbeat import HeartbeatReader
 from pipeline.settings import Settings
 from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
+from pipeline.ticks.copies import RememberedCopies
 from pipeline.ticks.landing import land
 from pipeline.ticks.pace import Closings, Pace
 from pipeline.ticks.tracking import track
@@ -34,6 +35,7 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs) ->
     """Track what was published, decide the watermark, and request the windows that closed."""
     reader, policy, choosing = HeartbeatReader(settings.contract), settings.policy, Choosing()
     budget, closings = budget_of(settings.track), Closings(settings.windowing)
+    copies = RememberedCopies(settings.track.copies_remembered)
 
     @ticking_sensor(
         settings,
@@ -56,6 +58,7 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs) ->
             log=lake.tracking_log("tracking"),
             reader=reader,
             policy=policy,
+            copies=copies,
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
             until_gone=True,

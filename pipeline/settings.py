@@ -41,7 +41,7 @@ class Settings(BaseSettings):
     windows: sections.WindowSettings = sections.WindowSettings()
     checks: sections.CheckSettings = sections.CheckSettings()
     watermark: sections.WatermarkSettings = sections.WatermarkSettings()
-    track: sections.BudgetSettings = sections.BudgetSettings()
+    track: sections.TrackBudget = sections.TrackBudget()
     land: sections.LandBudget = sections.LandBudget()
     drain: sections.DrainSettings = sections.DrainSettings()
     tune: sections.TuneSettings = sections.TuneSettings()

@@ -260,6 +260,12 @@ class BudgetSettings(Section):
     batch_messages: int = Field(25_000, ge=1)
 
 
+class TrackBudget(BudgetSettings):
+    """The most that one tracking tick pulls, and how long what was tracked is remembered."""
+
+    copies_remembered: Annotated[Duration, Field(ge=ZERO, le=DAY)] = timedelta(minutes=10)
+
+
 class LandBudget(BudgetSettings):
     """The most that one landing tick pulls."""
 

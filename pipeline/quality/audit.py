@@ -18,7 +18,7 @@ from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds
 from pipeline.replay.log_ticks import recorded_ticks
-from pipeline.watermark.histogram import NO_EVENT, Histogram, Ints, bucket_of, bucket_start
+from pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
 from pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE = 60
@@ -117,8 +117,8 @@ def _tracked(log: TrackingLog, since: datetime | None) -> Histogram:
 def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, start: int, end: int) -> Ints:
     """A row for each publish second from `start` on: tracked, landed, lost at least, lost at most. A landed heartbeat
     fills its own cell, by its clamped event time as by its own: logs from before the clamp have that one. A rejected
-    message, whose event time is not kept, may have filled any cell of its second. A cell without an event time counts
-    as lost only if nothing at all landed from its second."""
+    message, whose event time is not kept, may have filled any cell of its second. A cell of rejected messages counts as
+    lost only if nothing at all landed from its second; a cell of copies never, because a redelivery may be in it."""
     times = (bucket_start(start), bucket_start(end))
     good = heartbeats.published_between(*times, ("message_id", "publish_time", "event_time"))
     of_good, of_bad = with_seconds(good), with_seconds(quarantine.published_between(*times))
@@ -130,14 +130,14 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
 
     rejected = by_second(distinct_messages(of_bad))
     landed = by_second(distinct_messages(pa.concat_tables([of_good.select(of_bad.column_names), of_bad])))
-    has_event = pc.not_equal(cells["event"], NO_EVENT)
+    has_event = pc.greater(cells["event"], COPY)
     empty = cells.filter(has_event)
     if "event" in of_good.column_names:
         for event in ("event", "counted"):
             empty = empty.join(
                 of_good, ["second", "event"], ["second", event], join_type="left anti", use_threads=False
             )
-    unreadable = by_second(cells.filter(pc.invert(has_event)))
+    unreadable = by_second(cells.filter(pc.equal(cells["event"], NO_EVENT)))
     at_least = np.maximum(by_second(empty) - rejected, 0) + np.where(landed == 0, unreadable, 0)
     tracked = by_second(cells, "count")
     return np.stack([tracked, landed, at_least, np.maximum(tracked - landed, at_least)], axis=1)

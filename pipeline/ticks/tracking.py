@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.clock import Clock
+from pipeline.clock import Clock, duration_us
 from pipeline.durations import rough
 from pipeline.errors import ReadingUnavailable, SnapshotRefused
-from pipeline.heartbeat import HeartbeatReader, read_payload
+from pipeline.heartbeat import HeartbeatReader, Rejection, read_payload
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from pipeline.ticks.budget import Budget, for_each_batch
+from pipeline.ticks.copies import RememberedCopies, keys_of
 from pipeline.ticks.judging import attributes_of, judge, publish_time_us
 from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.rules import RULES, Rule
@@ -63,6 +64,7 @@ def track(
     policy: Policy,
     budget: Budget,
     clock: Clock,
+    copies: RememberedCopies | None = None,
     rules: Sequence[Rule] = RULES,
     until_gone: bool = False,
 ) -> Tracked:
@@ -71,6 +73,7 @@ def track(
 
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
+    `copies` is what the process remembers from tick to tick; without it every copy counts in full.
     """
     begin_where_new(log, tracking_backlog, clock)
     persisted = persist(
@@ -80,6 +83,8 @@ def track(
         budget=budget,
         clock=clock,
         backlog=tracking_backlog if until_gone else None,
+        copies=copies,
+        laggard=policy.band,
     )
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
@@ -121,32 +126,73 @@ def persist(
     budget: Budget,
     clock: Clock,
     backlog: Backlog | None = None,
+    copies: RememberedCopies | None = None,
+    laggard: timedelta | None = None,
 ) -> Persisted:
     """Pull, make each batch's histogram an entry of the log, acknowledge, and report. With tracking's `backlog` it goes
     on until that is gone; without, until a batch is nearly empty.
 
     Guarantee: what is acknowledged on tracking is in the log. Any number of readers may run at once. Assumption: the
-    log has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged.
+    log has begun. Raises PubSubError or LakeError; then nothing unpersisted was acknowledged. A message that lags more
+    than `laggard` is judged by its payload as well.
     """
+    remembered = RememberedCopies() if copies is None else copies
 
     def persist_batch(batch: PulledBatch) -> Persisted:
         with subscription.leased(batch.ack_ids):
-            log.append(Snapshot(histogram_of(batch.messages, reader)))
+            counted = count(batch.messages, reader, remembered, laggard)
+            log.append(Snapshot(counted.histogram))
+            remembered.remember(counted.keys, counted.publish_us)
             return Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
 
     return sum(for_each_batch(subscription, budget, clock, persist_batch, backlog), Persisted())
 
 
-def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
-    """The histogram of pulled messages; a rejected one counts by its publish time alone."""
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What a batch adds to the histogram, and the keys and publish times of the messages that may have copies."""
+
+    histogram: Histogram
+    keys: Ints
+    publish_us: Ints
+
+
+def count(
+    messages: Sequence[Any], reader: HeartbeatReader, copies: RememberedCopies, laggard: timedelta | None = None
+) -> Counted:
+    """Count pulled messages. A rejected one counts by its publish time alone, and so does a copy of a remembered one.
+
+    A message that lags more than `laggard` is judged by its payload as well, where it is there: one without a payload
+    may have lost it to a transform, and counts in full.
+    """
     published_us = [publish_time_us(message) for message in messages]
-    needs_payload = reader.contract.needs_payload
-    payloads = [read_payload(message.data) for message in messages] if needs_payload else None
-    judged = judge(attributes_of(messages), payloads, published_us, reader)
-    published = np.array(published_us, dtype=np.int64)
-    return Histogram.of(
-        published[judged.is_heartbeat], judged.event_us[judged.is_heartbeat], published[~judged.is_heartbeat]
-    )
+    contract, attributes = reader.contract, attributes_of(messages)
+    payloads = [read_payload(message.data) for message in messages] if contract.needs_payload else None
+    judged = judge(attributes, payloads, published_us, reader)
+    published, event_us = np.array(published_us, dtype=np.int64), judged.event_us
+    is_good = judged.is_heartbeat.copy()
+    if laggard is not None and contract.payload_is_json and not contract.needs_payload:
+        for row in np.flatnonzero(is_good & (published - event_us > duration_us(laggard))).tolist():
+            data = messages[row].data
+            is_good[row] = not data or not isinstance(read_payload(data), Rejection)
+    counted_us = np.where(is_good, event_us, NO_MINIMUM)
+    ids = [held.get(contract.publisher_id_attribute) for held in attributes]
+    named = is_good & np.fromiter(map(bool, ids), dtype=np.bool_, count=len(ids))
+    if not named.any():
+        return Counted(_histogram(published, counted_us), *np.empty((2, 0), dtype=np.int64))
+    keys = keys_of(judged.stream_ids, ids, event_us.tolist())
+    are_copies = named & copies.are_copies(keys, published)
+    first = named & ~are_copies
+    return Counted(_histogram(published, np.where(are_copies, A_COPY, counted_us)), keys[first], published[first])
+
+
+def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:
+    """The histogram of pulled messages, each of which counts in full."""
+    return count(messages, reader, RememberedCopies()).histogram
+
+
+def _histogram(publish_us: Ints, event_us: Ints) -> Histogram:
+    return Histogram.of_cells(cells_of(publish_us, event_us))
 
 
 def _clock_problem(*readings: Reading | None) -> tuple[str, ...]:

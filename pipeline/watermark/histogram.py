@@ -24,7 +24,12 @@ BUCKET_US = 1_000_000
 NO_EVENT = np.iinfo(np.int64).min
 """The event bucket of rejected messages: their publish time is known, their event time is not."""
 
+COPY = NO_EVENT + 1
+"""The event bucket of copies whose first copy is counted in full. Like rejected messages, they only occupy."""
+
 NO_MINIMUM = np.iinfo(np.int64).max
+A_COPY = NO_MINIMUM - 1
+"""What stands for the event time of a rejected message, and of a copy."""
 
 BEFORE_ALL, AFTER_ALL = -(1 << 62), 1 << 62
 """Buckets beyond any moment."""
@@ -79,8 +84,8 @@ class Histogram:
 
     @classmethod
     def of(cls, publish_us: Ints, event_us: Ints, rejected_publish_us: Ints | None = None) -> Self:
-        """The histogram of messages: the times of the valid ones (microseconds, two arrays of one length), and
-        the publish times of the rejected ones."""
+        """The histogram of messages: the times of the valid ones (microseconds, two arrays of one length; `A_COPY` is a
+        copy's event time), and the publish times of the rejected ones."""
         rejected = np.empty(0, dtype=np.int64) if rejected_publish_us is None else rejected_publish_us
         publish = np.concatenate([publish_us, rejected]).astype(np.int64)
         event = np.concatenate([event_us, np.full(len(rejected), NO_MINIMUM)]).astype(np.int64)
@@ -90,7 +95,7 @@ class Histogram:
     def of_cells(cls, columns: Sequence[Ints]) -> Self:
         """The histogram of messages that are counted in cells: its arrays, in order and with unique keys."""
         _, event_bucket, _, min_event_us, _, last_publish_us, _ = columns
-        valid = event_bucket != NO_EVENT
+        valid = event_bucket > COPY
         if not valid.any():
             return cls(*columns)
         newest, oldest = int(last_publish_us[valid].max()), int(min_event_us[valid].min())
@@ -238,11 +243,16 @@ class Histogram:
 
     def new_below(self, delta: "Histogram", before: int, not_before: int) -> int:
         """How many messages of `delta` fall in cells that are not here yet and were published in the buckets
-        not_before to before - 1: first deliveries that came after their publish time had been declared past."""
+        not_before to before - 1: first deliveries that came after their publish time had been declared past. A copy may
+        count as a copy once, and in full when it is delivered again, so neither is told from the other."""
         low, high = delta._span(not_before, before - 1)
         here = set(zip(self.publish_bucket.tolist(), self.event_bucket.tolist(), strict=True)) if high > low else set()
         cells = zip(delta.publish_bucket[low:high].tolist(), delta.event_bucket[low:high].tolist(), strict=True)
-        return sum(int(n) for cell, n in zip(cells, delta.count[low:high], strict=True) if cell not in here)
+        return sum(
+            int(n)
+            for cell, n in zip(cells, delta.count[low:high], strict=True)
+            if cell not in here and cell[1] != COPY and (cell[0], COPY) not in here
+        )
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
         """The positions of the cells published in the buckets low to high, both included."""
@@ -252,7 +262,7 @@ class Histogram:
     def _valid(self, low: int, high: int) -> Ints:
         """The positions of the cells with event times published in the buckets low to high."""
         start, end = self._span(low, high)
-        (positions,) = np.nonzero(self.event_bucket[start:end] != NO_EVENT)
+        (positions,) = np.nonzero(self.event_bucket[start:end] > COPY)
         return start + positions
 
 
@@ -271,11 +281,11 @@ def bucket_start(bucket: int) -> datetime:
 
 
 def cells_of(publish_us: Ints, event_us: Ints, *keys: Ints) -> list[Ints]:
-    """The cells of messages as columns. `event_us` is `NO_MINIMUM` for a rejected one. Only messages with equal `keys`
-    share a cell; these columns come first."""
-    is_timed = event_us != NO_MINIMUM
+    """The cells of messages as columns. `event_us` is `NO_MINIMUM` for a rejected one, `A_COPY` for a copy. Only
+    messages with equal `keys` share a cell; these columns come first."""
+    is_timed = event_us < A_COPY
     counted_us = np.where(is_timed, clamped(event_us, publish_us), NO_MINIMUM)
-    event_bucket = np.where(is_timed, counted_us // BUCKET_US, NO_EVENT)
+    event_bucket = np.where(is_timed, counted_us // BUCKET_US, np.where(event_us == A_COPY, COPY, NO_EVENT))
     slots = np.left_shift(np.int64(1), publish_us % BUCKET_US // SLOT_US)
     cells = [publish_us // BUCKET_US, event_bucket, np.ones_like(publish_us), counted_us, publish_us, publish_us, slots]
     return grouped([*keys, *cells])

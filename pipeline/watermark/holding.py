@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.clock import duration_us
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Histogram, Ints
+from pipeline.watermark.histogram import BUCKET_US, COPY, Histogram, Ints
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:
@@ -34,7 +34,7 @@ def passed_over(histogram: Histogram, max_lag: timedelta | None, positions: Ints
 
 
 def _is_passed_over(histogram: Histogram, max_lag: timedelta) -> npt.NDArray[np.bool_]:
-    is_timed = histogram.event_bucket != NO_EVENT
+    is_timed = histogram.event_bucket > COPY
     ends_us = (np.where(is_timed, histogram.event_bucket, 0) + 1) * BUCKET_US
     over: npt.NDArray[np.bool_] = is_timed & (histogram.first_publish_us - ends_us >= duration_us(max_lag))
     return over

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.errors import CorruptObject
 from pipeline.lake.log.codec import decode, encode
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
-from pipeline.watermark.histogram import Cell, Histogram
+from pipeline.watermark.histogram import A_COPY, Cell, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
@@ -67,7 +67,12 @@ policies = st.builds(
 decided = st.builds(
     DecisionRecord, decision=decisions, base=st.none() | readings, tracking=st.none() | readings, policy=policies
 )
-histograms = st.builds(histogram_of, message_lists, rejected_lists)
+histograms = st.builds(
+    lambda messages, rejected, copies: histogram_of([*messages, *((publish, A_COPY) for publish in copies)], rejected),
+    message_lists,
+    rejected_lists,
+    rejected_lists,
+)
 states = st.builds(
     WatermarkState,
     histogram=histograms,

@@ -12,7 +12,7 @@ from pipeline.clock import duration_us
 from pipeline.replay.replay import bound_without_anchor
 from pipeline.watermark import estimator, holding, readings, rules
 from pipeline.watermark.decision import Decision, SilenceEvidence
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, Cell, Histogram, Ints, bucket_of
+from pipeline.watermark.histogram import BUCKET_US, COPY, Cell, Histogram, Ints, bucket_of
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.rules import (
@@ -160,13 +160,13 @@ def reachable_by_an_anchor_that_does_not_hold(histogram: Histogram, base: Any, t
 
 
 def passed_over_by_the_least_event_time(histogram: Histogram, max_lag: timedelta) -> Any:
-    is_timed = histogram.event_bucket != NO_EVENT
+    is_timed = histogram.event_bucket > COPY
     least_us = np.where(is_timed, histogram.min_event_us, histogram.first_publish_us)
     return is_timed & (histogram.first_publish_us - least_us > duration_us(max_lag))
 
 
 def passed_over_by_the_start_of_the_bucket(histogram: Histogram, max_lag: timedelta) -> Any:
-    is_timed = histogram.event_bucket != NO_EVENT
+    is_timed = histogram.event_bucket > COPY
     starts_us = np.where(is_timed, histogram.event_bucket, 0) * BUCKET_US
     return is_timed & (histogram.first_publish_us - starts_us >= duration_us(max_lag))
 
@@ -216,7 +216,7 @@ def reachable_without_the_anchor(
 
 
 def anchor_by_what_is_rejected(histogram: Histogram, limit_us: int) -> int | None:
-    as_if_timed = np.where(histogram.event_bucket == NO_EVENT, 0, histogram.event_bucket)
+    as_if_timed = np.where(histogram.event_bucket > COPY, histogram.event_bucket, 0)
     return original_valid_before(replace(histogram, event_bucket=as_if_timed), limit_us)
 
 

@@ -12,9 +12,10 @@ from pipeline.lake.log import tracking_log
 from pipeline.lake.log.packing import LogPacking
 from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.pubsub.subscription import Acknowledged
+from pipeline.ticks.copies import RememberedCopies
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
-from pipeline.watermark.histogram import Histogram
+from pipeline.watermark.histogram import Histogram, Ints
 from pipeline.watermark.readings import Reading
 from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 from pipeline.windows import Window
@@ -39,6 +40,15 @@ class Early:
 
     def acknowledge(self, _ack_ids: Sequence[str]) -> Acknowledged:
         return Acknowledged()
+
+
+class RememberedTooSoon(RememberedCopies):
+    """What was pulled is remembered, whatever becomes of the entry."""
+
+    def are_copies(self, keys: Ints, publish_us: Ints) -> Any:
+        known = super().are_copies(keys, publish_us)
+        super().remember(keys, publish_us)
+        return known
 
 
 class Late:

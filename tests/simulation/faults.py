@@ -16,6 +16,7 @@ from unittest.mock import patch
 from pipeline.lake.log.packing import LogPacking
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
+from pipeline.ticks.copies import RememberedCopies, keys_of
 from pipeline.ticks.landing import land
 from pipeline.ticks.tracking import track
 from pipeline.watermark.policy import Policy
@@ -60,6 +61,7 @@ from tests.simulation.broken_parts import (
     CopiesByMessage,
     CopiesKept,
     NotLoadedAgain,
+    RememberedTooSoon,
     Unfenced,
     append_once,
     append_where_it_was_archived,
@@ -119,6 +121,7 @@ class Planted:
     where: Callable[[Plan], bool] = lambda _plan: True
     policy: Callable[[Policy], Policy] = lambda policy: policy
     track: Callable[..., Any] = track
+    copies: type[RememberedCopies] = RememberedCopies
     land: Callable[..., Any] = land
     log: type[TrackingLog] = TrackingLog
     packing: type[LogPacking] = LogPacking
@@ -297,6 +300,14 @@ _ALL = (
         policy=lambda policy: replace(policy, reading_slack=ZERO),
     ),
     _ruled("idle whatever base holds", 2000, idle, silence, silence_whatever_base_holds),
+    Planted("remembered before it is persisted", 2000, kept, copies=RememberedTooSoon),
+    _patched(
+        "copies are told by their id alone",
+        500,
+        kept,
+        "pipeline.ticks.tracking.keys_of",
+        lambda _streams, ids, _event_us: keys_of(ids, ids, [0] * len(ids)),
+    ),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),
     Planted("of copies the one that landed first", 80, micro_batch=AnyCopy),

@@ -21,6 +21,7 @@ from tests.simulation.traffic import (
     beyond,
     by_their_clocks,
     disorder_of,
+    first_copies,
     growing_lag,
     just_in_time,
     shrinking_lag,
@@ -49,6 +50,15 @@ SOURCES = {
     "beyond the band": beyond,
 }
 KINDS: tuple[Kind, ...] = (*SOURCES, "any lag", "any lag", "just in time", "beyond the band")  # type: ignore[arg-type]
+LATER_COPIES: Mapping[Kind, int | None] = {
+    "beyond the band": 200 * SECOND,
+    "any lag": 60 * SECOND,
+    "just in time": 60 * SECOND,
+    "shrinking lag": None,
+    "growing lag": 0,
+}
+"""How much later than the first a copy may be published (None: within the band). Disorder is that of first copies."""
+
 TO_ADVANCE: tuple[Kind, ...] = ("shrinking lag", "growing lag")
 """These keep what the idle rule assumes."""
 
@@ -102,6 +112,7 @@ class Plan:
     real_codec: bool
     checkpoint_every: int
     calm_tick_us: int
+    copies_remembered: tuple[timedelta, int]
 
     @property
     def is_kept(self) -> bool:
@@ -172,12 +183,12 @@ def plan_of(seed: int) -> Plan:
     named = with_names(
         rng,
         planned,
-        copies_within_us={"beyond the band": 200 * SECOND, "growing lag": 0}.get(kind),
+        copies_within_us=LATER_COPIES[kind],
         are_flawless=kind == "growing lag",
     )
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":
-        holding = [one for one in messages if max_lag is None or one.lag_us <= max_lag // MICROSECOND]
+        holding = [one for one in first_copies(messages) if max_lag is None or one.lag_us <= max_lag // MICROSECOND]
         assert disorder_of(holding) <= band_us, f"seed {seed}: the sources break their own assumption"
     visible_after = timedelta(seconds=rng.choice([0, 0, 0, 2] if is_live else [0, 0, 0.7, 2, 5]))
     slack = visible_after + timedelta(seconds=1 if delayed else 0)
@@ -229,6 +240,7 @@ def plan_of(seed: int) -> Plan:
         real_codec=rng.random() < 0.05,
         checkpoint_every=rng.choice([3, 10, 1000]),
         calm_tick_us=round(max(2, band_s / 2) * SECOND),
+        copies_remembered=(timedelta(seconds=clocks.choice([0, 5, 600, 600])), clocks.choice([3, 1000, 1000])),
     )
 
 

@@ -214,6 +214,7 @@ def with_names(
     streams = rng.randint(1, 3)
     has_ids, copied = rng.random() < 0.7, rng.choice([0, 0.1, 0.4])
     flawed, unreadable = rng.choice([0, 0, 0.2]), rng.choice([0, 0, 0.1])
+    ids = rng.choice([2, MOST, MOST])  # two: a publisher numbers its messages, and begins again and again
     if are_flawless:
         flawed = unreadable = 0
     named: list[Planned] = []
@@ -221,7 +222,7 @@ def with_names(
         one = replace(
             plain,
             stream=f"s{rng.randrange(streams)}",
-            publisher_id=f"p{number}" if has_ids else None,
+            publisher_id=f"p{number % ids}" if has_ids else None,
             flaw=rng.choice(UNTIMED) if rng.random() < flawed else "payload" if rng.random() < unreadable else None,
         )
         named.append(one)
@@ -240,6 +241,14 @@ def arriving(rng: random.Random, planned: Iterable[Planned], *, whole: bool, del
         later = rng.randrange(SECOND) if delayed else 0
         arrived.append(replace(one, publish_us=publish, arrives_us=publish + later))
     return sorted(arrived, key=lambda one: one.arrives_us)
+
+
+def first_copies(planned: Iterable[Planned]) -> list[Planned]:
+    """Each heartbeat once, as it was first published."""
+    firsts: dict[object, Planned] = {}
+    for number, one in enumerate(sorted(planned, key=lambda one: one.publish_us)):
+        firsts.setdefault(number if one.publisher_id is None else one.heartbeat, one)
+    return list(firsts.values())
 
 
 def disorder_of(planned: Iterable[Planned]) -> int:

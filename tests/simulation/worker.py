@@ -168,6 +168,7 @@ class Tracker(Worker):
         self.subscription = ModelSubscription(self.world.model, "tracking", self)
         self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self)
         self.base_backlog = ModelBacklog(self.world.model, "base", self)
+        self.copies = self.world.planted.copies(*self.world.plan.copies_remembered)
 
     def tick(self) -> None:
         tracked = self.world.planted.track(
@@ -177,6 +178,7 @@ class Tracker(Worker):
             log=self.log,
             reader=self.world.reader,
             policy=self.world.policy,
+            copies=self.copies,
             rules=self.world.planted.rules,
             budget=self.world.budget(self.kind),
             clock=self.clock,

@@ -18,7 +18,7 @@ from google.pubsub_v1 import PubsubMessage
 from pipeline.clock import ManualClock, from_us, to_us
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
-from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract
+from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, Rejection, read_payload
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.store.address import open_objects
@@ -28,9 +28,10 @@ from pipeline.lake.tables.quarantine import Quarantine
 from pipeline.pubsub.subscription import Acknowledged
 from pipeline.settings_sections import LakeSettings
 from pipeline.ticks.budget import Budget
+from pipeline.ticks.copies import RememberedCopies
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Tracked, track
-from pipeline.watermark.histogram import BUCKET_US, Histogram
+from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Entry, Snapshot
 from tests.emulator.builders import a_subscription, a_topic
@@ -252,6 +253,7 @@ class World:
         lake = self.lake()
         self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
+        self.copies = RememberedCopies()
         self.heartbeats = StepwiseTable("heartbeats", lake.heartbeats(), self.steps)
         self.quarantine = StepwiseTable("quarantine", lake.quarantine(), self.steps)
 
@@ -271,6 +273,7 @@ class World:
             log=self.log,
             reader=self.reader,
             policy=self.policy,
+            copies=self.copies,
             budget=budget,
             clock=self.clock,
         )
@@ -339,8 +342,11 @@ class World:
         heartbeat = self.reader.read(message.attributes, None, published_us)
         event_us = heartbeat.event_time_us if isinstance(heartbeat, Heartbeat) else None
         of_bucket = histogram.publish_bucket == published_us // BUCKET_US
-        if event_us is None:
+        is_broken = isinstance(read_payload(message.data), Rejection)  # a laggard is judged by its payload as well
+        if event_us is None or (is_broken and (of_bucket & (histogram.event_bucket == NO_EVENT)).any()):
             return bool(of_bucket.any())
+        if "heartbeat_id" in message.attributes and (of_bucket & (histogram.event_bucket == COPY)).any():
+            return True
         counted_us = min(event_us, published_us)
         same = of_bucket & (histogram.event_bucket == counted_us // BUCKET_US)
         return bool((same & (histogram.min_event_us <= counted_us)).any())

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from pipeline.errors import CorruptObject
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, NO_MINIMUM, Histogram
+from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
 from pipeline.watermark.state import (
     Beginning,
     Compacted,
@@ -42,7 +42,8 @@ CELLS = pa.schema(
         pa.field("published_in", pa.int64(), nullable=False),
     ]
 )
-"""A bucket is written as its start. A cell without an event bucket counts rejected messages."""
+"""A bucket is written as its start. A cell without an event bucket counts rejected messages; if it has a least event
+time all the same (the epoch, which means nothing), it counts copies."""
 
 NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Beginning: pa.schema({"complete_from": MOMENT}),
@@ -159,13 +160,13 @@ def _restored(stored: Any) -> DecisionRecord:
 
 
 def _cells(histogram: Histogram) -> pa.Table:
-    valid = histogram.event_bucket != NO_EVENT
+    valid, copies = histogram.event_bucket > COPY, histogram.event_bucket == COPY
     event_us = np.where(valid, histogram.event_bucket, 0) * BUCKET_US
     columns = [
         pa.array(histogram.publish_bucket * BUCKET_US, pa.int64()).cast(MOMENT),
         pa.array(event_us, pa.int64(), mask=~valid).cast(MOMENT),
         pa.array(histogram.count, pa.int64()),
-        pa.array(np.where(valid, histogram.min_event_us, 0), pa.int64(), mask=~valid).cast(MOMENT),
+        pa.array(np.where(valid, histogram.min_event_us, 0), pa.int64(), mask=~(valid | copies)).cast(MOMENT),
         pa.array(histogram.first_publish_us, pa.int64()).cast(MOMENT),
         pa.array(histogram.last_publish_us, pa.int64()).cast(MOMENT),
         pa.array(histogram.published_in, pa.int64()),
@@ -182,9 +183,10 @@ def _histogram(table: pa.Table, facts: dict[str, Any]) -> Histogram:
         table[name].cast(pa.int64()).combine_chunks() for name in CELLS.names
     )
     valid = event.is_valid().to_numpy(zero_copy_only=False)
+    untimed = np.where(minimum.is_valid().to_numpy(zero_copy_only=False), COPY, NO_EVENT)
     return Histogram(
         publish_bucket=publish.to_numpy() // BUCKET_US,
-        event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, NO_EVENT),
+        event_bucket=np.where(valid, event.fill_null(0).to_numpy() // BUCKET_US, untimed),
         count=count.to_numpy().copy(),
         min_event_us=np.where(valid, minimum.fill_null(0).to_numpy(), NO_MINIMUM),
         first_publish_us=first.to_numpy().copy(),

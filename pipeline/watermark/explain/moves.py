@@ -14,7 +14,7 @@ from pipeline.durations import format_duration, rough
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.estimator import is_pinned_by_backlog
 from pipeline.watermark.explain.conditions import messages
-from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, NO_EVENT, bucket_of, bucket_start
+from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, bucket_of, bucket_start
 from pipeline.watermark.holding import passed_over
 from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
 
@@ -106,7 +106,7 @@ def _known_from(s: Situation) -> datetime | None:
     if is_frontier and s.pruned_frontier is not None and s.pruned_before is not None:
         return bucket_start(s.pruned_before)
     holds = s.holding
-    valid = holds.event_bucket != NO_EVENT
+    valid = holds.event_bucket > COPY
     if not valid.any():
         return None
     first = from_us(int(holds.first_publish_us[valid].min()))

@@ -1,0 +1,63 @@
+"""Copies: messages that a publisher sent again, with the same stream, id and event time.
+
+A copy whose first copy is in the log does not hold the watermark: the first one does, until it has landed.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.clock import duration_us
+from pipeline.watermark.histogram import Ints
+
+MOST_REMEMBERED = 1_000_000
+"""Messages that are remembered at most: 16 MB, and ten minutes of 1,600 a second."""
+
+
+class RememberedCopies:
+    """The messages that this process has made durable on tracking: for each the least publish time.
+
+    Guarantee: `are_copies` says so only of a message that was remembered with an earlier or equal publish time. What is
+    forgotten, by its publish time or beyond `at_most`, counts as a first copy, which is the careful side.
+
+    A message is known by a 64-bit hash of its key, with the secret of the process. Beside a million others it is taken
+    for a copy of one by mistake with a chance of 1 in 10 trillion; then it may be late.
+    """
+
+    def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
+        self._within_us, self._at_most = duration_us(within), at_most if within else 0
+        self._keys, self._publish_us = np.empty((2, 0), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
+        """Of which messages an earlier copy, or one of the same publish time, is remembered."""
+        if not len(self._keys):
+            return np.zeros(len(keys), dtype=np.bool_)
+        place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        known: npt.NDArray[np.bool_] = (self._keys[place] == keys) & (self._publish_us[place] <= publish_us)
+        return known
+
+    def remember(self, keys: Ints, publish_us: Ints) -> None:
+        """Remember messages that counted in full. Call it once they are durable."""
+        if not self._at_most or not len(keys):
+            return
+        keys, publish_us = np.concatenate([self._keys, keys]), np.concatenate([self._publish_us, publish_us])
+        young = publish_us >= publish_us.max() - self._within_us
+        keys, publish_us = keys[young], publish_us[young]
+        if len(keys) > self._at_most:
+            newest = np.argpartition(publish_us, -self._at_most)[-self._at_most :]
+            keys, publish_us = keys[newest], publish_us[newest]
+        order = np.lexsort((publish_us, keys))
+        keys, publish_us = keys[order], publish_us[order]
+        first = np.ones(len(keys), dtype=np.bool_)
+        first[1:] = keys[1:] != keys[:-1]
+        self._keys, self._publish_us = keys[first], publish_us[first]
+
+
+def keys_of(streams: Iterable[str | None], ids: Iterable[str | None], event_us: Iterable[int]) -> Ints:
+    """What makes two messages copies of one heartbeat, as a number each."""
+    return np.fromiter(map(hash, zip(streams, ids, event_us, strict=True)), dtype=np.int64)
