@@ -7,7 +7,7 @@ reference of `Snapshot.expire_time`.
 
 import logging
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol
 
 from google.api_core import exceptions as api
@@ -36,6 +36,43 @@ DELETE = "pubsub.snapshots.delete on it"
 LIST = "pubsub.snapshots.list on it"
 
 
+STEADY = 0.999
+"""The monotonic clock counts at most this much too fast: it is slewed by 0.0005 at most, and stands in a suspension."""
+
+
+class ReadingTimes:
+    """Says when a reading was observed: by this machine's clock, or by the server's where that is provably later.
+
+    A reading proves that the server's clock was at it, or later, when it answered. Since then at least the time has
+    passed that the monotonic clock counts. So a clock that is behind, or is set back, makes no reading look older.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._server: tuple[datetime, float] | None = None
+
+    def ask(self) -> tuple[datetime, float]:
+        """The moment before a request, and the monotonic clock then."""
+        return self._clock.now(), self._clock.monotonic()
+
+    def reading(self, asked: tuple[datetime, float], oldest: datetime) -> Reading:
+        """The reading that has just been answered."""
+        (asked_at, since), (answered_at, until) = asked, self.ask()
+        observed_at = max(asked_at, oldest - timedelta(seconds=until - since), self._server_at(since) or asked_at)
+        known = self._server_at(until)
+        if known is None or oldest > known:
+            self._server = (oldest, until)
+        names_a_message = oldest < observed_at - A_MESSAGE
+        return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
+
+    def _server_at(self, monotonic: float) -> datetime | None:
+        """What the server's clock was at least."""
+        if self._server is None:
+            return None
+        moment, then = self._server
+        return moment + timedelta(seconds=max(monotonic - then, 0) * STEADY)
+
+
 class Backlog(Protocol):
     """Reads the oldest unacknowledged publish time of one subscription."""
 
@@ -49,7 +86,7 @@ class SnapshotBacklog:
     def __init__(self, client: SubscriberClient, subscription_path: str, clock: Clock, call_timeout: timedelta) -> None:
         self._client = client
         self._subscription = subscription_path
-        self._clock = clock
+        self._times = ReadingTimes(clock)
         self._timeout = call_timeout.total_seconds()
         _, project, _, name = subscription_path.split("/")
         self._project = f"projects/{project}"
@@ -60,7 +97,7 @@ class SnapshotBacklog:
 
         Raises SnapshotRefused if the oldest message is within an hour of the snapshot's expiry.
         """
-        asked_at, since = self._clock.now(), self._clock.monotonic()
+        asked = self._times.ask()
         name = self._prefix + uuid.uuid4().hex
         request = {"name": name, "subscription": self._subscription, "labels": {LABEL: "reading"}}
         with reported("take a snapshot of", self._subscription, CREATE):
@@ -71,17 +108,10 @@ class SnapshotBacklog:
                     f"Pub/Sub refuses a snapshot of {self._subscription}: its oldest message is within an hour of the "
                     f"7 days after which snapshots end ({error}); the watermark holds until that message has landed"
                 ) from error
-        answered_at, took = self._clock.now(), timedelta(seconds=self._clock.monotonic() - since)
+        # A plain datetime, not the client's subclass.
+        reading = self._times.reading(asked, from_us(to_us(snapshot.expire_time)) - LIFETIME)
         self._delete(name)
-        oldest = from_us(to_us(snapshot.expire_time)) - LIFETIME  # a plain datetime, not the client's subclass
-        # The server's clock was at `oldest` or later when it answered. Where ours is behind that, its moment counts.
-        observed_at = max(asked_at, oldest - took)
-        return Reading(
-            observed_at=observed_at,
-            oldest_unacked=oldest,
-            names_a_message=oldest < observed_at - A_MESSAGE,
-            answered_at=answered_at,
-        )
+        return reading
 
     def sweep(self) -> int:
         """Delete the snapshots that crashed readings left behind, and return how many there were."""

@@ -30,8 +30,10 @@ class Reading:
 
     @property
     def clock_is_behind_by(self) -> timedelta:
-        """How far this machine's clock is behind the server's, at least: no message is published after the answer."""
-        return max(self.oldest_unacked - (self.answered_at or self.oldest_unacked), timedelta(0))
+        """How far this machine's clock is behind the server's, at least. Only a clock that is behind is observed after
+        its own answer."""
+        server = max(self.oldest_unacked, self.observed_at)
+        return max(server - (self.answered_at or server), timedelta(0))
 
     @property
     def no_later_than(self) -> datetime:

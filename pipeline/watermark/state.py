@@ -134,8 +134,10 @@ class WatermarkState:
         previous = self.decision
         complete_from = self.complete_from
         if self.is_missing_entries:
-            # Not tracking's reading: a lost entry may hold messages from above it, acknowledged out of order.
-            complete_from = max(complete_from, at)
+            # Not tracking's reading: a lost entry may hold messages from above it, acknowledged out of order. By a
+            # clock that is behind the server's, a reading was observed later than now.
+            observed = (reading.observed_at for reading in (base, tracking) if reading is not None)
+            complete_from = max(complete_from, at, *observed)
         return Situation(
             self.histogram,
             base=follow(None if previous is None else previous.base, base, policy.seek_tolerance),

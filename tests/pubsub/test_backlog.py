@@ -7,9 +7,9 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.types import Snapshot
 
-from pipeline.clock import ManualClock, SystemClock
+from pipeline.clock import EPOCH, ManualClock, SystemClock
 from pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, SnapshotBacklog
+from pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
 from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PulledBatch
@@ -200,3 +200,30 @@ def test_a_missing_permission_is_named(subscriber: SubscriberClient, settings: P
 def test_an_unreachable_server_is_reported(fresh_pubsub: PubSubSettings) -> None:
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
         backlog_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub).read()
+
+
+def test_a_clock_that_is_set_back_makes_no_reading_look_older() -> None:
+    """The server's moment is known from an empty subscription, and the monotonic clock goes on from there."""
+    clock = Unsteady(CLOCK.now())
+    server = clock.now()
+    times = ReadingTimes(clock)
+    assert times.reading(times.ask(), server).observed_at == server
+    clock.advance(timedelta(seconds=100))
+    clock.apart = timedelta(hours=-1)
+    stuck = times.reading(times.ask(), server + timedelta(seconds=5))
+    late_by = server + timedelta(seconds=100) - stuck.observed_at
+    assert timedelta(0) <= late_by <= timedelta(seconds=0.2)
+    assert stuck.names_a_message
+    assert timedelta(minutes=59) < stuck.clock_is_behind_by <= timedelta(hours=1)
+
+
+class Unsteady(ManualClock):
+    """A wall clock that may be set apart from the time that passes."""
+
+    apart = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.apart
+
+    def monotonic(self) -> float:
+        return (super().now() - EPOCH).total_seconds()

@@ -82,6 +82,7 @@ class Plan:
     takes. Some `starts_at_once`: their first ticks are close together. `hole_until_us` is when the tracking
     subscription is created anew, if a moment comes before at which it can be deleted and nothing but a hole is lost.
     `operators` let go what base holds, now and then, and not where there is a hole: what was let go hides it.
+    `clock_apart` is how far the trackers' clock is ahead of Pub/Sub's.
     """
 
     seed: int
@@ -113,6 +114,7 @@ class Plan:
     checkpoint_every: int
     calm_tick_us: int
     copies_remembered: tuple[timedelta, int]
+    clock_apart: timedelta
 
     @property
     def is_kept(self) -> bool:
@@ -241,7 +243,20 @@ def plan_of(seed: int) -> Plan:
         checkpoint_every=rng.choice([3, 10, 1000]),
         calm_tick_us=round(max(2, band_s / 2) * SECOND),
         copies_remembered=(timedelta(seconds=clocks.choice([0, 5, 600, 600])), clocks.choice([3, 1000, 1000])),
+        clock_apart=_clock_apart(random.Random(f"{seed} apart"), policy),
     )
+
+
+def _clock_apart(rng: random.Random, policy: Policy) -> timedelta:
+    """How far the trackers' clock is ahead of Pub/Sub's, or behind it.
+
+    Ahead by a second, a reading of nothing seems to name a message, and with two trackers may seem to show a hole.
+    Ahead by more than `near_real_time`, the watermark holds.
+    """
+    if rng.random() < 0.75:
+        return timedelta(0)
+    behind = [timedelta(seconds=-each) for each in (2, 30, 3600)]
+    return rng.choice([*behind, min(policy.near_real_time / 2, timedelta(seconds=0.9))])
 
 
 def _scale(rng: random.Random, span_us: int) -> int:

@@ -70,6 +70,8 @@ class Simulation:
         self.planted = planted
         self.plan: Plan = plan_of(seed)
         self.policy = planted.policy(self.plan.policy)
+        # A planted fault is looked for by a true clock, so that it shows in the same seeds as ever.
+        self.clock_apart = self.plan.clock_apart if planted is AS_IT_IS else timedelta(0)
         self.rng = random.Random(f"{seed} runs")
         self.clock = ManualClock(START - timedelta(seconds=1))
         self.schedule = Schedule(self.clock, self.rng)

@@ -1,10 +1,10 @@
 """Workers: a process each, whose memory is lost when it crashes, and who tick over and over."""
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clock import MICROSECOND
+from pipeline.clock import MICROSECOND, Clock
 from pipeline.emulator.refusals import ModelError
 from pipeline.errors import TidemarkError
 from pipeline.watermark.state import Released
@@ -158,6 +158,23 @@ class Worker:
         return bool(self.world.objects.contents) and self.world.rng.random() < 0.5
 
 
+class ClockApart:
+    """The clock of a machine that disagrees with Pub/Sub's by so much."""
+
+    def __init__(self, true: Clock, apart: timedelta) -> None:
+        self._true = true
+        self._apart = apart
+
+    def now(self) -> datetime:
+        return self._true.now() + self._apart
+
+    def monotonic(self) -> float:
+        return self._true.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self._true.sleep(seconds)
+
+
 class Tracker(Worker):
     """Ticks the tracking subscription."""
 
@@ -166,9 +183,10 @@ class Tracker(Worker):
     def build(self) -> None:
         super().build()
         self.subscription = ModelSubscription(self.world.model, "tracking", self)
-        self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self)
-        self.base_backlog = ModelBacklog(self.world.model, "base", self)
         self.copies = self.world.planted.copies(*self.world.plan.copies_remembered)
+        self.own_clock = ClockApart(self.clock, self.world.clock_apart)
+        self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self, self.own_clock)
+        self.base_backlog = ModelBacklog(self.world.model, "base", self, self.own_clock)
 
     def tick(self) -> None:
         tracked = self.world.planted.track(
@@ -181,7 +199,7 @@ class Tracker(Worker):
             copies=self.copies,
             rules=self.world.planted.rules,
             budget=self.world.budget(self.kind),
-            clock=self.clock,
+            clock=self.own_clock,
         )
         self.world.note(self.name, tracked.decision.sentence())
 

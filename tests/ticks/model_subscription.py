@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from pipeline.clock import ManualClock
+from pipeline.clock import Clock, ManualClock
 from pipeline.emulator.faults import Faults
 from pipeline.emulator.model import PubSubModel
 from pipeline.emulator.refusals import DeadlineExceeded, NotFound, Refused, Transient
 from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.backlog import A_MESSAGE, LIFETIME
+from pipeline.pubsub.backlog import LIFETIME, ReadingTimes
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from pipeline.watermark.readings import Reading
 from tests.emulator.builders import expiry
@@ -101,15 +101,17 @@ class ModelSubscription:
 
 
 class ModelBacklog:
-    """The oldest unacknowledged publish time, by a snapshot's expiry, as `SnapshotBacklog` reads it."""
+    """The oldest unacknowledged publish time, by a snapshot's expiry, as `SnapshotBacklog` reads it. The reader may
+    have a clock of its own."""
 
-    def __init__(self, model: PubSubModel, name: str, outside: Outside) -> None:
+    def __init__(self, model: PubSubModel, name: str, outside: Outside, clock: Clock | None = None) -> None:
         self._model = model
         self._name = name
         self._outside = outside
+        self._times = ReadingTimes(clock or outside.clock)
 
     def read(self) -> Reading:
-        observed_at = self._outside.clock.now()
+        asked = self._times.ask()
         self._outside.step(f"read {self._name}")
         try:
             snapshot = self._model.create_snapshot(SNAPSHOT, self._name, self._outside.clock.now())
@@ -124,8 +126,7 @@ class ModelBacklog:
         finally:
             self._delete()
         self._outside.step(f"has read {self._name}")
-        oldest = expiry(snapshot) - LIFETIME
-        return Reading(observed_at=observed_at, oldest_unacked=oldest, names_a_message=oldest < observed_at - A_MESSAGE)
+        return self._times.reading(asked, expiry(snapshot) - LIFETIME)
 
     def _delete(self) -> None:
         """At once, and also where the answer was lost, so that one name is enough."""
