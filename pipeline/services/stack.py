@@ -21,6 +21,7 @@ from pipeline.spark.java import java_home
 from pipeline.spark.session import host_and_port, server_config
 
 DEFINITIONS = "assets.definitions"
+CODE_SERVER = "resources.code_server"
 WEBSERVER = "resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
@@ -133,7 +134,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
     workspace = ["-w", str(root / "workspace.yaml")]
     listen = ["-h", "127.0.0.1"]
     threads = ["--max-workers", str(CODE_SERVER_THREADS)]
-    code = [str(programs / "dagster"), "api", "grpc", "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
+    code = [sys.executable, "-m", CODE_SERVER, "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
     daemon = [str(programs / "dagster-daemon"), "run", *workspace]
     web = [sys.executable, "-m", WEBSERVER]
     return [

@@ -293,7 +293,10 @@ def answers(target: Target, settings: Settings) -> bool:
 
 
 def is_run_worker(process: psutil.Process) -> bool:
-    """Whether it is a run of Dagster's, which the code server starts as a process."""
+    """Whether it is a run of Dagster's: forked from the process that the code server keeps for that."""
     with suppress(psutil.Error):
-        return any("spawn_main" in word for word in process.cmdline())
+        parent = process.parent()
+        return parent is not None and all(
+            any("multiprocessing.forkserver" in word for word in one.cmdline()) for one in (process, parent)
+        )
     return False

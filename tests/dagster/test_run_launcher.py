@@ -19,6 +19,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
 
 from pipeline.services.processes import listens
+from pipeline.services.stack import CODE_SERVER
 from resources.run_launcher import WatchedRunLauncher
 from tests.dagster import waiting_job
 from tests.official_emulator import HOST, free_port
@@ -49,14 +50,14 @@ def until(what: str, reached: Callable[[], bool]) -> None:
 
 @dataclass
 class CodeServer:
-    """A real `dagster api grpc`, as workspace.yaml wants it, and the run that it runs."""
+    """A real code server, as workspace.yaml wants it, and the run that it runs."""
 
     instance: dg.DagsterInstance
     port: int
     log: Path
 
     def start(self) -> None:
-        command = [str(Path(sys.executable).parent / "dagster"), "api", "grpc", "-h", HOST, "-p", str(self.port)]
+        command = [sys.executable, "-m", CODE_SERVER, "-h", HOST, "-p", str(self.port)]
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [*command, "-f", waiting_job.__file__], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
@@ -89,8 +90,9 @@ class CodeServer:
         return self.instance.run_launcher.check_run_worker_health(self.run(run))
 
     def run_processes(self) -> list[psutil.Process]:
-        """What the server has started for its runs."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """The runs: children of the process that is forked for each."""
+        beside = psutil.Process(self.process.pid).children()
+        return [run for one in beside for run in one.children(recursive=True)]
 
     def kill(self) -> None:
         self.process.kill()

@@ -1,0 +1,34 @@
+"""Dagster's code server, whose runs are forked from a process that has imported the definitions: `python -m
+resources.code_server` with the arguments of `dagster api grpc`, which `tidemark up` starts.
+
+Dagster's own starts a new Python for each run, whose imports take longer than a window's micro-batch.
+"""
+
+import multiprocessing
+from multiprocessing import forkserver
+from typing import Any
+
+from dagster._cli.api import grpc_command
+from dagster._grpc import server
+
+
+class ForkingApiServer(server.DagsterApiServer):
+    """Starts each run by a fork of a server process that never ran anything itself: it has no connections, no open
+    tables and no threads of its own. It is another process than the code server, and ends with it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        served = self._loadable_target_origin
+        multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
+        forkserver.ensure_running()  # now, so that the first run finds it ready
+        self._mp_ctx: Any = multiprocessing.get_context("forkserver")
+
+
+def main() -> None:
+    """Serve until a signal or a request ends it."""
+    server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
+    grpc_command(prog_name="resources.code_server")
+
+
+if __name__ == "__main__":
+    main()
