@@ -186,6 +186,17 @@ def test_a_backlog_that_has_not_landed_pins_the_watermark_and_the_tick_says_so(
     assert "2 messages tracked; no window is closed yet" in (tick.skip_message or "")
 
 
+def test_an_evaluation_waits_until_its_tick_is_due(ticking: Ticking, world: ModelWorld) -> None:
+    began, tick = world.clock.now(), ticking.settings.watermark.tick
+    ticking.track()
+    assert world.clock.now() == began
+    ticking.track()
+    assert world.clock.now() == began + tick
+    world.clock.advance(1.2 * tick)
+    ticking.track()
+    assert world.clock.now() == began + 2.2 * tick  # late, and the next one is not
+
+
 # What a tick requests
 
 
