@@ -22,7 +22,7 @@ def status(as_json: AsJson = False) -> None:
     """Show where the watermark stands, and what has landed and been computed."""
     settings, clock = load_settings(), SystemClock()
     now, lake = clock.now(), lake_of(settings, clock)
-    losses = read_losses(lake, settings.windowing, settings.windows.lookback, now)
+    losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
     facts = {**lake_facts(read_report(lake, settings.windowing, settings.windows.lookback), now), **loss_facts(losses)}
     if as_json:
         print_json({**facts, **loss_details(losses)})
@@ -74,6 +74,7 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         "lost_at_least": lost.at_least,
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
+        **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
     }
 
 

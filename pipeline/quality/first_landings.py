@@ -1,7 +1,9 @@
 """Which heartbeats first landed with some files: the rows of the files, less what an earlier version held."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +12,8 @@ from deltalake import DeltaTable
 
 from pipeline.errors import ObjectMissing
 from pipeline.lake.tables.delta_log import AddedFile
-from pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, identities
+from pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
+from pipeline.lake.tables.heartbeats import range_of as range_of_file
 from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 LANDINGS = pa.schema(
@@ -25,11 +28,15 @@ def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: da
     these files. Memory follows the files of one event hour. Raises ObjectMissing if a file or that version is gone."""
     before_them = min(file.version for file in files) - 1
     earlier = heartbeats.at(before_them) if before_them >= 0 else None
+    by_hour = defaultdict[str, list[AddedFile]](list)
+    for file in files:
+        by_hour[file.partition].append(file)
+    held_by_hour = {} if earlier is None else _files_by_hour(earlier, set(by_hour))
     found = []
-    for hour in sorted({file.partition for file in files}):
-        rows = earliest([_rows(heartbeats, file, before) for file in files if file.partition == hour])
+    for hour, of_hour in sorted(by_hour.items()):
+        rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
         if rows.num_rows and earlier is not None:
-            held = _held(heartbeats, earlier, hour, rows)
+            held = _held(heartbeats, earlier, held_by_hour.get(hour, []), rows)
             rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
         found.append(rows)
     return pa.concat_tables(found)
@@ -63,8 +70,19 @@ def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
     return landings(identities(rows), file.version)
 
 
-def _held(heartbeats: LakeTable, earlier: DeltaTable, hour: str, rows: pa.Table) -> pa.Table:
-    """The identities in an earlier version that `rows` may have: of the same hour, time range and streams."""
+def _files_by_hour(table: DeltaTable, hours: set[str]) -> dict[str, list[AddedFile]]:
+    """The files of some event hours in a version. They are listed once: a table may have thousands of hours."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
+    columns = files["path"], files[f"partition.{PARTITION}"], event_times(files, "min"), event_times(files, "max")
+    found = defaultdict[str, list[AddedFile]](list)
+    for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
+        found[hour].append(AddedFile(table.version(), path, hour, oldest, newest))
+    return found
+
+
+def _held(heartbeats: LakeTable, earlier: DeltaTable, files: Sequence[AddedFile], rows: pa.Table) -> pa.Table:
+    """The identities in these files of an earlier version that `rows` may have: of the same time range and streams."""
     range_of = pc.min_max(rows["event_time"])
     alike = (
         (pc.field("event_time") >= range_of["min"])
@@ -75,6 +93,23 @@ def _held(heartbeats: LakeTable, earlier: DeltaTable, hour: str, rows: pa.Table)
     def gone(error: OSError) -> ObjectMissing:
         return ObjectMissing(f"{heartbeats.uri} lost files of version {earlier.version()}: {error}")
 
+    least, greatest = range_of["min"].as_py(), range_of["max"].as_py()
+    found = [identities(_NOTHING)]
     with table_errors(heartbeats.uri, gone):
-        dataset = earlier.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-        return identities(dataset.to_table(columns=list(IDENTITY_SOURCE), filter=alike, use_threads=False))
+        for file in files:
+            oldest, newest = range_of_file(file)
+            if oldest <= greatest and least <= newest:
+                read = pq.read_table(
+                    unquote(file.path),
+                    columns=list(IDENTITY_SOURCE),
+                    filesystem=heartbeats.file_system(),
+                    filters=alike,
+                    use_threads=False,
+                )
+                found.append(identities(read))
+    return pa.concat_tables(found)
+
+
+_NOTHING = pa.schema(
+    [("stream_id", pa.string()), ("event_time", MOMENT), ("publisher_id", pa.string()), ("message_id", pa.string())]
+).empty_table()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pipeline.clock import Clock
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.tracking_log import TrackingLog
 from pipeline.lake.tables.heartbeats import Extent
@@ -15,6 +16,9 @@ from pipeline.quality.late import Late, LateHeartbeats
 from pipeline.quality.staleness import Staleness
 from pipeline.watermark.state import WatermarkState
 from pipeline.windows import Window, Windowing
+
+CHECKED_FOR_SECONDS = 3.0
+"""How long `tidemark status` looks for what is missed. The sensor `staleness` keeps how far it has come."""
 
 LATE_WITHIN, LOST_WITHIN = timedelta(days=1), timedelta(hours=1)
 """How far below the watermark late heartbeats are counted, and how long ago base may have passed what is lost."""
@@ -63,11 +67,18 @@ class Losses:
     lost: Audit
 
 
-def read_losses(lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime) -> Losses:
-    """Read the losses, going on from the checkpoint that the lake keeps. Raises LakeError."""
-    log = lake.tracking_log()
+def read_losses(
+    lake: Lake, windowing: Windowing, lookback: timedelta, now: datetime, clock: Clock | None = None
+) -> Losses:
+    """Read the losses, going on from the checkpoint that the lake keeps. With a clock, the check of what is missed ends
+    after CHECKED_FOR_SECONDS, and says how much is left. Raises LakeError."""
+    log, staleness = lake.tracking_log(), Staleness.restored(lake, windowing, lookback)
+    began = 0.0 if clock is None else clock.monotonic()
+    missed = staleness.step()
+    while missed.left and (clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS):
+        missed = staleness.step()
     return Losses(
-        missed=Staleness.restored(lake, windowing, lookback).check(),
+        missed=missed,
         late=LateHeartbeats(lake, windowing).since(late_since(log.newest_watermark(), now)),
         lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
     )

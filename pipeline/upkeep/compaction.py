@@ -56,7 +56,8 @@ class Trimmed:
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[Rewritten]:
-    """Rewrite each partition up to `last` that has many small files, with its rows in the order of a column.
+    """Rewrite each partition up to `last` that has many small files, with its rows in the order of a column, the newest
+    partition first. Each is a commit of its own, so a caller may stop after any of them and go on another time.
 
     Guarantee: readers see the same rows before and after, and appends at the same time are not disturbed. Memory
     follows the largest partition. Raises TableConflict if somebody else has rewritten the same files; LakeError.
@@ -67,7 +68,7 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
     by_partition = defaultdict[str, list[DataFile]](list)
     for file in data_files(current, table.partition_column):
         by_partition[file.partition].append(file)
-    for partition, files in sorted(by_partition.items()):
+    for partition, files in sorted(by_partition.items(), reverse=True):
         if partition > last or sum(file.size < SMALL_BYTES for file in files) < MANY:
             continue
         found = Rewritten(partition, len(files), sum(file.size for file in files))

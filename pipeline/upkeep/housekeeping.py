@@ -26,6 +26,10 @@ PACKED_AFTER = timedelta(hours=1)
 SETTLED_AFTER = timedelta(minutes=15)
 """A partition is rewritten once the watermark (for quarantine: the clock) is so far beyond its end."""
 
+COMPACTED_FOR = timedelta(minutes=10)
+"""How long one table is rewritten in one go, the newest partitions first: a table of thousands of event hours would
+take the whole day, and everything after it would wait."""
+
 Done = tuple[str, dict[str, int]]
 """A sentence, and figures by name. Without figures there was nothing to do, and the sentence says why."""
 
@@ -138,7 +142,7 @@ class Housekeeper:
         )
 
     def _compact(self, name: str, order: str) -> Iterator[Done]:
-        is_idle = True
+        is_idle, ends_at = True, self._clock.monotonic() + COMPACTED_FOR.total_seconds()
         for did in compact(self._lake.table(name), self._newest_over(name), order, dry_run=self._dry_run):
             is_idle = False
             figures = {"files": did.files, "bytes": did.size}
@@ -150,6 +154,9 @@ class Housekeeper:
                 f"({did.size_after} bytes), in the order of {order}",
                 figures | {"files_after": did.files_after, "bytes_after": did.size_after},
             )
+            if self._clock.monotonic() >= ends_at:
+                yield f"older partitions wait for the next time, after {format_duration(COMPACTED_FOR)}", {"stopped": 1}
+                break
         if is_idle:
             yield "no partition that is over has many small files", {}
 

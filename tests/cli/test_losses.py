@@ -8,13 +8,15 @@ from typer.testing import CliRunner
 
 from pipeline.cli.app import app
 from pipeline.cli.lake import loss_details, loss_facts
+from pipeline.clock import ManualClock
+from pipeline.quality import staleness
 from pipeline.quality.status import read_losses
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
-from tests.watermark.builders import at, effective, published
+from tests.watermark.builders import at, effective, published, seconds
 
 
 @pytest.fixture
@@ -43,6 +45,22 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
     assert details["late_by_stream"] == details["missed_by_stream"] == {"b": 1}
     assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 0}]
     assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
+
+
+def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_is_left(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(ManualClock):
+        def monotonic(self) -> float:
+            self.advance(seconds(1))
+            return super().monotonic()
+
+    monkeypatch.setattr(staleness, "COMMITS_AT_ONCE", 1)
+    for number in range(9):
+        history.land([Beat("a", 200 + number)])
+    facts = loss_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601), Slow(at(0))))
+    assert facts["missed_not_checked"] == "7 commits, manifests or hours are left"
+    assert "missed_not_checked" not in loss_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
 
 
 def test_the_command_prints_them_to_people_and_to_programs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

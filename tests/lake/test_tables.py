@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from pipeline.clock import from_us
 from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
 from pipeline.heartbeat import FieldKind
-from pipeline.lake.layout import Lake
+from pipeline.lake.layout import HEARTBEATS, Lake
 from pipeline.lake.store.address import open_objects
+from pipeline.lake.tables import heartbeats
 from pipeline.lake.tables import table as tables
+from pipeline.lake.tables.delta_log import added_files
 from pipeline.lake.tables.heartbeats import Extent
 from pipeline.settings_sections import LakeSettings
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
@@ -50,6 +52,25 @@ def rows_of(lake: Lake, name: str = "heartbeats") -> list[dict[str, Any]]:
 
 
 # Landed messages
+
+
+def test_a_batch_from_many_event_hours_lands_in_several_commits_the_newest_hours_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = lake_in(tmp_path)
+    monkeypatch.setattr(heartbeats, "HOURS_AT_ONCE", 2)
+    append_beats(lake.heartbeats(), columns_of([Beat("a", hour * 3600.0) for hour in (3, 0, 4, 1, 2)]))
+    assert [row["event_time"] for row in sorted(rows_of(lake), key=lambda row: row["event_time"])] == [
+        at(hour * 3600) for hour in range(5)
+    ]
+    added = added_files(lake.table(HEARTBEATS), -1, 2)
+    assert [(file.version, file.partition) for file in sorted(added, key=lambda one: (one.version, one.partition))] == [
+        (0, "2026-11-21T08Z"),
+        (0, "2026-11-21T09Z"),
+        (1, "2026-11-21T06Z"),
+        (1, "2026-11-21T07Z"),
+        (2, "2026-11-21T05Z"),
+    ]
 
 
 def test_a_lake_in_which_nothing_has_landed_is_empty(lake_settings: LakeSettings) -> None:

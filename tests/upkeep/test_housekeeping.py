@@ -22,6 +22,7 @@ from pipeline.lake.tables.windowed import DiffRun
 from pipeline.quality.status import read_report
 from pipeline.settings import Settings
 from pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
+from pipeline.upkeep import housekeeping
 from pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
 from pipeline.upkeep.housekeeping import Chore, Housekeeper
 from pipeline.upkeep.orphans import find_orphans
@@ -161,6 +162,32 @@ def test_a_compaction_makes_no_window_stale_and_what_lands_afterwards_is_still_m
     found = house.history.staleness().check()
     assert found.total == 1
     assert [stale.window for stale in found.stale] == WINDOWS[2:4]
+
+
+def test_the_newest_event_hours_are_compacted_first_and_the_others_the_next_time(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    hours = [number * HOUR.total_seconds() + 4800 for number in range(3)]
+    for number in range(MANY):
+        house.history.land([Beat("a", hour + number) for hour in hours])
+    rewritten = [did.partition for did in compact(house.lake.table(HEARTBEATS), EVERY, "event_time")]
+    assert rewritten[:3] == sorted(rewritten[:3], reverse=True)
+
+
+def test_a_table_is_compacted_for_so_long_and_goes_on_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    monkeypatch.setattr(housekeeping, "COMPACTED_FOR", timedelta(0))
+    for number in range(MANY):
+        house.history.land([Beat("a", hour * HOUR.total_seconds() + 4800 + number) for hour in range(3)])
+    house.decide(9 * HOUR.total_seconds())
+    newest = []
+    for _ in range(3):
+        did = of(house.tidy(), "compaction", HEARTBEATS)
+        assert "older partitions wait for the next time" in did[-1].says
+        newest.append(did[0].says.partition(":")[0])
+    assert newest == sorted(newest, reverse=True)
+    assert len(set(newest)) == 3
 
 
 def test_partitions_of_few_files_and_those_where_heartbeats_still_land_are_left(tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
 HOUR = timedelta(hours=1)
 
+HOURS_AT_ONCE = 200
+"""Event hours in one commit. Each takes a writer's memory and some files for every reader to look at, so that one batch
+of messages from thousands of hours would take a gigabyte, and a check of it longer than a tick has."""
+
 ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
     FieldKind.NUMBER: pa.float64(),
     FieldKind.TEXT: pa.string(),
@@ -149,10 +153,17 @@ class Heartbeats(LakeTable):
         self._is_checked = False
 
     def append(self, rows: pa.Table) -> None:
-        """Land messages, in the table's schema. Raises LakeError if the configured kind of a field is not that of the
-        column that the table has."""
+        """Land messages, in the table's schema; those of more than HOURS_AT_ONCE event hours in several commits, the
+        newest hours first. If one fails, those before it stand, and a redelivery repeats them. Raises LakeError
+        if the configured kind of a field is not that of the column that the table has."""
         self._refuse_other_kinds()
-        super().append(rows)
+        hours = sorted(pc.unique(rows[PARTITION]).to_pylist(), reverse=True)
+        if len(hours) <= HOURS_AT_ONCE:
+            super().append(rows)
+            return
+        for first in range(0, len(hours), HOURS_AT_ONCE):
+            of_these = pc.is_in(rows[PARTITION], pa.array(hours[first : first + HOURS_AT_ONCE], pa.string()))
+            super().append(rows.filter(of_these))
 
     def _refuse_other_kinds(self) -> None:
         table = None if self._is_checked else self.current()
