@@ -2,7 +2,6 @@
 
 from collections.abc import Generator, Iterator, Sequence
 from datetime import timedelta
-from itertools import takewhile
 
 import dagster as dg
 
@@ -10,7 +9,7 @@ from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from assets.checks import evaluation_of
 from assets.events import failing_run
 from assets.live_first import Front, Parts
-from assets.requests import BACKLOG_OP, stretch_named, stretch_texts
+from assets.requests import BACKLOG_OP, TO, stretch_named
 from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from pipeline.clock import Clock
 from pipeline.errors import WindowExpired, WindowNotClosed
@@ -45,11 +44,11 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
             front = _front(lake, clock)
             parts = Parts(clock.monotonic(), 0 if front is None else front.first_open)
             while left:
-                part = _neighbours(left, parts.size())
+                part = left[: parts.size()]
                 if front is not None and parts.ends(len(part), clock.monotonic(), front):
                     break
                 began, windows = clock.monotonic(), sorted(windowing.numbered(number) for number in part)
-                context.instance.add_run_tags(context.run_id, {TRIED: next(stretch_texts(reversed(windows)))})
+                context.instance.add_run_tags(context.run_id, {TRIED: f"{windows[0].key}{TO}{windows[-1].key}"})
                 report = yield from compute_and_report(windows, lake, spark, context.run_id)
                 silence += report
                 parts.took(len(part), clock.monotonic() - began)
@@ -71,7 +70,7 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
 def compute_and_report(
     windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str
 ) -> Generator[dg.AssetMaterialization, None, Sequence[WindowSilence]]:
-    """Compute windows without a gap and report each of them as its partition; returns how silent they are."""
+    """Compute windows and report each of them as its partition; returns how silent they are."""
     done = compute_range(windows, lake, spark, run_id)
     for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
         yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(done, key))
@@ -79,13 +78,6 @@ def compute_and_report(
     for key, said in report.metadata.items():
         yield dg.AssetMaterialization(STREAM_STATUS, partition=key, metadata=said)
     return report.windows
-
-
-def _neighbours(newest_first: Sequence[int], most: int) -> Sequence[int]:
-    """The first windows up to a gap, at most so many."""
-    first = newest_first[0]
-    near = takewhile(lambda placed: placed[1] == first - placed[0], enumerate(newest_first[:most]))
-    return [number for _, number in near]
 
 
 def _front(lake: LakeResource, clock: Clock) -> Front | None:

@@ -58,7 +58,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
-    """Compute windows without a gap between them and replace them in the lake. Raises WindowNotClosed and
+    """Compute windows, which may have gaps between them, and replace them in the lake. Raises WindowNotClosed and
     WindowExpired, before Spark is used, and other TidemarkErrors."""
     settings = lake.settings
     lake.kept_windows().refuse_expired(windows)

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -28,7 +29,7 @@ from pipeline.services.stack import project_root, provision_here, start_emulator
 from pipeline.settings import Settings, load_settings
 from pipeline.settings_sections import EmulatorKind
 from pipeline.watermark.state import DecisionRecord
-from pipeline.windows import Windowing
+from pipeline.windows import Window, Windowing
 
 STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
 SETTLES = timedelta(seconds=100)
@@ -38,8 +39,11 @@ aimed."""
 LAG_GOALS = {"band": 19.0, "frontier": 13.0}
 READY_GOALS = {("band", 10): 28.0, ("frontier", 10): 20.0, ("band", 5): 24.0, ("frontier", 5): 17.0}
 WINDOWS = 5
-PATIENCE = timedelta(minutes=15)
+PATIENCE = timedelta(minutes=30)
 LOOK_EVERY = timedelta(seconds=1)
+
+Beside = Callable[[Settings], AbstractContextManager[None]]
+"""What else is played while windows are counted."""
 
 CONFIG = """\
 [pubsub]
@@ -80,6 +84,8 @@ class Played:
     windows: int
     emulator: EmulatorKind
     folder: Path
+    first: timedelta = timedelta(hours=1)
+    """How long before the start the first window begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ class Fresh:
     longest_standstill: float
     late: int
     ticks: dict[str, dict[str, float]]
+    ready_by_window: dict[str, float]
 
     def sentence(self) -> str:
         """The medians."""
@@ -131,8 +138,9 @@ def measure_freshness(machine: Machine, rounds: int, _scale: float) -> list[Meas
     return found
 
 
-def play(asked: Played, console: Console, clock: Clock) -> Fresh:
-    """Live traffic from the start, until so many windows are counted. Stops what it started, whatever happens."""
+def play(asked: Played, console: Console, clock: Clock, beside: Beside = lambda _: nullcontext()) -> Fresh:
+    """Live traffic from the start, and what is played `beside` it, until so many windows are counted. Stops what it
+    started, whatever happens."""
     began = clock.monotonic()
 
     def say(text: str) -> None:
@@ -155,7 +163,8 @@ def play(asked: Played, console: Console, clock: Clock) -> Fresh:
         publishing.start()
         start_stack(supervisor, settings, config)
         counted_from = clock.now() + SETTLES
-        return _watch(asked, settings, publishing, counted_from, supervisor.restart_what_died, say, clock)
+        with beside(settings):
+            return _watch(asked, settings, publishing, counted_from, supervisor.restart_what_died, say, clock)
     finally:
         try:
             publishing.stop()
@@ -186,24 +195,26 @@ def _watch(
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
     rows = lake.heartbeats().current()
     late = 0 if rows is None else sum(rows.to_pyarrow_table(columns=["late"])["late"].to_pylist())
+    ready = _ready(report.computed_at, windowing, counted_from)
     fresh = Fresh(
         rule=asked.rule,
         tick=asked.tick,
         lags=[decision.lag.total_seconds() for decision in counted if decision.lag is not None],
-        ready=_ready(report.computed_at, windowing, counted_from),
+        ready=list(ready.values()),
         intervals=_between([decision.at for decision in counted]),
         longest_standstill=max(_between([moment for moment in moved if moment >= counted_from]), default=0.0),
         late=late,
         ticks={name: asdict(seen) for name, seen in ticks_of(project_root()).items()},
+        ready_by_window={iso(window.start): seconds for window, seconds in ready.items()},
     )
     say(fresh.sentence())
     return fresh
 
 
-def _ready(computed_at: dict[str, datetime], windowing: Windowing, counted_from: datetime) -> list[float]:
+def _ready(computed_at: dict[str, datetime], windowing: Windowing, counted_from: datetime) -> dict[Window, float]:
     """Seconds from the end of each window that ends from then on to its commit."""
     windows = {windowing.named(key): at for key, at in computed_at.items()}
-    return [(at - window.end).total_seconds() for window, at in windows.items() if window.end >= counted_from]
+    return {window: (at - window.end).total_seconds() for window, at in windows.items() if window.end >= counted_from}
 
 
 def _between(moments: Sequence[datetime]) -> list[float]:
@@ -215,7 +226,7 @@ def _config(asked: Played, start: datetime) -> str:
         rule=asked.rule,
         tick=asked.tick,
         emulator=asked.emulator,
-        first=iso(start.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)),
+        first=iso(start.replace(minute=0, second=0, microsecond=0) - asked.first),
         **{f"{name}_port": free_port(usual) for name, usual in USUAL_PORTS.items()},
     )
 

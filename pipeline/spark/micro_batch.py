@@ -85,7 +85,8 @@ Way = Callable[[MicroBatch, Sequence[Window], HeartbeatFiles, str], WrittenByRun
 
 
 def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
-    """Compute a contiguous range of windows and replace them in the lake, their diffs and their streams' status.
+    """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
+    status.
 
     Guarantee: readers see each window of each table whole, before or after; the same input gives the same rows. Raises
     WindowNotClosed, before anything is read or written, if the watermark has not passed every window.
@@ -93,8 +94,8 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     refuse_open(windows, batch.watermark)
     computed = _compute(batch, windows)
     # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
-    for stretch in runs_of_neighbours(_of_older_input(batch, computed, windows)):
-        again = _compute(batch, stretch)
+    if older := _of_older_input(batch, computed, windows):
+        again = _compute(batch, older)
         computed = replace(
             computed,
             rows={**computed.rows, **again.rows},
@@ -131,7 +132,15 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
         except ExecutorUnable as unable:
             logger.info("an executor cannot compute in columns (%s): Spark's own functions do", unable)
             UNABLE.add(batch.spark)
-    return _compute_by(_by_frames, batch, windows)
+    computed = [_compute_by(_by_frames, batch, stretch) for stretch in runs_of_neighbours(windows)]
+    return replace(
+        computed[0],
+        heartbeats_version=min(each.heartbeats_version for each in computed),
+        rows={key: rows for each in computed for key, rows in each.rows.items()},
+        superseded=[key for each in computed for key in each.superseded],
+        status_superseded=[key for each in computed for key in each.status_superseded],
+        input_rows=sum(each.input_rows for each in computed),
+    )
 
 
 def _compute_by(way: Way, batch: MicroBatch, windows: Sequence[Window]) -> Computed:
@@ -168,8 +177,11 @@ def _compute_by(way: Way, batch: MicroBatch, windows: Sequence[Window]) -> Compu
 
 
 def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenByRun:
-    """Slices of time, each a task that answers with what it wrote: no exchange. Raises ExecutorUnable."""
-    slices = cut(windows, files, batch.plan, cores_of(batch.spark) if len(windows) > 1 else 1)
+    """Slices of time, each a task that answers with what it wrote: no exchange. A gap is in no slice. Raises
+    ExecutorUnable."""
+    stretches = runs_of_neighbours(windows)
+    cores = cores_of(batch.spark) if len(windows) > 1 and len(stretches) == 1 else 1
+    slices = [one for stretch in stretches for one in cut(stretch, files, batch.plan, cores)]
     work = Work(
         run=run,
         plan=batch.plan,

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import backlog, requests
+from assets import requests
 from assets.catalog import STREAM_STATUS
 from assets.definitions import build_definitions
 from assets.live_first import Parts
@@ -48,11 +48,11 @@ def test_windows_with_a_gap_between_them_are_computed_in_one_run_each_as_it_woul
         assert whole.run(WINDOWS[0], WINDOWS[-1], instance).success
         result = computed(parts, instance, WINDOWS[2], WINDOWS[0])
         assert result.success
-        assert materialized(result) == materialized(result, STREAM_STATUS) == [WINDOWS[2], WINDOWS[0]]
+        assert materialized(result) == materialized(result, STREAM_STATUS) == [WINDOWS[0], WINDOWS[2]]
         assert parts.lake.diffs().computed() == {WINDOWS[0], WINDOWS[2]}
         run = instance.get_run_by_id(result.run_id)
         assert run is not None
-        assert run.tags[TRIED] == WINDOWS[0], "the part that it has reached"
+        assert run.tags[TRIED] == f"{WINDOWS[0]}..{WINDOWS[2]}", "the part that it has reached"
         assert computed(parts, instance, WINDOWS[1]).success
     assert parts.rows().equals(whole.rows())
 
@@ -64,12 +64,15 @@ def test_a_run_that_makes_way_leaves_the_rest_and_one_that_fails_blames_the_part
     windowing = house.settings.windowing
     with dg.DagsterInstance.ephemeral() as instance:
         with monkeypatch.context() as patched:
+            patched.setattr(Parts, "size", lambda _: 1)
             patched.setattr(Parts, "ends", lambda parts, *_: parts.seconds_per_window is not None)
             assert computed(house, instance, WINDOWS[2], WINDOWS[0]).success
         assert house.lake.diffs().computed() == {WINDOWS[2]}
         (attempt,) = requests._attempts(instance, windowing)
         assert [attempt.windows.least, len(attempt.windows), attempt.failed] == [_number(2, windowing), 1, False]
 
+        monkeypatch.setattr(Parts, "size", lambda _: 1)
+        monkeypatch.setattr(Parts, "ends", lambda *_: False)
         result = computed(house, instance, WINDOWS[2], "2026-11-21T05-23Z", WINDOWS[0])
         assert "cannot be trusted yet" in failure_of(result)
         attempt = requests._attempts(instance, windowing)[0]
@@ -80,12 +83,6 @@ def test_what_is_no_window_is_refused(tmp_path: Path) -> None:
     house = Materializing(tmp_path, CLASSIC)
     with dg.DagsterInstance.ephemeral() as instance:
         assert not computed(house, instance, "yesterday").success
-
-
-def test_a_part_ends_at_a_gap() -> None:
-    assert backlog._neighbours([9, 8, 7, 5, 4], 48) == [9, 8, 7]
-    assert backlog._neighbours([9, 8, 7], 2) == [9, 8]
-    assert backlog._neighbours([9, 10, 7], 3) == [9]
 
 
 def _number(minute: int, windowing: Windowing) -> Any:

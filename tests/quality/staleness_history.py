@@ -66,7 +66,7 @@ class History:
             rows = [beat for beat in first.values() if WINDOWING.containing(at(beat.event_time)).key == key]
             if rows:
                 folder = f"runs/{under_way.run.name}/window={key}"
-                diffs._files.create_dir(folder, recursive=True)
+                diffs.files.create_dir(folder, recursive=True)
                 table = pa.Table.from_pylist(
                     [
                         {"stream_id": beat.stream_id, "event_time": at(beat.event_time), "message_id": beat.message_id}
@@ -74,7 +74,7 @@ class History:
                     ],
                     schema=pa.schema([column for column in diffs.schema if column.name != "window"]),
                 )
-                pq.write_table(table, f"{folder}/part-0.parquet", filesystem=diffs._files)
+                pq.write_table(table, f"{folder}/part-0.parquet", filesystem=diffs.files)
         replaced = diffs.replace(under_way.run, under_way.fence)
         self.computed |= dict.fromkeys(replaced.rows, under_way.run.heartbeats_version)
 

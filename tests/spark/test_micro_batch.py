@@ -121,6 +121,27 @@ def test_a_range_is_computed_window_by_window_and_an_empty_one_counts(house: Hou
     assert computed.silent["2026-11-21T12-05Z"] == (2, ["a", "b"])
 
 
+@pytest.mark.parametrize("is_able", [True, False])
+def test_windows_with_gaps_between_them_are_computed_at_once_each_as_it_would_have_been_alone(
+    tmp_path: Path, spark: SparkSession, is_able: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(micro_batch, "UNABLE", set() if is_able else {spark})
+    windows = [WINDOWING.numbered(WINDOWING.number_of(at(0)) + number) for number in (0, 2, 3, 40)]
+    beats = [(stream, 37.0 * number) for number in range(60) for stream in "ab"] + [
+        ("c", 40 * 300.0 + 1),
+        ("a", 11_990),
+    ]
+    alone, together = House(tmp_path / "alone", spark), House(tmp_path / "together", spark)
+    for house in (alone, together):
+        house.land(*beats)
+    watermark = windows[-1].end
+    counts = {}
+    for window in windows:
+        counts |= alone.compute([window], watermark).rows
+    assert together.compute(windows, watermark).rows == counts
+    assert together.rows() == alone.rows()
+
+
 def test_windows_before_anything_has_landed_are_computed_as_empty(house: House) -> None:
     assert dict(house.compute(WINDOWS[:1]).rows) == {"2026-11-21T12-00Z": 0}
 

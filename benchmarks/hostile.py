@@ -1,0 +1,99 @@
+"""Live traffic beside a hostile source: how long after its end each window is ready meanwhile, in a table.
+
+What the source sends follows one after another, a few windows apart: 299 messages 26 hours apart, one a day for 324
+days, and one an hour for 7,798 hours, each kind twice. `python -m benchmarks.hostile --help` has the rest.
+"""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from threading import Event, Thread
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.freshness import SETTLES, Played, play
+from pipeline.clock import Clock, SystemClock, iso
+from pipeline.pubsub.connection import publisher_client
+from pipeline.quantiles import quantile
+from pipeline.settings import Settings
+
+KINDS = {
+    "299 messages, 26 h apart": (timedelta(hours=26), 299),
+    "324 messages, one a day": (timedelta(days=1), 324),
+    "7,798 messages, one an hour": (timedelta(hours=1), 7798),
+}
+"""How far apart, and how many, back from the moment at which they are sent."""
+
+APART = timedelta(seconds=150)
+AT_ONCE = 1000
+GOAL_SECONDS = 45.0
+
+
+class Hostile:
+    """Publishes the kinds, beginning once live traffic has settled, and notes when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.sent: list[tuple[datetime, str]] = []
+        self._clock, self._over = clock, Event()
+
+    @contextmanager
+    def beside(self, settings: Settings) -> Iterator[None]:
+        """Publishes while the block runs."""
+        thread = Thread(target=self._publish, args=(settings,), name="hostile", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _publish(self, settings: Settings) -> None:
+        publisher, wait = publisher_client(settings.pubsub.emulator_host), SETTLES
+        for number, (kind, (apart, count)) in enumerate([*KINDS.items(), *KINDS.items()]):
+            if self._over.wait(wait.total_seconds()):
+                return
+            now, wait = self._clock.now(), APART
+            messages = [
+                {
+                    "data": b'{"temperature": 1.0, "status": "hostile"}',
+                    "attributes": {"stream_id": f"hostile-{number}", "event_time": iso(now - back * apart)},
+                }
+                for back in range(count)
+            ]
+            for first in range(0, count, AT_ONCE):
+                publisher.publish(topic=settings.pubsub.topic_path, messages=messages[first : first + AT_ONCE])
+            self.sent.append((now, kind))
+
+
+def main() -> None:
+    """Play it, and print each live window with how long after its end it was ready. Exit code 1: one was too late."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
+    parser.add_argument("--rule", choices=("band", "frontier"), default="band", help="(default band)")
+    parser.add_argument("--tick", type=int, default=10, help="in seconds (default 10)")
+    parser.add_argument("--windows", type=int, default=16, help="live windows that are counted (default 16)")
+    parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
+    parser.add_argument("--folder", type=Path, default=Path("build/hostile"), help="everything is below it")
+    clock, console = SystemClock(), Console(width=160)
+    hostile = Hostile(clock)
+    asked = Played(**vars(parser.parse_args()), first=timedelta(days=400))
+    fresh = play(asked, console, clock, hostile.beside)
+    table = Table("window", "ready after", "sent meanwhile")
+    for window, seconds in sorted(fresh.ready_by_window.items()):
+        end = datetime.fromisoformat(window) + timedelta(minutes=1)
+        sent = [kind for at, kind in hostile.sent if end - timedelta(minutes=1) <= at < end]
+        table.add_row(window, f"{seconds:.1f} s", "; ".join(sent))
+    console.print(table)
+    late = [seconds for seconds in fresh.ready if seconds > GOAL_SECONDS]
+    console.print(
+        f"{len(fresh.ready)} live windows, ready {quantile(fresh.ready, 0.5):.1f} s after their end by the median, "
+        f"{max(fresh.ready):.1f} s at the most; {len(late)} after more than {GOAL_SECONDS:g} s"
+    )
+    if late:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Which runs are asked for, and how many, until everything that is due is computed: a model of sensor and runs."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assets import requests
+from assets.requests import Request, next_request, stale_request
+from assets.turns import Attempt
+from pipeline.spans import Spans
+from pipeline.windows import DAY, Window, Windowing, due
+from tests.watermark.builders import START, bounded, seconds
+
+TICK, A_RUN = timedelta(seconds=10), timedelta(seconds=12)
+
+
+@dataclass
+class World:
+    """A lake of one index; a watermark that follows the clock by 18 s; runs that compute all they were asked for."""
+
+    windowing: Windowing
+    now: datetime
+    held: Spans = field(default_factory=Spans)
+    reached: Spans = field(default_factory=Spans)
+    computed: Spans = field(default_factory=Spans)
+    attempts: list[Attempt] = field(default_factory=list)
+    most: int = 288
+
+    @property
+    def watermark(self) -> datetime:
+        return self.now - seconds(18)
+
+    def hold(self, number: int, reach: int = 2) -> None:
+        self.held.add(range(number, number + 1))
+        self.reached.add(range(number, number + 1 + reach))
+
+    def closed(self) -> range:
+        return range(self.windowing.number_of(self.windowing.first), self.windowing.number_of(self.watermark))
+
+    def due(self) -> list[range]:
+        live = max(1, DAY // self.windowing.length)
+        return list(due(self.held, self.reached, self.computed, self.closed(), live))
+
+    def ask(self, stale: list[Window] | None = None) -> Request:
+        windows = SimpleNamespace(max_windows_per_run=self.most)
+        lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(requests, "pause_of_windows", lambda *_: None)
+            patched.setattr(requests, "_attempts", lambda *_: self.attempts)
+            patched.setattr(requests, "due_now", lambda *_: self.due())
+            instance: Any = None
+            if stale is not None:
+                return stale_request(instance, lake, "test", stale, self.watermark, self.now)
+            return next_request(instance, lake, "test", self.watermark, self.now)
+
+    def run(self, request: Request) -> None:
+        numbers = [self.windowing.number_of(window.start) for window in request.windows]
+        tried = Spans(*(range(number, number + 1) for number in numbers))
+        began, self.now = self.now, self.now + A_RUN
+        self.attempts.insert(0, Attempt(tried, False, began, self.now, request.is_backlog))
+        for number in numbers:
+            self.computed.add(range(number, number + 1))
+
+
+def until_quiet(world: World, ticks: int) -> list[Request]:
+    """The requests until nothing is due."""
+    asked = []
+    for _ in range(ticks):
+        request = world.ask()
+        if request.windows:
+            asked.append(request)
+            world.run(request)
+        elif not world.due():
+            return asked
+        world.now += TICK
+    raise AssertionError(f"still due: {world.due()[:5]}")
+
+
+def test_324_messages_one_a_day_are_a_handful_of_runs_beside_the_live_ones() -> None:
+    world = World(Windowing(timedelta(minutes=5), START - 400 * DAY), START)
+    newest = world.windowing.number_of(START) - 1
+    for number in range(324):
+        world.hold(newest - 288 * number)
+    asked = until_quiet(world, 200)
+    older = [request for request in asked if request.is_backlog]
+    assert not asked[0].is_backlog
+    assert len(older) <= 6
+    assert sum(len(request.windows) for request in asked) < 324 * 3 + 2 * 288
+
+
+def test_7700_stale_hours_are_runs_of_as_many_windows_as_one_may_have() -> None:
+    world = World(Windowing(timedelta(minutes=5), START - 400 * DAY), START)
+    newest = world.windowing.number_of(START) - 3
+    stale = [world.windowing.numbered(newest - 12 * hour + more) for hour in range(7700) for more in range(-2, 1)]
+    left, runs = set(stale), 0
+    while left:
+        request = world.ask(sorted(left))
+        if request.windows:
+            runs += 1
+            left -= set(request.windows)
+            world.run(request)
+        world.now += TICK
+    assert runs == -(-len(stale) // 288)
+
+
+def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
+    world = World(Windowing(timedelta(minutes=1), START - 400 * DAY), START + seconds(20))
+    newest = world.windowing.number_of(world.watermark) - 1
+    world.hold(newest)
+    world.hold(newest - 5000)
+    live = world.ask()
+    assert (live.is_backlog, [world.windowing.number_of(window.start) for window in live.windows]) == (False, [newest])
+    assert not world.ask([world.windowing.numbered(newest - 9000)]).windows, "stale windows wait"
+    world.run(live)
+    assert world.ask().is_backlog
+    assert world.ask([world.windowing.numbered(newest - 9000)]).is_backlog
+
+
+numbers = st.sets(st.integers(0, 3000), max_size=12)
+
+
+@settings(bounded, max_examples=20)
+@given(numbers, numbers, st.integers(100, 300))
+def test_everything_that_is_due_is_computed_and_live_windows_are_one_range(
+    held: set[int], computed: set[int], most: int
+) -> None:
+    world = World(Windowing(timedelta(minutes=1), START), START + 3000 * seconds(60), most=most)
+    first = world.windowing.number_of(START)
+    for number in held:
+        world.hold(first + number)
+    for number in computed:
+        world.computed.add(range(first + number, first + number + 1))
+    for request in until_quiet(world, 500):
+        assert request.is_backlog or all(one.end == two.start for one, two in pairwise(request.windows))
+    assert not world.due()
