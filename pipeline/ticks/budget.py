@@ -27,7 +27,7 @@ FIRST_SECONDS = 0.4
 FURTHER_SECONDS = 2.0
 """The same for a batch after a small one."""
 
-CAUGHT_UP = timedelta(seconds=1)
+CAUGHT_UP = timedelta(seconds=0.2)
 """How long before a batch was begun its subscription's oldest message may be published if there is no backlog: messages
 become visible a moment later, and clocks differ."""
 

@@ -111,8 +111,8 @@ def test_an_empty_batch_beside_a_backlog_does_not_end_the_tick_and_a_reading_wit
 
 
 def test_messages_that_were_published_after_the_batch_was_begun_are_left_to_the_next_tick() -> None:
-    assert taken_beside([2.9], [4, 100]) == ([4], 1)
-    assert taken_beside([3.1, 0], [4, 40]) == ([4, 40], 2)
+    assert taken_beside([2.1], [4, 100]) == ([4], 1)
+    assert taken_beside([2.3, 0], [4, 40]) == ([4, 40], 2)
 
 
 def test_full_batches_need_no_reading() -> None:
