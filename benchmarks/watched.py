@@ -158,8 +158,16 @@ class Memory:
         self.peaks[kind] = max(self.peaks.get(kind, 0), size)
 
 
+FORKING = "multiprocessing.forkserver"
+"""In the command of the process from which runs are forked, and of each run."""
+
+
 def _kind(process: psutil.Process) -> str:
     words = " ".join(process.cmdline())
-    if "pyspark.daemon" in words:
+    if "pyspark.daemon" in words or "worker_daemon" in words:
         return "a Python worker"
-    return "a run" if "multiprocessing" in words or "execute" in words else process.name()
+    if FORKING in words:
+        parent = process.parent()
+        is_run = parent is not None and FORKING in " ".join(parent.cmdline())
+        return "a run" if is_run else "what runs are forked from"
+    return process.name()
