@@ -10,9 +10,12 @@ import typer
 from pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
 from pipeline.cli.output import columns, console, facts_table, print_json, safe
 from pipeline.clock import SystemClock
+from pipeline.lake.layout import Lake
 from pipeline.lake.tables.windowed import PARTITION
-from pipeline.quality.status import LakeReport, Losses, read_losses, read_report
+from pipeline.quality.passed_over import passed_over_by_stream
+from pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
 from pipeline.settings import load_settings
+from pipeline.watermark.holding import passed_over
 
 LEFT_OUT = ("publish_time", "message_id")
 """Columns that people do not see, beside the previous values: the comparisons must fit a terminal."""
@@ -23,7 +26,8 @@ def status(as_json: AsJson = False) -> None:
     settings, clock = load_settings(), SystemClock()
     now, lake = clock.now(), lake_of(settings, clock)
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
-    facts = {**lake_facts(read_report(lake, settings.windowing, settings.windows.lookback), now), **loss_facts(losses)}
+    report = read_report(lake, settings.windowing, settings.windows.lookback)
+    facts = {**lake_facts(report, now), **loss_facts(losses), **passed_over_facts(report, lake, now)}
     if as_json:
         print_json({**facts, **loss_details(losses)})
         return
@@ -75,6 +79,20 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
         "lost_at_most": lost.at_most,
         "lost_since": lost.since,
         **({"missed_not_checked": f"{missed.left} commits, manifests or hours are left"} if missed.left else {}),
+    }
+
+
+def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str, Any]:
+    """What `max_lag` passes over, if the newest decision has one: in the live histogram, and of what was published in
+    the last hour and has landed, by stream."""
+    record = report.state.record
+    if record is None or record.policy.max_lag is None:
+        return {}
+    max_lag = record.policy.max_lag
+    return {
+        "max_lag": max_lag,
+        "passed_over": passed_over(report.state.histogram, max_lag),
+        "passed_over_by_stream": passed_over_by_stream(lake.heartbeats(), max_lag, now - LOST_WITHIN, now),
     }
 
 

@@ -10,6 +10,7 @@ from pipeline.durations import format_duration
 from pipeline.settings import Settings
 from pipeline.tuning.blame import blame_sentence
 from pipeline.tuning.disorder import Disorder, Distribution
+from pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
 from pipeline.tuning.phrases import at_most, percent, stands, words
 from pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
 from pipeline.watermark.policy import Policy
@@ -46,6 +47,11 @@ class TuningReport:
     def rules(self) -> tuple[Variant, Variant]:
         """The rules `band` and `frontier` with the present quantiles."""
         return self.tuning.variants[0], self.tuning.variants[1]
+
+    @property
+    def lag_bound(self) -> LagBound | None:
+        """The `max_lag` that passes over no more than the target."""
+        return lag_bound(self.disorder.lag, self.band, self.target)
 
     def recommended(self, variant: Variant) -> Recommendation:
         """The band that is enough for the target."""
@@ -103,6 +109,7 @@ def sentences(report: TuningReport) -> list[str]:
         f"Half of the messages are out of order by at most {words(half)}, 99 % by at most {words(most)}, the worst by "
         f"{words(worst)}; {percent(disorder.beyond_band / disorder.messages)} by more than the band."
     )
+    said.append(lag_bound_sentence(disorder.lag, report.lag_bound))
     return [*said, *filter(None, (blame_sentence(disorder, side) for side in disorder.sides))]
 
 
@@ -161,7 +168,7 @@ def _fresher(seconds: float) -> str:
 
 def facts_of(report: TuningReport) -> dict[str, Any]:
     """The whole report as plain values for JSON: durations in seconds, shares of one, moments as text."""
-    disorder = report.disorder
+    disorder, bound = report.disorder, report.lag_bound
     return {
         "source": report.source,
         "made_at": iso(report.made_at),
@@ -174,6 +181,8 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
         "says": sentences(report),
         "present": _outcome(report.now),
         "target_late_share": report.target,
+        "max_lag_seconds": None if bound is None else bound.max_lag.total_seconds(),
+        "passed_over_share": None if bound is None else bound.passed_over_share,
         "recommended": [_recommendation(each) for each in report.tuning.recommendations],
         "outcomes": [_outcome(each) for each in report.tuning.outcomes],
         "publish_less_event_seconds": {"min": disorder.lag.seconds[0], **quantiles_of(disorder.lag)},
