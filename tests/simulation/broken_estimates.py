@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.clock import duration_us
 from pipeline.replay.replay import bound_without_anchor
-from pipeline.watermark import estimator, holding, readings, rules
+from pipeline.watermark import estimator, readings, rules
 from pipeline.watermark.decision import Decision, SilenceEvidence
 from pipeline.watermark.histogram import BUCKET_US, COPY, Cell, Histogram, Ints, bucket_of
 from pipeline.watermark.policy import Policy
@@ -171,10 +171,6 @@ def passed_over_by_the_start_of_the_bucket(histogram: Histogram, max_lag: timede
     return is_timed & (histogram.first_publish_us - starts_us >= duration_us(max_lag))
 
 
-def passed_over_by_the_last_publish_time(histogram: Histogram, max_lag: timedelta) -> Any:
-    return original_passed_over(replace(histogram, first_publish_us=histogram.last_publish_us), max_lag)
-
-
 def frontier_with_ties(histogram: Histogram, limit_us: int, not_before: int, quantile: float = 0.0) -> Cell | None:
     return original_frontier_before(histogram, limit_us + 1, not_before, quantile)
 
@@ -243,6 +239,5 @@ def occupied_by_heartbeats_alone(histogram: Histogram, publish_bucket: int) -> b
     return len(histogram._valid(publish_bucket, publish_bucket)) > 0
 
 
-original_passed_over = holding._is_passed_over
 original_reachable, original_since = estimator.reachable_from, Histogram.since
 original_frontier_of = rules.frontier_of

@@ -43,7 +43,6 @@ from tests.simulation.broken_estimates import (
     instead_of,
     least_lag,
     occupied_by_heartbeats_alone,
-    passed_over_by_the_last_publish_time,
     passed_over_by_the_least_event_time,
     passed_over_by_the_start_of_the_bucket,
     quantile_of_the_whole_band,
@@ -249,7 +248,6 @@ _ALL = (
     ),
     _patched("max_lag by a cell's least event time", 2000, bounded, PASSED_OVER, passed_over_by_the_least_event_time),
     _patched("max_lag by a cell's first edge", 2000, bounded, PASSED_OVER, passed_over_by_the_start_of_the_bucket),
-    _patched("max_lag by a cell's last publish time", 2000, bounded, PASSED_OVER, passed_over_by_the_last_publish_time),
     _patched("> for >= at base's oldest", 200, kept, f"{HISTOGRAM}.since", since_without_the_oldest),
     _patched(
         "the frontier is the end of its cell",

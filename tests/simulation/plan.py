@@ -50,15 +50,6 @@ SOURCES = {
     "beyond the band": beyond,
 }
 KINDS: tuple[Kind, ...] = (*SOURCES, "any lag", "any lag", "just in time", "beyond the band")  # type: ignore[arg-type]
-LATER_COPIES: Mapping[Kind, int | None] = {
-    "beyond the band": 200 * SECOND,
-    "any lag": 60 * SECOND,
-    "just in time": 60 * SECOND,
-    "shrinking lag": None,
-    "growing lag": 0,
-}
-"""How much later than the first a copy may be published (None: within the band). Disorder is that of first copies."""
-
 TO_ADVANCE: tuple[Kind, ...] = ("shrinking lag", "growing lag")
 """These keep what the idle rule assumes."""
 
@@ -185,8 +176,9 @@ def plan_of(seed: int) -> Plan:
     named = with_names(
         rng,
         planned,
-        copies_within_us=LATER_COPIES[kind],
+        copies_within_us={"beyond the band": 200 * SECOND, "growing lag": 0}.get(kind),
         are_flawless=kind == "growing lag",
+        later=None if kind in TO_ADVANCE else clocks,
     )
     messages = arriving(rng, named, whole=whole, delayed=delayed)
     if kind != "beyond the band":

@@ -205,16 +205,23 @@ def _with_copies(planned: Sequence[Planned]) -> int:
 
 
 def with_names(
-    rng: random.Random, planned: Iterable[Planned], *, copies_within_us: int | None, are_flawless: bool
+    rng: random.Random,
+    planned: Iterable[Planned],
+    *,
+    copies_within_us: int | None,
+    are_flawless: bool,
+    later: random.Random | None = None,
 ) -> list[Planned]:
     """Streams and publishers' ids; some are flawed, and some published again later with the same id.
 
-    `copies_within_us` is how long after the first publication; None: as far as the band allows.
+    `copies_within_us` is how long after the first publication; None: as far as the band allows, or by `later` as much
+    later as one likes.
     """
     streams = rng.randint(1, 3)
     has_ids, copied = rng.random() < 0.7, rng.choice([0, 0.1, 0.4])
     flawed, unreadable = rng.choice([0, 0, 0.2]), rng.choice([0, 0, 0.1])
-    ids = rng.choice([2, MOST, MOST])  # two: a publisher numbers its messages, and begins again and again
+    # Two: a publisher numbers its messages, and begins again and again.
+    ids = MOST if later is None else later.choice([2, MOST, MOST])
     if are_flawless:
         flawed = unreadable = 0
     named: list[Planned] = []
@@ -228,7 +235,10 @@ def with_names(
         named.append(one)
         if has_ids and rng.random() < copied:
             latest = one.key_us if copies_within_us is None else one.publish_us + copies_within_us
-            named.append(replace(one, publish_us=rng.randint(one.publish_us, max(latest, one.publish_us))))
+            publish_us = rng.randint(one.publish_us, max(latest, one.publish_us))
+            if later is not None and later.random() < 0.5:
+                publish_us = one.publish_us + later.randrange(MINUTE)
+            named.append(replace(one, publish_us=publish_us))
     return named
 
 
