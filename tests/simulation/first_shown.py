@@ -52,5 +52,7 @@ FIRST_SHOWN = {
     "no fence": 9,
     "missed messages are not counted": 9,
     "pruned a bucket too far": 2,
+    "remembered before it is persisted": 256,
+    "copies are told by their id alone": 1,
 }
 """The seed in which a fault showed first; 0 where it is not said."""
