@@ -1,10 +1,11 @@
-"""Copies: messages that a publisher sent again, with the same stream, id and event time.
+"""Copies: messages that a publisher sent again, with the same stream, id, event time and payload.
 
 A copy whose first copy is in the log does not hold the watermark: the first one does, until it has landed.
 """
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +59,7 @@ class RememberedCopies:
         self._keys, self._publish_us = keys[first], publish_us[first]
 
 
-def keys_of(streams: Iterable[str | None], ids: Iterable[str | None], event_us: Iterable[int]) -> Ints:
-    """What makes two messages copies of one heartbeat, as a number each."""
-    return np.fromiter(map(hash, zip(streams, ids, event_us, strict=True)), dtype=np.int64)
+def keys_of(*columns: Iterable[Any]) -> Ints:
+    """What makes messages copies of one heartbeat, as a number each: stream, id, event time, and payload, as base may
+    reject one payload and accept another."""
+    return np.fromiter(map(hash, zip(*columns, strict=True)), dtype=np.int64)

@@ -180,7 +180,7 @@ def count(
     named = is_good & np.fromiter(map(bool, ids), dtype=np.bool_, count=len(ids))
     if not named.any():
         return Counted(_histogram(published, counted_us), *np.empty((2, 0), dtype=np.int64))
-    keys = keys_of(judged.stream_ids, ids, event_us.tolist())
+    keys = keys_of(judged.stream_ids, ids, event_us.tolist(), [message.data for message in messages])
     are_copies = named & copies.are_copies(keys, published)
     first = named & ~are_copies
     return Counted(_histogram(published, np.where(are_copies, A_COPY, counted_us)), keys[first], published[first])

@@ -72,6 +72,18 @@ def test_what_differs_in_stream_id_or_event_time_is_no_copy(world: World, differ
     assert tracked.decision.candidate <= at(20)
 
 
+def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: World) -> None:
+    beat(world, 30)
+    world.topic.publish(20.0, publisher_id="x", payload=b"{")
+    world.tick()
+    beat(world, 60)
+    world.topic.publish(20.0, publisher_id="x")
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.candidate is not None
+    assert tracked.decision.candidate <= at(20)
+
+
 def test_an_entry_that_was_not_written_is_not_remembered(world: World) -> None:
     beat(world, 30)
     world.tick()
