@@ -51,11 +51,11 @@ def write(diffs: HeartbeatDiffs, run: DiffRun, rows: Mapping[str, int]) -> None:
     without_window = pa.schema([column for column in diffs.schema if column.name != "window"])
     for window, count in rows.items():
         folder = f"runs/{run.name}/window={window}"
-        diffs._files.create_dir(folder, recursive=True)
+        diffs.files.create_dir(folder, recursive=True)
         for number in range(count):
             row = {"stream_id": run.name, "event_time": at(number)}
             table = pa.Table.from_pylist([row] * ROWS_PER_FILE, schema=without_window)
-            pq.write_table(table, f"{folder}/part-{number}.parquet", filesystem=diffs._files)
+            pq.write_table(table, f"{folder}/part-{number}.parquet", filesystem=diffs.files)
 
 
 def compute(
@@ -209,7 +209,7 @@ class Faulty(HeartbeatDiffs):
 
 def faulty(lake: Lake, *faults: tuple[bool, Exception]) -> Faulty:
     whole = lake.diffs()
-    diffs = Faulty(whole.table, whole._objects, whole._files, whole.schema, whole._clock)
+    diffs = Faulty(whole.table, whole._objects, whole.files, whole.schema, whole._clock)
     diffs.faults = list(faults)
     return diffs
 

@@ -40,10 +40,10 @@ def put(table: WindowedTable, name: str, rows: Rows, version: int = 0) -> None:
     columns = pa.schema([column for column in table.schema if column.name != "window"])
     for key, of_window in rows.items():
         folder = f"runs/{name}/window={key}"
-        table._files.create_dir(folder, recursive=True)
+        table.files.create_dir(folder, recursive=True)
         if of_window:
             path = f"{folder}/part-0.parquet"
-            pq.write_table(pa.Table.from_pylist(list(of_window), columns), path, filesystem=table._files)
+            pq.write_table(pa.Table.from_pylist(list(of_window), columns), path, filesystem=table.files)
     assert not table.replace(run, fence).superseded
 
 
