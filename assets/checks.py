@@ -10,25 +10,28 @@ import dagster as dg
 from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
 from assets.requests import Request, stale_request
 from pipeline.clock import EPOCH, Clock, iso
+from pipeline.durations import format_duration
 from pipeline.quality.affected import MissedHeartbeats
 from pipeline.quality.audit import audit
+from pipeline.quality.passed_over import PassedOver, read_passed_over
 from pipeline.quality.status import LOST_WITHIN, late_since
 from pipeline.settings import Settings
 from pipeline.settings_sections import NEVER
+from pipeline.watermark.holding import passed_over
 from pipeline.windows import Window
 from resources.lake import LakeResource
 
-MISSED, LATE, LOST_OUTSIDE = "missed", "late", "lost_outside"
+MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
 NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The audit reads an hour of both tables, and a loss is not urgent."""
+"""The audit and the check `passed_over` read an hour of the tables, and what they find is not urgent."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """A window that late heartbeats drip into is requested at most this often."""
 
-COUNTS = ("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most")
+COUNTS = ("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over")
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
 
@@ -52,7 +55,12 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         an expiry, or another consumer's acknowledgements on base."""
         return lost_result(lake, user, clock.now())
 
-    return [missed, late, lost_outside]
+    @dg.asset_check(asset=HEARTBEATS, name=PASSED_OVER)
+    def passed_over(lake: LakeResource) -> dg.AssetCheckResult:
+        """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
+        return passed_over_result(lake, user, clock.now())
+
+    return [missed, late, lost_outside, passed_over]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -130,6 +138,34 @@ def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckRe
     )
 
 
+def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
+    """The check `passed_over`: a warning, since what is passed over has landed and is computed with its windows."""
+    max_lag, description = lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
+    found, tracked = PassedOver(), 0
+    if max_lag is not None:
+        found = read_passed_over(lake.heartbeats(user), max_lag, now - LOST_WITHIN, now)
+        tracked = passed_over(lake.tracking_log(user).catch_up().histogram, max_lag)
+        description = (
+            f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
+            f"than {format_duration(max_lag)} (max_lag) and hold nobody; by_stream names their streams. Mend their "
+            "clocks, or raise max_lag if they are to be waited for"
+        )
+    return dg.AssetCheckResult(
+        asset_key=HEARTBEATS,
+        check_name=PASSED_OVER,
+        passed=found.share <= lake.settings.checks.max_late_share,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=description,
+        metadata={
+            "passed_over": found.total,
+            "passed_over_share": found.share,
+            "rows": found.rows,
+            "tracked": tracked,
+            "by_stream": dg.MetadataValue.json(first_of(found.by_stream)),
+        },
+    )
+
+
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A check's result as the event that a sensor reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
@@ -197,6 +233,8 @@ def staleness_sensor(settings: Settings, clock: Clock, backlog: dg.JobDefinition
             results.insert(0, missed_result(missed, settings))
         if now - memory.audited_at >= AUDIT_EVERY:
             results.append(lost_result(lake, user, now))
+            if settings.watermark.max_lag is not None:
+                results.append(passed_over_result(lake, user, now))
             memory.audited_at = now
         if missed.left:
             request = Request(

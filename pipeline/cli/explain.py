@@ -2,23 +2,30 @@
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any
 
 from rich.console import Console
 
 from pipeline.cli.options import AsJson, lake_of, no_decision, time_option
-from pipeline.cli.output import console, grid, print_json, safe
+from pipeline.cli.output import columns, console, grid, print_json, safe
 from pipeline.clock import iso
 from pipeline.durations import format_duration, rough
 from pipeline.errors import CorruptObject, LakeError
+from pipeline.lake.layout import Lake
 from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.quality.passed_over import PassedOver, read_passed_over
+from pipeline.quality.status import LOST_WITHIN
 from pipeline.settings import Settings, load_settings
 from pipeline.watermark.explain.conditions import Outcome
 from pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
 from pipeline.watermark.explain.explanation import explain as explain_decision
 from pipeline.watermark.histogram import Cell
 from pipeline.watermark.state import DecisionRecord
+
+NAMED = 5
+"""Streams that are named, those with the most messages; the JSON has all."""
 
 MARKS = {Outcome.PASSED: "[green]✓[/]", Outcome.HELD: "[yellow]✗[/]", Outcome.DECIDED: "[bold green]→[/]"}
 
@@ -31,7 +38,8 @@ def explain(
 ) -> None:
     """Explain why the watermark stands where it does, what would move it, and which setting would."""
     settings = load_settings()
-    log = lake_of(settings).tracking_log()
+    lake = lake_of(settings)
+    log = lake.tracking_log()
     number, decided = _decision(log, at, settings)
     try:
         explanation, problem = explain_decision(decided, standing_before(log, number)), None
@@ -39,10 +47,19 @@ def explain(
         explanation, problem = Explanation(decided.decision), str(error)
     if explanation.alternatives is None and problem is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
+    over = _passed_over(lake, decided)
     if as_json:
-        print_json({**explanation_facts(explanation), "log_entry": number, "problem": problem})
+        facts = {"log_entry": number, "problem": problem, "passed_over_by_stream": over.by_stream}
+        print_json({**explanation_facts(explanation), **facts})
     else:
         show_explanation(explanation, number, problem, console())
+        show_passed_over(over, console())
+
+
+def _passed_over(lake: Lake, decided: DecisionRecord) -> PassedOver:
+    """What its `max_lag` passes over, of what was published in the hour before the decision and has landed since."""
+    max_lag, at = decided.policy.max_lag, decided.decision.at
+    return PassedOver() if max_lag is None else read_passed_over(lake.heartbeats(), max_lag, at - LOST_WITHIN, at)
 
 
 def _decision(log: TrackingLog, at: datetime | None, settings: Settings) -> tuple[int, DecisionRecord]:
@@ -115,6 +132,20 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
     others = [(f"{other.setting} = {other.value}", _effect(other), other.cost) for other in explanation.alternatives]
     none = bullets(f"None of those that were tried: {', '.join(TRIED)}.")
     show("Which setting would have changed this decision", *(others or none))
+
+
+def show_passed_over(over: PassedOver, terminal: Console) -> None:
+    """Print which streams `max_lag` passes over, if any."""
+    if not over.total:
+        return
+    terminal.print(
+        f"\n[bold]What max_lag passes over[/]\n{over.total:,} of the {over.rows:,} messages that were published in the "
+        f"hour before and have landed, of {len(over.by_stream):,} streams:"
+    )
+    table = columns("stream", right=["messages"], gap=2)
+    for stream, count in islice(over.by_stream.items(), NAMED):
+        table.add_row(safe(stream), f"{count:,}")
+    terminal.print(table)
 
 
 def _effect(other: Alternative) -> str:

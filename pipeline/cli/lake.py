@@ -12,7 +12,7 @@ from pipeline.cli.output import columns, console, facts_table, print_json, safe
 from pipeline.clock import SystemClock
 from pipeline.lake.layout import Lake
 from pipeline.lake.tables.windowed import PARTITION
-from pipeline.quality.passed_over import passed_over_by_stream
+from pipeline.quality.passed_over import read_passed_over
 from pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
 from pipeline.settings import load_settings
 from pipeline.watermark.holding import passed_over
@@ -92,7 +92,7 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
     return {
         "max_lag": max_lag,
         "passed_over": passed_over(report.state.histogram, max_lag),
-        "passed_over_by_stream": passed_over_by_stream(lake.heartbeats(), max_lag, now - LOST_WITHIN, now),
+        "passed_over_by_stream": read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now).by_stream,
     }
 
 

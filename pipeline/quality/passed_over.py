@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pipeline.clock import duration_us
@@ -9,16 +10,33 @@ from pipeline.lake.tables.heartbeats import Heartbeats
 from pipeline.lake.tables.table import microseconds
 
 
-def passed_over_by_stream(
-    heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime
-) -> Mapping[str, int]:
-    """How many landed rows that were published in `[since, before)` lag more than `max_lag`, the most first.
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Of `rows` that landed, how many of each stream lag more than `max_lag`, the most first."""
+
+    rows: int = 0
+    by_stream: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Of all streams."""
+        return sum(self.by_stream.values())
+
+    @property
+    def share(self) -> float:
+        """Of the rows."""
+        return self.total / self.rows if self.rows else 0.0
+
+
+def read_passed_over(heartbeats: Heartbeats, max_lag: timedelta, since: datetime, before: datetime) -> PassedOver:
+    """What lags more than `max_lag`, of the landed rows that were published in `[since, before)`. A cell of the
+    histogram must be certain of it: a message that lags up to two seconds more may hold the watermark all the same.
 
     Memory follows the rows of that time. Raises LakeError.
     """
     rows = heartbeats.published_between(since, before, ("stream_id", "publish_time", "event_time"))
     if rows is None:
-        return {}
+        return PassedOver()
     lag_us = microseconds(rows["publish_time"]) - microseconds(rows["event_time"])
     beyond = rows.filter(lag_us > duration_us(max_lag))
-    return dict(Counter(beyond["stream_id"].to_pylist()).most_common())
+    return PassedOver(len(rows), dict(Counter(beyond["stream_id"].to_pylist()).most_common()))

@@ -1,6 +1,7 @@
 """`tidemark explain` on logs in a folder: what it prints, of now and of any time, and where it cannot tell all."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, Released, Snapshot
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at, published, reading
 
 STRAGGLER = 50.25
+DEFAULT = Policy()
 
 
 class Log:
@@ -29,13 +32,13 @@ class Log:
         self.log.begin(Beginning(at(-60)))
         self.published = 0
 
-    def tick(self, second: float) -> None:
+    def tick(self, second: float, policy: Policy = DEFAULT) -> None:
         """What was published by then is tracked, then decided."""
         beats = range(self.published, int(second))
         self.log.append(Snapshot(published((beat + 0.25, beat - 0.75) for beat in beats)))
         self.published = int(second)
         base = reading(second, STRAGGLER if second > STRAGGLER else second - 1)
-        self.log.decide(lambda state: state.decide(base, reading(second), Policy(), at(second)))
+        self.log.decide(lambda state: state.decide(base, reading(second), policy, at(second)))
 
     @property
     def last(self) -> int:
@@ -156,3 +159,14 @@ def test_a_lake_without_a_decision_says_so(tmp_path: Path, log: Log) -> None:
     result = CliRunner().invoke(app, ["explain"], env={"TIDEMARK_LAKE__URI": f"file:{tmp_path}/elsewhere"})
     assert isinstance(result.exception, LakeError)
     assert "no decision has been made" in said(result)
+
+
+def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log: Log, tmp_path: Path) -> None:
+    late = [Beat("slow", 20, publish_time=90), Beat("slow", 21, publish_time=90.5), Beat("in [time]", 90)]
+    append_beats(lake_in(tmp_path).heartbeats(), columns_of(late))
+    assert facts()["passed_over_by_stream"] == {}
+    log.tick(110, Policy(max_lag=timedelta(minutes=1)))
+    assert facts()["passed_over_by_stream"] == {"slow": 2}
+    assert "2 of the 3 messages that were published in the hour before and have landed" in said(run())
+    assert "slow 2" in said(run())
+    assert "passes over" not in said(run("--at", iso(at(100))))

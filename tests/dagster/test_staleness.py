@@ -1,6 +1,7 @@
 """The sensor that looks after late, missed and lost: what it reports, and exactly which windows it asks for again."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -15,12 +16,12 @@ from pipeline.settings import Settings
 from pipeline.settings_sections import CheckSettings, LakeSettings, PubSubSettings, WatermarkSettings, WindowSettings
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord
+from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.dagster.house import Ticking, keys
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
-from tests.watermark.builders import at, seconds
+from tests.watermark.builders import at, published, seconds
 
 
 @pytest.fixture
@@ -42,11 +43,13 @@ def history(tmp_path: Path) -> History:
     return history
 
 
-def settings_of(history: History, recompute_missed: str, checks: CheckSettings) -> Settings:
+def settings_of(
+    history: History, recompute_missed: str, checks: CheckSettings, max_lag: timedelta | None = None
+) -> Settings:
     return Settings(
         pubsub=PubSubSettings(),
         windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, recompute_missed=recompute_missed),
-        watermark=WatermarkSettings(tick=seconds(10)),
+        watermark=WatermarkSettings(tick=seconds(10), max_lag=max_lag),
         lake=LakeSettings(uri=f"file:{history.folder / 'lake'}"),
         checks=checks,
     )
@@ -58,8 +61,9 @@ def ticking_on(
     recompute_missed: str = "automatic",
     checks: CheckSettings | None = None,
     clock: ManualClock | None = None,
+    max_lag: timedelta | None = None,
 ) -> Ticking:
-    settings = settings_of(history, recompute_missed, checks or CheckSettings())
+    settings = settings_of(history, recompute_missed, checks or CheckSettings(), max_lag)
     return Ticking(settings, instance, clock or ManualClock(at(1000)))
 
 
@@ -162,6 +166,21 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
     assert patient["missed"].severity is dg.AssetCheckSeverity.WARN
 
 
+def test_the_check_of_what_max_lag_passes_over_counts_it_and_names_the_streams(
+    history: History, instance: dg.DagsterInstance
+) -> None:
+    history.land([Beat("slow", 100, publish_time=161), Beat("slow", 200, publish_time=261), Beat("in time", 640)])
+    history.lake.tracking_log().append(Snapshot(published([(161, 100), (261, 200), (641, 640)])))
+    said = evaluations(ticking_on(history, instance, max_lag=seconds(50)))["passed_over"]
+    assert (said.passed, said.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert (said.metadata["passed_over"].value, said.metadata["rows"].value) == (2, 13)
+    assert (said.metadata["tracked"].value, said.metadata["by_stream"].value) == (2, {"slow": 2})
+    assert "lag more than 50s (max_lag)" in (said.description or "")
+    patient = ticking_on(history, instance, max_lag=seconds(50), checks=CheckSettings(max_late_share=0.2))
+    assert evaluations(patient)["passed_over"].passed
+    assert "passed_over" not in evaluations(ticking_on(history, instance))
+
+
 def test_a_new_code_server_goes_on_from_what_the_lake_keeps(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45)])
     ticking_on(history, instance, "never").tick("staleness")
@@ -190,7 +209,7 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
 def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45)])
     definitions = ticking_on(history, instance).definitions
-    for asset, names in (("heartbeat_diffs", ["missed"]), ("heartbeats", ["late", "lost_outside"])):
+    for asset, names in (("heartbeat_diffs", ["missed"]), ("heartbeats", ["late", "lost_outside", "passed_over"])):
         for name in names:
             key = dg.AssetCheckKey(dg.AssetKey(asset), name)
             job = dg.define_asset_job("by_hand", selection=dg.AssetSelection.checks(key))

@@ -3,18 +3,19 @@
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.quality.passed_over import passed_over_by_stream
+from pipeline.quality.passed_over import PassedOver, read_passed_over
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
 
 
 def test_streams_are_named_from_what_has_landed(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    assert passed_over_by_stream(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000)) == {}
+    assert read_passed_over(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000)) == PassedOver()
     beats = [("slow", 100, 30), ("slow", 200, 30), ("late once", 130, 69.9), ("in time", 130, 70), ("before", -1, -900)]
     append_beats(
         lake.heartbeats(),
         columns_of([Beat(stream, event, publish_time=publish) for stream, publish, event in beats]),
     )
-    found = passed_over_by_stream(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000))
-    assert found == {"slow": 2, "late once": 1}
+    found = read_passed_over(lake.heartbeats(), timedelta(minutes=1), at(0), at(1000))
+    assert (found.rows, found.by_stream) == (4, {"slow": 2, "late once": 1})
+    assert (found.total, found.share) == (3, 0.75)
