@@ -22,16 +22,20 @@ MEMORY_DISK, ITS_BYTES = Path("/dev/shm"), 4 << 30  # noqa: S108 (a folder of ou
 SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
 SHARED_JVM = {
+    "tests/dagster/test_backlog.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_drain.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_silence.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_staleness.py": DAGSTER_ON_SPARK,
+    "tests/spark/test_columns.py": SPARK_SESSION,
     "tests/spark/test_connect.py": SPARK_SESSION,
     "tests/spark/test_diffs.py": SPARK_SESSION,
     "tests/spark/test_drain.py": SPARK_SESSION,
     "tests/spark/test_drain_on_cloud_storage.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,
+    "tests/spark/test_micro_batch_on_cloud_storage.py": SPARK_SESSION,
+    "tests/spark/test_private_files.py": SPARK_SESSION,
     "tests/spark/test_pubsub_source.py": SPARK_SESSION,
     "tests/spark/test_silence.py": SPARK_SESSION,
 }
