@@ -1,5 +1,6 @@
 """`tidemark explain`: a decision's explanation, for people and as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from itertools import islice
@@ -9,19 +10,21 @@ from rich.console import Console
 
 from pipeline.cli.options import AsJson, lake_of, no_decision, time_option
 from pipeline.cli.output import columns, console, grid, print_json, safe
-from pipeline.clock import iso
+from pipeline.clock import from_us, iso, to_us
 from pipeline.durations import format_duration, rough
 from pipeline.errors import CorruptObject, LakeError
 from pipeline.lake.layout import Lake
 from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from pipeline.lake.log.tracking_log import TrackingLog
+from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
 from pipeline.quality.passed_over import PassedOver, read_passed_over
 from pipeline.quality.status import LOST_WITHIN
 from pipeline.settings import Settings, load_settings
+from pipeline.watermark.decision import Decision
 from pipeline.watermark.explain.conditions import Outcome
 from pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
 from pipeline.watermark.explain.explanation import explain as explain_decision
-from pipeline.watermark.histogram import Cell
+from pipeline.watermark.histogram import Cell, bucket_of
 from pipeline.watermark.state import DecisionRecord
 
 NAMED = 5
@@ -47,13 +50,36 @@ def explain(
         explanation, problem = Explanation(decided.decision), str(error)
     if explanation.alternatives is None and problem is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
-    over = _passed_over(lake, decided)
+    over, rejected = _passed_over(lake, decided), _rejected(lake, decided.decision, settings)
     if as_json:
-        facts = {"log_entry": number, "problem": problem, "passed_over_by_stream": over.by_stream}
+        facts = {
+            "log_entry": number,
+            "problem": problem,
+            "passed_over_by_stream": over.by_stream,
+            "rejected_payloads_by_stream": by_stream(rejected),
+            "rejected_payloads_that_pin": by_stream(_pinning(decided.decision, rejected)),
+        }
         print_json({**explanation_facts(explanation), **facts})
     else:
         show_explanation(explanation, number, problem, console())
+        show_rejected(rejected, _pinning(decided.decision, rejected), console())
         show_passed_over(over, console())
+
+
+def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[RejectedPayload]:
+    """The messages that the decision looked at and that are in quarantine for their payload alone."""
+    if decision.bound is None:
+        return []
+    return rejected_payloads(lake.quarantine(), settings.contract, decision.bound.start, decision.at)
+
+
+def _pinning(decision: Decision, rejected: Sequence[RejectedPayload]) -> list[RejectedPayload]:
+    """Those with the times of the pin: its publish second, and its event time."""
+    pin = decision.pin
+    if pin is None:
+        return []
+    times = pin.publish_bucket, to_us(pin.min_event_time)
+    return [message for message in rejected if (bucket_of(from_us(message.publish_us)), message.event_us) == times]
 
 
 def _passed_over(lake: Lake, decided: DecisionRecord) -> PassedOver:
@@ -132,6 +158,23 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
     others = [(f"{other.setting} = {other.value}", _effect(other), other.cost) for other in explanation.alternatives]
     none = bullets(f"None of those that were tried: {', '.join(TRIED)}.")
     show("Which setting would have changed this decision", *(others or none))
+
+
+def show_rejected(rejected: Sequence[RejectedPayload], pinning: Sequence[RejectedPayload], terminal: Console) -> None:
+    """Print the streams of the messages that were looked at and rejected for their payload, if any."""
+    if not rejected:
+        return
+    pins = by_stream(pinning)
+    terminal.print(
+        f"\n[bold]Payloads that were rejected[/]\n{len(rejected):,} of the messages that were looked at are in "
+        f"quarantine for their payload, and {'one of them is the pin' if pins else 'none of them is the pin'}. Such a "
+        "message holds the watermark by its times until it has landed and left the band, unless it lags more than that:"
+    )
+    table = columns("stream", right=["messages", "at the pin"], gap=2)
+    everywhere = by_stream(rejected)
+    for stream in islice({**pins, **everywhere}, NAMED):
+        table.add_row(safe(stream), f"{everywhere[stream]:,}", f"{pins.get(stream, 0):,}")
+    terminal.print(table)
 
 
 def show_passed_over(over: PassedOver, terminal: Console) -> None:

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from pipeline.durations import format_duration
+from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
 from pipeline.tuning.disorder import Disorder
 from pipeline.tuning.phrases import percent, words
 from pipeline.tuning.stream_disorder import Side
+
+SECOND_US = 1_000_000
 
 FEW_STREAMS = 0.1
 """At most this share of all streams are few enough to blame."""
@@ -16,6 +19,36 @@ MOST_STREAMS = 0.5
 
 NEARLY_ALL = 0.8
 """A few streams are to blame if they have at least this share of the slow or fast messages."""
+
+MOST_LAG_LESS = 0.99
+"""A rejected message that lags more than this share of what landed delays the watermark as no other does."""
+
+STREAMS_NAMED = 5
+"""Streams of rejected messages that are named, those with the most."""
+
+
+def those_that_delay(rejected: Sequence[RejectedPayload], disorder: Disorder) -> list[RejectedPayload]:
+    """The messages with a rejected payload that lag more than nearly all that landed."""
+    usual_us = disorder.lag.quantile(MOST_LAG_LESS) * SECOND_US
+    return [message for message in rejected if message.lag_us > usual_us]
+
+
+def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -> str | None:
+    """Which streams sent messages that hold the watermark by their times although their payload is rejected, if any."""
+    delaying = those_that_delay(rejected, disorder)
+    if not delaying:
+        return None
+    streams = by_stream(delaying)
+    named = [f"{count:,} of {stream}" for stream, count in streams.items()]
+    if len(named) > STREAMS_NAMED:
+        others = sum(list(streams.values())[STREAMS_NAMED:])
+        named = [*named[:STREAMS_NAMED], f"{others:,} of {len(named) - STREAMS_NAMED:,} other streams"]
+    worst = words(max(message.lag_us for message in delaying) / SECOND_US)
+    return (
+        f"{len(delaying):,} of the messages whose payload was rejected have readable times and lag more than 99 % of "
+        f"what landed, up to {worst}: {_listed(named)}. What lags more than the band holds nobody, unless tracking is "
+        "not given its payload; the others hold the watermark like any message."
+    )
 
 
 def blame_sentence(disorder: Disorder, side: Side) -> str | None:

@@ -1,6 +1,7 @@
 """Makes a report on a trace in a file, or on what a lake has recently recorded and landed."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from pipeline.clock import iso, to_us
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune, TraceUnusable
 from pipeline.lake.layout import Lake
+from pipeline.lake.tables.rejected_payloads import rejected_payloads
 from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
 from pipeline.replay.trace import NEVER, ticks_of
 from pipeline.replay.trace_file import ParquetTrace
@@ -72,6 +74,8 @@ def report_on_lake(
             f"{format_duration(since)}, or start the pipeline with `tidemark up`"
         )
     workload = Workload(decided, landings, to_us(begins), until_us=disorder.last_publish_us, state=state)
-    return make_report(
+    report = make_report(
         workload, disorder, settings, source=settings.lake.uri, made_at=made_at, target=target, bands=bands
     )
+    rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, made_at)
+    return replace(report, rejected_payloads=rejected)

@@ -1,14 +1,15 @@
 """The report: what every band would cost and give on one source, as figures and in sentences."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from pipeline.clock import from_us, iso
 from pipeline.durations import format_duration
+from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
 from pipeline.settings import Settings
-from pipeline.tuning.blame import blame_sentence
+from pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
 from pipeline.tuning.disorder import Disorder, Distribution
 from pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
 from pipeline.tuning.phrases import at_most, percent, stands, words
@@ -28,7 +29,7 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max"
 @dataclass(frozen=True, slots=True)
 class TuningReport:
     """`source` names what was looked at; `present` and `band` are the settings' own; `target` is the late share that
-    they aim at."""
+    they aim at. `rejected_payloads` are messages with readable times that were rejected: no part of the disorder."""
 
     source: str
     made_at: datetime
@@ -37,6 +38,7 @@ class TuningReport:
     target: float
     tuning: Tuning
     disorder: Disorder
+    rejected_payloads: Sequence[RejectedPayload] = ()
 
     @property
     def now(self) -> Outcome:
@@ -110,7 +112,8 @@ def sentences(report: TuningReport) -> list[str]:
         f"{words(worst)}; {percent(disorder.beyond_band / disorder.messages)} by more than the band."
     )
     said.append(lag_bound_sentence(disorder.lag, report.lag_bound))
-    return [*said, *filter(None, (blame_sentence(disorder, side) for side in disorder.sides))]
+    blamed = [blame_sentence(disorder, side) for side in disorder.sides]
+    return [*said, *filter(None, [*blamed, rejected_sentence(report.rejected_payloads, disorder)])]
 
 
 def recommendation_sentence(report: TuningReport) -> str:
@@ -188,6 +191,8 @@ def facts_of(report: TuningReport) -> dict[str, Any]:
         "publish_less_event_seconds": {"min": disorder.lag.seconds[0], **quantiles_of(disorder.lag)},
         "disorder_seconds": quantiles_of(disorder.disorder),
         "disorder_beyond_band": disorder.beyond_band,
+        "rejected_payloads": by_stream(report.rejected_payloads),
+        "rejected_payloads_that_delay": by_stream(those_that_delay(report.rejected_payloads, disorder)),
         **{f"{side}_{name}": getattr(found, name) for name in BLAME for side, found in disorder.sides.items()},
         **{f"{side}est": [asdict(each) for each in found.worst] for side, found in disorder.sides.items()},
     }

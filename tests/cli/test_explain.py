@@ -16,7 +16,8 @@ from pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from pipeline.lake.store.disk import DiskObjects
 from pipeline.watermark.policy import Policy
 from pipeline.watermark.state import Beginning, Released, Snapshot
-from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in
+from tests.ticks.fakes import to_written
 from tests.watermark.builders import at, published, reading
 
 STRAGGLER = 50.25
@@ -170,3 +171,28 @@ def test_the_streams_that_max_lag_passes_over_are_named_from_what_has_landed(log
     assert "2 of the 3 messages that were published in the hour before and have landed" in said(run())
     assert "slow 2" in said(run())
     assert "passes over" not in said(run("--at", iso(at(100))))
+
+
+def test_messages_that_were_rejected_for_their_payload_are_named_with_their_streams(log: Log, tmp_path: Path) -> None:
+    bad = [("broken", 50.25, 49.25), ("broken", 60.5, 59), ("other", 70, 69), ("before", 10, 9), ("old", 60, 49)]
+    append_rejected(
+        lake_in(tmp_path).quarantine(),
+        {
+            "reason": ["UNREADABLE_PAYLOAD"] * 4 + ["TOO_OLD"],
+            "detail": ["not JSON"] * 5,
+            "message_id": [f"m{number}" for number in range(5)],
+            "publish_time": [at(publish) for _, publish, _ in bad],
+            "ordering_key": [None] * 5,
+            "attributes": [[("stream_id", stream), ("event_time", to_written(event))] for stream, _, event in bad],
+            "payload": [b"{"] * 5,
+            "landed_at": [at(100)] * 5,
+        },
+    )
+    found = facts()
+    assert found["rejected_payloads_by_stream"] == {"broken": 2, "other": 1}
+    assert found["rejected_payloads_that_pin"] == {"broken": 1}
+    assert "3 of the messages that were looked at are in quarantine for their payload, and one of them is the pin" in (
+        said(run())
+    )
+    assert "broken 2 1 other 1 0" in said(run())
+    assert "rejected" not in said(run("--at", iso(at(40))))

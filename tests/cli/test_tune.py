@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pipeline.lake.layout import Lake
 from pipeline.replay.trace import NEVER
 from pipeline.settings import load_settings
 from tests.cli.command import Said, said_by_the_program, said_here
+from tests.lake.builders import append_rejected
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import MemoryTrace, Source
 
@@ -64,7 +66,23 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryTrace]:
     (folder / "tidemark.toml").write_text(CONFIG)
     settings = load_settings(folder / "tidemark.toml")
     trace = ending_before(LATE.trace(), to_us(SystemClock().now()))
-    record(Lake(settings.lake, settings.message.fields, SystemClock()), trace, settings.policy)
+    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    record(lake, trace, settings.policy)
+    published = SystemClock().now() - timedelta(minutes=1)
+    written = str((to_us(published) - 300_000_000) // 1000)
+    append_rejected(
+        lake.quarantine(),
+        {
+            "reason": ["UNREADABLE_PAYLOAD"],
+            "detail": ["not JSON"],
+            "message_id": ["rejected"],
+            "publish_time": [published],
+            "ordering_key": [None],
+            "attributes": [[("stream_id", "broken"), ("event_time", written)]],
+            "payload": [b"{"],
+            "landed_at": [published],
+        },
+    )
     return folder, trace
 
 
@@ -155,6 +173,8 @@ def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tup
         }
     assert told["disorder_seconds"] == same["disorder_seconds"]
     assert told["slowest"] == same["slowest"]
+    assert (told["rejected_payloads_that_delay"], same["rejected_payloads"]) == ({"broken": 1}, {})
+    assert "up to 5m0s: 1 of broken." in told["says"][-1]
 
 
 def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path, MemoryTrace]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.lake.tables.rejected_payloads import RejectedPayload
 from pipeline.printable import printable
 from pipeline.replay.trace import extent_of, ticks_of
 from pipeline.settings import Settings
@@ -355,3 +356,20 @@ def test_a_share_is_written_with_three_digits_and_never_as_nothing() -> None:
     assert percent(1.0) == "100 %"
     assert words(68.0433) == "1m8s"
     assert words(-46.3022) == "-46.3s"
+
+
+def test_streams_whose_rejected_payloads_delay_the_watermark_are_named() -> None:
+    report = report_on(Source(seconds=120, rate=5, streams=10, jitter=2, left=0).trace())
+    assert facts_of(report)["rejected_payloads"] == {}
+    lags = {"slow and broken": (60, 61), "broken": (0.5,), "once": (30,)}
+    rejected = [
+        RejectedPayload(stream, START_US, START_US - round(lag * SECOND_US))
+        for stream, each in lags.items()
+        for lag in each
+    ]
+    report = replace(report, rejected_payloads=rejected)
+    facts = facts_of(report)
+    assert facts["rejected_payloads"] == {"slow and broken": 2, "broken": 1, "once": 1}
+    assert facts["rejected_payloads_that_delay"] == {"slow and broken": 2, "once": 1}
+    assert "up to 1m1s: 2 of slow and broken and 1 of once." in sentences(report)[-1]
+    assert "slow and broken" in page_of(report)

@@ -1,0 +1,53 @@
+"""Messages in `quarantine` with readable times and a payload that was rejected: by these times they hold the watermark
+as any message does."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow.compute as pc
+
+from pipeline.clock import to_us
+from pipeline.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
+from pipeline.lake.tables.quarantine import Quarantine
+
+COLUMNS = ("message_id", "reason", "publish_time", "attributes")
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPayload:
+    """A message's stream, and its times in microseconds: the event time as it counts for the watermark."""
+
+    stream_id: str
+    publish_us: int
+    event_us: int
+
+    @property
+    def lag_us(self) -> int:
+        """How long before it was published it happened."""
+        return self.publish_us - self.event_us
+
+
+def rejected_payloads(
+    quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime
+) -> list[RejectedPayload]:
+    """The messages that were published in `[since, before)`, each once. None where stream or event time is in the
+    payload: then it has no times. Memory follows the rejected messages of that time. Raises LakeError."""
+    rows = None if contract.needs_payload else quarantine.published_between(since, before, COLUMNS)
+    if rows is None:
+        return []
+    rows = rows.filter(pc.equal(rows["reason"], RejectionReason.UNREADABLE_PAYLOAD.value))
+    reader, found = HeartbeatReader(contract), dict[str, RejectedPayload]()
+    for row in rows.select(["message_id", "publish_time", "attributes"]).to_pylist():
+        publish_us = to_us(row["publish_time"])
+        heartbeat = reader.read(dict(row["attributes"] or ()), None, publish_us)
+        if not isinstance(heartbeat, Rejection):  # by the contract of today
+            event_us = min(heartbeat.event_time_us, publish_us)
+            found[row["message_id"]] = RejectedPayload(heartbeat.stream_id, publish_us, event_us)
+    return list(found.values())
+
+
+def by_stream(messages: Iterable[RejectedPayload]) -> Mapping[str, int]:
+    """How many of each stream, the most first."""
+    return dict(Counter(message.stream_id for message in messages).most_common())
