@@ -45,8 +45,8 @@ def rejected_sentence(rejected: Sequence[RejectedPayload], disorder: Disorder) -
         named = [*named[:STREAMS_NAMED], f"{others:,} of {len(named) - STREAMS_NAMED:,} other streams"]
     worst = words(max(message.lag_us for message in delaying) / SECOND_US)
     return (
-        f"{len(delaying):,} of the messages whose payload was rejected have readable times and lag more than 99 % of "
-        f"what landed, up to {worst}: {_listed(named)}. What lags more than the band holds nobody, unless tracking is "
+        f"Messages with readable times whose payload was rejected lag more than 99 % of what landed, up to {worst}: "
+        f"{_listed(named)}. What lags more than the band holds nobody, unless tracking is "
         "not given its payload; the others hold the watermark like any message."
     )
 

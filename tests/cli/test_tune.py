@@ -174,7 +174,7 @@ def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tup
     assert told["disorder_seconds"] == same["disorder_seconds"]
     assert told["slowest"] == same["slowest"]
     assert (told["rejected_payloads_that_delay"], same["rejected_payloads"]) == ({"broken": 1}, {})
-    assert "up to 5m0s: 1 of broken." in told["says"][-1]
+    assert "up to 5m: 1 of broken." in told["says"][-1]
 
 
 def test_with_since_only_messages_that_landed_later_are_counted(lake: tuple[Path, MemoryTrace]) -> None:
