@@ -32,6 +32,7 @@ from pipeline.pubsub.connection import subscriber_client
 from pipeline.pubsub.subscription import PubSubSubscription
 from pipeline.settings import Settings
 from pipeline.ticks.budget import SMALL_SHARE, Budget
+from pipeline.ticks.copies import RememberedCopies
 from pipeline.ticks.landing import Landed, land
 from pipeline.ticks.tracking import Persisted, begin_where_new, persist
 
@@ -138,32 +139,35 @@ def read_split(split: Split, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
     Yields a row of `REPORTED` for each batch of each reader whose number is in the column `id`. Raises PubSubError or
     LakeError; then nothing was acknowledged that is not durable. A task that Spark tries again pulls what is left.
     """
-    connections = kept.get(split.run, lambda: _Connections(split))
+    connections = kept.get(split.run, lambda: Connections(split))
     for numbers in readers:
         for reader in numbers["id"].to_pylist():
             for row in _read(split, connections, reader):
                 yield pa.RecordBatch.from_pylist([row], REPORTED)
 
 
-class _Connections:
-    """The client and the lake of one drain, as a reader uses them."""
+class Connections:
+    """The client and the lake of one drain, as a reader uses them, and what the process has made durable on tracking:
+    copies of it hold nobody."""
 
     def __init__(self, split: Split) -> None:
-        self.clock, settings = SystemClock(), split.settings
+        self.clock: Clock = SystemClock()
+        settings = split.settings
         self.client = subscriber_client(settings.pubsub.emulator_host)
         lake = Lake(settings.lake, settings.message.fields, self.clock)
+        self.copies = RememberedCopies(settings.track.copies_remembered)
         self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
 
 
-def _read(split: Split, to: _Connections, reader: int) -> Iterator[dict[str, Any]]:
+def _read(split: Split, to: Connections, reader: int) -> Iterator[dict[str, Any]]:
     """Batch after batch, until the time is up or little is left to pull."""
     clock, pubsub = to.clock, split.settings.pubsub
     path = pubsub.tracking_path if split.side is Side.TRACKING else pubsub.base_path
     with closing(PubSubSubscription(to.client, path, clock, pubsub)) as subscription:
-        yield from _batches(split, to, subscription, reader)
+        yield from batches(split, to, subscription, reader)
 
 
-def _batches(split: Split, to: _Connections, subscription: PubSubSubscription, reader: int) -> Iterator[dict[str, Any]]:
+def batches(split: Split, to: Connections, subscription: PubSubSubscription, reader: int) -> Iterator[dict[str, Any]]:
     clock, contract, chosen = to.clock, HeartbeatReader(split.settings.contract), split.settings.drain
     began, until = clock.now(), clock.monotonic() + split.time.total_seconds()
     is_last = False
@@ -172,7 +176,15 @@ def _batches(split: Split, to: _Connections, subscription: PubSubSubscription, r
         landed, persisted = Landed(), Persisted()
         if split.side is Side.TRACKING:
             to.log.catch_up()  # before anything is pulled: with a damaged log nothing could be persisted
-            persisted = persist(subscription, log=to.log, reader=contract, budget=budget, clock=clock)
+            persisted = persist(
+                subscription,
+                log=to.log,
+                reader=contract,
+                budget=budget,
+                clock=clock,
+                copies=to.copies,
+                laggard=split.settings.policy.band,
+            )
         else:
             landed = land(
                 subscription,

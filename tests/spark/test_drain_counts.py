@@ -1,0 +1,49 @@
+"""What the drain's readers of tracking count as what: as ticks do, with what their process remembers."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pipeline.clock import to_us
+from pipeline.settings import Settings
+from pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings
+from pipeline.spark.drain import PERSISTED, Connections, Side, Split, batches
+from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
+from pipeline.watermark.state import Beginning
+from tests.ticks.fakes import World
+from tests.watermark.builders import at
+
+
+def test_readers_judge_the_payload_of_laggards_and_remember_copies_from_round_to_round(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    settings = Settings(
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
+        message=MessageSettings(publisher_id_attribute="heartbeat_id"),
+        lake=LakeSettings(uri=f"file:{tmp_path}/lake"),
+    )
+    split = Split(Side.TRACKING, "run", settings, timedelta(seconds=10))
+    connections = Connections(split)
+    connections.clock, connections.log = world.clock, world.log
+    world.log.begin(Beginning(at(-1)))
+
+    def rounds() -> list[dict[str, Any]]:
+        return list(batches(split, connections, world.tracking, 0))
+
+    world.wait(100)
+    world.topic.publish(99, publisher_id="x")
+    world.topic.publish(10, publisher_id="laggard", payload=b"{")
+    world.topic.publish(98, publisher_id="in time", payload=b"{")
+    first = rounds()
+    world.wait(30)
+    world.topic.publish(99, publisher_id="x")
+    second = rounds()
+    assert [PERSISTED.validate_json(row["persisted"]).messages for row in (*first, *second)] == [3, 1]
+    histogram = world.log.catch_up().histogram
+    start = to_us(at(0)) // BUCKET_US
+    cells = zip(histogram.publish_bucket.tolist(), histogram.event_bucket.tolist(), strict=True)
+    assert set(cells) == {
+        (start + 100, start + 99),
+        (start + 100, NO_EVENT),
+        (start + 100, start + 98),
+        (start + 130, COPY),
+    }
