@@ -69,6 +69,7 @@ from tests.simulation.broken_parts import (
     compact_without_the_frontier,
     decide_on_what_is_known,
     decode_without_the_frontier,
+    judge_whatever_the_age,
     land_acknowledging_first,
     land_reporting_nothing_late,
     land_without_looking_again,
@@ -88,6 +89,7 @@ from tests.simulation.broken_parts import (
 from tests.simulation.micro_batch import MicroBatch
 from tests.simulation.plan import Plan
 from tests.simulation.where import (
+    aged,
     any_lag,
     anyway,
     both,
@@ -127,6 +129,8 @@ class Planted:
     rules: Sequence[Rule] = RULES
     judged_by: Sequence[Rule] | None = None
     """The rules by which the oracle decides; None: the broken ones, so that only what follows from them shows."""
+    ages: bool = False
+    """Whether what is too old is in play."""
     micro_batch: Callable[..., MicroBatch] = MicroBatch
     patches: tuple[tuple[str, Any], ...] = ()
 
@@ -305,6 +309,13 @@ _ALL = (
         kept,
         "pipeline.ticks.tracking.keys_of",
         lambda _streams, ids, _event_us: keys_of(ids, ids, [0] * len(ids)),
+    ),
+    Planted(
+        "tracking counts what is too old",
+        100,
+        aged,
+        ages=True,
+        patches=(("pipeline.ticks.tracking.judge", judge_whatever_the_age),),
     ),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pipeline.clock import MICROSECOND, from_us, iso
+from pipeline.heartbeat import RejectionReason
 from pipeline.ticks.judging import publish_time_us
 from pipeline.watermark.decision import BandEvidence, Decision, Reason
 from pipeline.watermark.estimator import estimate
@@ -17,6 +18,7 @@ from pipeline.watermark.policy import Policy
 from pipeline.watermark.readings import EffectiveReading, Reading
 from pipeline.watermark.rules import RULES, Rule
 from pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
+from tests.simulation.ages import TOO_OLD
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
@@ -96,8 +98,17 @@ class Oracle:
         columns = (histogram.publish_bucket, histogram.event_bucket, histogram.min_event_us)
         for publish, event, minimum in zip(*(column.tolist() for column in columns), strict=True):
             known = self._cells.get((publish, event))
+            if known is None and event > COPY and not self._is_of_a_message(publish, event):
+                self.fail(0, f"tracking counts a message published in second {publish} with an event in {event}")
             self._cells[publish, event] = minimum if known is None else min(known, minimum)
         self._whole += histogram
+
+    def _is_of_a_message(self, publish: int, event: int) -> bool:
+        """Whether a message with an event time is of this cell: what is rejected for its times is occupancy only."""
+        return any(
+            one.is_timed and (one.publish_us // BUCKET_US, one.counted_us // BUCKET_US) == (publish, event)
+            for one in self.sent.values()
+        )
 
     def _decided(self, entry: DecisionRecord) -> None:
         decision = entry.decision
@@ -244,6 +255,8 @@ class Oracle:
             if (planned.flaw is None) != (table == "heartbeats") or not whole:
                 self.fail(4, f"message {message_id} is {planned}, and landed in {table} as {row}")
             if table != "heartbeats":
+                if (planned.flaw == TOO_OLD) != (row["reason"] == RejectionReason.TOO_OLD):
+                    self.fail(4, f"message {message_id} is {planned}, and was rejected as {row['reason']}")
                 self.quarantined.add(message_id)
                 continue
             if row["event_time"] != planned.event_us or row["publish_time"] != planned.publish_us:

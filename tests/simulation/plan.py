@@ -13,6 +13,7 @@ from pipeline.heartbeat import MessageContract
 from pipeline.ticks.budget import Budget
 from pipeline.watermark.policy import Policy
 from pipeline.windows import Windowing
+from tests.simulation.ages import with_old_messages
 from tests.simulation.traffic import (
     SECOND,
     Planned,
@@ -73,7 +74,8 @@ class Plan:
     takes. Some `starts_at_once`: their first ticks are close together. `hole_until_us` is when the tracking
     subscription is created anew, if a moment comes before at which it can be deleted and nothing but a hole is lost.
     `operators` let go what base holds, now and then, and not where there is a hole: what was let go hides it.
-    `clock_apart` is how far the trackers' clock is ahead of Pub/Sub's.
+    `clock_apart` is how far the trackers' clock is ahead of Pub/Sub's. What happened more than `max_age_us` before its
+    publish time is rejected.
     """
 
     seed: int
@@ -106,6 +108,7 @@ class Plan:
     calm_tick_us: int
     copies_remembered: tuple[timedelta, int]
     clock_apart: timedelta
+    max_age_us: int | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -152,8 +155,16 @@ class Plan:
         return behind + self.slack_us + 4 * SECOND
 
 
-def plan_of(seed: int) -> Plan:
-    """The plan of a seed: always the same."""
+def plan_of(seed: int, *, ages: bool = True) -> Plan:
+    """The plan of a seed: always the same. Without `ages` nothing is too old, and all else is as it is with them."""
+    plan, rng = _plan_of(seed), random.Random(f"{seed} ages")
+    if not ages or rng.random() < 0.7:
+        return plan
+    messages, max_age_us = with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
+    return replace(plan, messages=messages, max_age_us=max_age_us)
+
+
+def _plan_of(seed: int) -> Plan:
     rng, apart, others = random.Random(seed), random.Random(f"{seed} packs"), random.Random(f"{seed} operates")
     clocks = random.Random(f"{seed} clocks")
     whole = rng.random() < 0.35

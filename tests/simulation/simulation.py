@@ -5,7 +5,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, NoReturn
 from unittest.mock import patch
@@ -21,6 +21,7 @@ from pipeline.ticks.budget import Budget
 from pipeline.watermark.decision import Reason
 from pipeline.watermark.state import WatermarkState
 from tests.emulator.builders import a_subscription, a_topic
+from tests.simulation.ages import by_age
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Folds, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
@@ -68,7 +69,8 @@ class Simulation:
     def __init__(self, seed: int, *, planted: Planted = AS_IT_IS, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.planted = planted
-        self.plan: Plan = plan_of(seed)
+        # A planted fault is looked for without bounds on age as well, unless it is about them.
+        self.plan: Plan = plan_of(seed, ages=planted is AS_IT_IS or planted.ages)
         self.policy = planted.policy(self.plan.policy)
         # A planted fault is looked for by a true clock, so that it shows in the same seeds as ever.
         self.clock_apart = self.plan.clock_apart if planted is AS_IT_IS else timedelta(0)
@@ -82,7 +84,9 @@ class Simulation:
         self.heartbeats = Table("heartbeats", self._on_append)
         self.quarantine = Table("quarantine", self._on_append)
         self.diffs = Diffs()
-        self.reader = HeartbeatReader(CONTRACT)
+        max_age_us = self.plan.max_age_us
+        max_age = None if max_age_us is None else timedelta(microseconds=max_age_us)
+        self.reader = HeartbeatReader(replace(CONTRACT, max_age=max_age))
         self.oracle = Oracle(self.plan, self.fail, planted.judged_by or planted.rules)
         self.is_calm = False
         self.is_over = False
@@ -222,6 +226,7 @@ class Simulation:
 
     def publish(self, planned: Planned) -> None:
         """A source publishes."""
+        planned = by_age(planned, self.plan.max_age_us)
         message: Any = planned.as_message()
         with self.faultless():
             self.model.publish(TOPIC, [message], self.clock.now())
@@ -317,9 +322,10 @@ class Simulation:
         return -(-max(above, self._lagging_within(publish_us)) // 1000) * 1000
 
     def _lagging_within(self, publish_us: int) -> int:
-        """An event time that holds the watermark for certain, if there is a bound on lag."""
-        max_lag = self.policy.max_lag
-        return 0 if max_lag is None else publish_us - max_lag // MICROSECOND // 2
+        """An event time that holds the watermark for certain, if there is a bound on lag or on age."""
+        max_lag, max_age_us = self.policy.max_lag, self.plan.max_age_us
+        bounds_us = [max_age_us, None if max_lag is None else max_lag // MICROSECOND]
+        return max((publish_us - bound_us // 2 for bound_us in bounds_us if bound_us is not None), default=0)
 
     def _publish_calmly_at(self, moment_us: int) -> None:
         event_us = moment_us + self.calm_event_us

@@ -1,11 +1,13 @@
 """What must always be true, over some hundred seeds; `make simulate SEEDS=...` plays as many as one likes."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from pipeline.watermark.decision import Reason
 from tests.simulation.__main__ import counted
+from tests.simulation.ages import TOO_OLD
 from tests.simulation.plan import SOURCES, plan_of
 from tests.simulation.simulation import Simulation
 
@@ -46,6 +48,13 @@ def test_one_seed_is_one_run() -> None:
     assert steps(7) != steps(8)
 
 
+def test_bounds_on_age_change_no_other_draw_of_a_seed() -> None:
+    for seed in range(SEEDS):
+        plan, without = plan_of(seed), plan_of(seed, ages=False)
+        assert replace(plan, messages=without.messages, max_age_us=None) == without
+        assert [one.arrives_us for one in plan.messages] == [one.arrives_us for one in without.messages]
+
+
 def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> None:
     plans = [plan_of(seed) for seed in range(SEEDS)]
     assert {plan.policy.rule for plan in plans} == {"band", "frontier"}
@@ -56,3 +65,4 @@ def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> 
     assert any(plan.tracking_at_us > plan.messages[0].publish_us for plan in plans)
     assert any(plan.incidents for plan in plans)
     assert any(plan.operators for plan in plans)
+    assert any(one.flaw == TOO_OLD for plan in plans for one in plan.messages)

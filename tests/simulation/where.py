@@ -49,6 +49,10 @@ def bounded(plan: Plan) -> bool:
     return plan.is_kept and plan.policy.max_lag is not None
 
 
+def aged(plan: Plan) -> bool:
+    return plan.max_age_us is not None
+
+
 def just_in_time(plan: Plan) -> bool:
     return plan.kind == "just in time"
 
