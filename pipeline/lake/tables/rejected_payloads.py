@@ -14,6 +14,9 @@ from pipeline.lake.tables.quarantine import Quarantine
 
 COLUMNS = ("message_id", "reason", "publish_time", "attributes")
 
+MOST = 100_000
+"""Rows that are read by the contract at most, so that a flood of them does not stop a command."""
+
 
 @dataclass(frozen=True, slots=True)
 class RejectedPayload:
@@ -32,12 +35,14 @@ class RejectedPayload:
 def rejected_payloads(
     quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime
 ) -> list[RejectedPayload]:
-    """The messages that were published in `[since, before)`, each once. None where stream or event time is in the
-    payload: then it has no times. Memory follows the rejected messages of that time. Raises LakeError."""
+    """The messages that were published in `[since, before)`, each once; of more than MOST, those published first. None
+    where stream or event time is in the payload: then it has no times. Raises LakeError."""
     rows = None if contract.needs_payload else quarantine.published_between(since, before, COLUMNS)
     if rows is None:
         return []
     rows = rows.filter(pc.equal(rows["reason"], RejectionReason.UNREADABLE_PAYLOAD.value))
+    if len(rows) > MOST:
+        rows = rows.take(pc.select_k_unstable(rows, MOST, [("publish_time", "ascending")]))
     reader, found = HeartbeatReader(contract), dict[str, RejectedPayload]()
     for row in rows.select(["message_id", "publish_time", "attributes"]).to_pylist():
         publish_us = to_us(row["publish_time"])

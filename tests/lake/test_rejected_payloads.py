@@ -1,0 +1,42 @@
+"""Which messages in quarantine count by their times: told from the table by the contract."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.lake.tables import rejected_payloads as module
+from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tests.lake.builders import append_rejected, lake_in
+from tests.ticks.fakes import CONTRACT, to_written
+from tests.watermark.builders import START_US, at
+
+SECOND_US = 1_000_000
+
+
+def test_only_rejected_payloads_with_readable_times_count_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quarantine = lake_in(tmp_path).quarantine()
+    assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == []
+    messages = [("a", 20, 10), ("fast", 30, 35), ("a", 20, 10), ("before", -1, -2), ("other reason", 40, 39)]
+    append_rejected(
+        quarantine,
+        {
+            "reason": ["UNREADABLE_PAYLOAD"] * 4 + ["TOO_OLD"],
+            "detail": ["not JSON"] * 5,
+            "message_id": [stream for stream, _, _ in messages],
+            "publish_time": [at(publish) for _, publish, _ in messages],
+            "ordering_key": [None] * 5,
+            "attributes": [[("stream_id", stream), ("event_time", to_written(event))] for stream, _, event in messages],
+            "payload": [b"{"] * 5,
+            "landed_at": [at(100)] * 5,
+        },
+    )
+    found = rejected_payloads(quarantine, CONTRACT, at(0), at(100))
+    first = RejectedPayload("a", START_US + 20 * SECOND_US, START_US + 10 * SECOND_US)
+    assert found == [first, RejectedPayload("fast", START_US + 30 * SECOND_US, START_US + 30 * SECOND_US)]
+    assert (first.lag_us, by_stream(found)) == (10 * SECOND_US, {"a": 1, "fast": 1})
+    assert rejected_payloads(quarantine, replace(CONTRACT, event_time_field="t"), at(0), at(100)) == []
+    monkeypatch.setattr(module, "MOST", 1)
+    assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == [first]
