@@ -32,7 +32,8 @@ def defaults_in_the_page() -> dict[tuple[str, str], str]:
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if sections and cells and re.fullmatch(r"`[a-z_]+`", cells[0]):
             for column, section in enumerate(sections, start=1):
-                written[section, cells[0].strip("`")] = cells[column].strip("`")
+                if cells[column]:  # else the section does not have it
+                    written[section, cells[0].strip("`")] = cells[column].strip("`")
     return written
 
 
