@@ -54,14 +54,13 @@ def attributes_of(messages: Sequence[Any]) -> list[Attributes]:
     return [{key: held[key] for key in held} for held in (message.attributes for message in messages)]
 
 
-def publish_time_us(message: Any) -> int:
-    """A plain protobuf message's publish time in microseconds since the epoch."""
-    stamp = message.publish_time
-    return int(stamp.seconds * 1_000_000 + stamp.nanos // 1000)
+def publish_times_us(messages: Sequence[Any]) -> list[int]:
+    """Plain protobuf messages' publish times in microseconds since the epoch."""
+    return [(at := message.publish_time).seconds * 1_000_000 + at.nanos // 1000 for message in messages]
 
 
 def judge(
-    attributes: Sequence[Attributes],
+    attributes: Sequence[Mapping[str, str]],
     payloads: Sequence[Payload] | None,
     published_us: Sequence[int],
     reader: HeartbeatReader,
@@ -126,7 +125,7 @@ class JudgedBatch:
     ) -> "JudgedBatch":
         """Judge messages by the contract. A heartbeat with an event time below `watermark` is late."""
         contract = reader.contract
-        published_us, attributes = [publish_time_us(message) for message in messages], attributes_of(messages)
+        published_us, attributes = publish_times_us(messages), attributes_of(messages)
         payloads: list[Payload] = (
             [read_payload(message.data) for message in messages] if contract.payload_is_json else [{}] * len(messages)
         )

@@ -16,7 +16,7 @@ from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from pipeline.ticks.budget import Budget, for_each_batch
 from pipeline.ticks.copies import RememberedCopies, keys_of
-from pipeline.ticks.judging import attributes_of, judge, publish_time_us
+from pipeline.ticks.judging import judge, publish_times_us
 from pipeline.watermark.decision import Decision
 from pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 from pipeline.watermark.policy import Policy
@@ -165,8 +165,8 @@ def count(
     A message that lags more than `laggard` is judged by its payload as well, where it is there: one without a payload
     may have lost it to a transform, and counts in full.
     """
-    published_us = [publish_time_us(message) for message in messages]
-    contract, attributes = reader.contract, attributes_of(messages)
+    published_us, contract = publish_times_us(messages), reader.contract
+    attributes = [message.attributes for message in messages]  # protobuf's maps: of many keys, three are looked up
     payloads = [read_payload(message.data) for message in messages] if contract.needs_payload else None
     judged = judge(attributes, payloads, published_us, reader)
     published, event_us = np.array(published_us, dtype=np.int64), judged.event_us

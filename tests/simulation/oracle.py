@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.clock import MICROSECOND, from_us, iso
 from pipeline.heartbeat import RejectionReason
-from pipeline.ticks.judging import publish_time_us
+from pipeline.ticks.judging import publish_times_us
 from pipeline.watermark.decision import BandEvidence, Decision, Reason
 from pipeline.watermark.estimator import estimate
 from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram, bucket_of, bucket_start
@@ -226,7 +226,7 @@ class Oracle:
 
     def _is_tracked(self, message: Any) -> bool:
         planned = self.sent[message.message_id]
-        publish = publish_time_us(message) // BUCKET_US
+        publish = publish_times_us([message])[0] // BUCKET_US
         if not planned.is_timed:
             return (publish, NO_EVENT) in self._cells
         if planned.flaw == "payload" and planned.lag_us > self.plan.policy.band // MICROSECOND:
