@@ -34,7 +34,7 @@ class MadeSubscription:
         self._left: Rows | None = None
         self._pulled = 0
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:  # noqa: ARG002 (the protocol's)
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
         """As many as are asked for; fewer at the end, and then none."""
         made = [message for rows in self._next(max_messages) for message in self._messages(rows)]
         return PulledBatch(made, [message.message_id for message in made], sum(one.ByteSize() for one in made))

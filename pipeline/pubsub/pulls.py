@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from threading import RLock, get_ident
 from typing import Any
 
 import grpc
@@ -35,6 +36,9 @@ EMPTY = PullResponse()._pb
 PULL_AT_MOST = 1000
 """Messages asked for by one pull: the service's own limit. The official emulator answers with at most 100."""
 
+HELD_BYTES = 16 << 20
+"""What waits to be taken may have as many bytes before a pull sends another by itself."""
+
 SLOW_SECONDS = 0.025
 """Another pull is sent when those under way have brought nothing for so long."""
 
@@ -48,9 +52,10 @@ REST_SECONDS = 0.2
 class Pulls:
     """The pulls of one subscription that are under way, at most `at_once`, and what they brought that is not taken yet.
 
-    What waits is bounded by `at_once` answers. Its leases are extended when it is taken late; what waits until they are
+    A pull that brought something sends the next one from gRPC's thread, while more is wanted. What waits is bounded by
+    what was wanted and by `at_once` answers. Its leases are extended when it is taken late; what waits until they are
     nearly over comes again. Unless it `keeps`, an answer that comes while nobody takes is given back at once.
-    Assumption: one thread at a time takes and closes.
+    Assumption: one thread at a time takes, goes ahead, pauses and closes.
     """
 
     def __init__(
@@ -63,10 +68,14 @@ class Pulls:
         self._at_once = at_once
         self._lease_seconds = lease_seconds
         self._keeps = keeps
-        self._answers: SimpleQueue[tuple[float, int, Any]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()
         self._waiting: deque[tuple[float, Sequence[Any], int]] = deque()  # since when, received messages, their bytes
         self._under_way = 0
+        self._lock = RLock()  # of the next four, which gRPC's threads change as well
+        self._wanted = 0  # messages, those that wait and are asked for included
         self._asked = 0  # messages, by the pulls under way
+        self._held, self._held_bytes = 0, 0  # what waits
+        self._taker = get_ident()
         self._level = 1  # pulls that should be under way
         self._rests_until = 0.0
         self._is_open = False
@@ -78,8 +87,7 @@ class Pulls:
 
         Raises GoogleAPICallError if a pull failed, unless by its own deadline; for want of quota only if nothing came.
         """
-        self._is_open = True
-        self._began = self._clock.monotonic()
+        self._open()
         until = self._began + seconds
         self._sort_in(block_seconds=0.0)
         self._send(at_most)
@@ -101,13 +109,22 @@ class Pulls:
             received, left_size = received[:at_most], size * len(rest) // len(received)
             self._waiting.appendleft((since, rest, left_size))
             size -= left_size
+        self._taken(len(received), size)
         self._send(at_most - len(received))
         return received, size
 
     def pause(self) -> None:
-        """Nobody takes for a while."""
+        """Nobody takes for a while: what is under way goes on, and nothing follows it."""
+        with self._lock:
+            self._wanted = 0
         if not self._keeps:
             self.close()
+
+    def go_ahead(self, at_most: int) -> None:
+        """Pull so many messages at most before they are taken, until the next `pause`; nothing unless it `keeps`."""
+        if self._keeps and at_most > 0:
+            self._open()
+            self._send(at_most)
 
     def close(self) -> None:
         """Give back what was not taken, and whatever the pulls under way still bring. Taking opens it again.
@@ -118,24 +135,38 @@ class Pulls:
         self._began = self._clock.monotonic()
         self._sort_in(block_seconds=0.0)
         self._give_back(message for _, received, _ in self._waiting for message in received)
-        self._waiting.clear()
+        while self._waiting:
+            self._drop()
+
+    def _open(self) -> None:
+        self._is_open = True
+        self._began = self._clock.monotonic()
+        self._taker = get_ident()
+
+    def _drop(self) -> None:
+        _, received, size = self._waiting.popleft()
+        self._taken(len(received), size)
+
+    def _taken(self, messages: int, size: int) -> None:
+        with self._lock:
+            self._held -= messages
+            self._held_bytes -= size
 
     def _sort_in(self, *, block_seconds: float) -> bool:
         """Take the answers that are there, waiting so long for a first one; drop what waited too long."""
         found = False
         while True:
             try:
-                since, asked, answer = self._answers.get(block=not found and block_seconds > 0, timeout=block_seconds)
+                since, is_last, size, answer = self._answers.get(not found and block_seconds > 0, block_seconds)
             except Empty:
                 break
             found = True
-            self._under_way -= 1
-            self._asked -= asked
+            self._under_way -= is_last
             answer = self._checked(since, answer)
             if answer.received_messages:
-                self._waiting.append((since, answer.received_messages, answer.ByteSize()))
+                self._waiting.append((since, answer.received_messages, size))
         while self._waiting and self._clock.monotonic() - self._waiting[0][0] > self._lease_seconds * OVER:
-            self._waiting.popleft()
+            self._drop()
         return found
 
     def _checked(self, since: float, answer: Any) -> Any:
@@ -154,18 +185,29 @@ class Pulls:
 
     def _send(self, wanted: int) -> None:
         """Have as many pulls under way as the level says, for messages that are wanted and not asked for yet."""
+        with self._lock:
+            self._wanted = wanted
         while self._under_way < self._level and self._clock.monotonic() >= self._rests_until:
-            asks = min(PULL_AT_MOST, wanted - self._asked - sum(len(received) for _, received, _ in self._waiting))
-            if asks <= 0:
+            with self._lock:
+                asks = self._may_ask()
+            if not asks:
                 return
             self._under_way += 1
-            self._asked += asks
-            request = PullRequest(subscription=self._path, max_messages=asks)
-            call = self._transport.pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
-            call.add_done_callback(partial(self._done, asks))
+            self._ask(asks)
+
+    def _may_ask(self) -> int:
+        """For how many messages a pull is sent now; they count as asked for. The lock is held."""
+        asks = max(0, min(PULL_AT_MOST, self._wanted - self._asked - self._held))
+        self._asked += asks
+        return asks
+
+    def _ask(self, asks: int) -> None:
+        request = PullRequest(subscription=self._path, max_messages=asks)
+        call = self._transport.pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
+        call.add_done_callback(partial(self._done, asks))
 
     def _done(self, asks: int, call: Any) -> None:
-        """Called in one of gRPC's threads."""
+        """Called in one of gRPC's threads: the next pull is sent from here, so that it does not wait for the taker."""
         try:
             answer = call.result()._pb
         except grpc.RpcError as error:
@@ -175,7 +217,22 @@ class Pulls:
         if not self._is_open and not isinstance(answer, Exception):
             self._give_back(answer.received_messages)
             answer = EMPTY
-        self._answers.put((self._clock.monotonic(), asks, answer))
+        found, size = (0, 0) if isinstance(answer, Exception) else (len(answer.received_messages), answer.ByteSize())
+        now = self._clock.monotonic()
+        with self._lock:
+            self._asked -= asks
+            self._held += found
+            self._held_bytes += size
+            goes_on = found and self._held_bytes < HELD_BYTES and now >= self._rests_until
+            next_asks = self._may_ask() if goes_on and get_ident() != self._taker else 0
+        self._answers.put((now, not next_asks, size, answer))
+        if next_asks:
+            try:
+                self._ask(next_asks)
+            except Exception as error:  # such as a channel that was closed
+                with self._lock:
+                    self._asked -= next_asks
+                self._answers.put((now, True, 0, error))
 
     def _give_back(self, received: Iterable[Any]) -> None:
         ack_ids = [message.ack_id for message in received]

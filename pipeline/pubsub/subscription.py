@@ -26,6 +26,12 @@ logger = logging.getLogger(__name__)
 KEPT_SHARE = 0.5
 """The share of the ack deadline for which a pull may bring what nobody takes yet."""
 
+AHEAD_MESSAGES = 10_000
+"""So many messages are pulled at most while a batch is processed."""
+
+QUICK_SHARE = 0.25
+"""Nothing is pulled while a batch is processed if the one before took longer than this share of the ack deadline."""
+
 CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
 
@@ -61,8 +67,9 @@ class Subscription(Protocol):
     def path(self) -> str:
         """The full resource name."""
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
-        """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog."""
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
+        """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog. So many messages
+        more may be pulled `ahead` while its leases are kept, for the next batch."""
 
     def leased(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
         """A context in which the leases of these messages are extended before they run out."""
@@ -94,13 +101,15 @@ class PubSubSubscription:
             lease_seconds=self._lease_seconds,
             keeps=idle.total_seconds() <= self._lease_seconds * KEPT_SHARE,
         )
+        self._ahead = 0
+        self._is_quick = True
         finalize(self, self._pulls.close)
 
     @property
     def path(self) -> str:
         return self._path
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
         """Pull until one of the bounds is reached, or nothing comes for as long as an empty pull waits.
 
         A batch is pulled within a third of the ack deadline, so that its first lease outlives its pulling.
@@ -117,16 +126,20 @@ class PubSubSubscription:
                     taken, taken_bytes = self._pulls.take(max_messages - len(messages), min(wait, left))
             except PubSubError as error:
                 if not messages:
+                    self._pulls.pause()
                     raise
                 logger.warning("a batch ends early: %s", error)
+                ahead = 0
                 break
             if not taken:
+                ahead = 0
                 break
             size += taken_bytes
             for received in taken:
                 messages.append(received.message)
                 ack_ids.append(received.ack_id)
         self._pulls.pause()
+        self._ahead = min(ahead, AHEAD_MESSAGES)
         return PulledBatch(messages, ack_ids, size)
 
     def close(self) -> None:
@@ -135,7 +148,7 @@ class PubSubSubscription:
 
     @contextmanager
     def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        """Extend the leases every third of the ack deadline for as long as the block runs.
+        """Extend the leases every third of the ack deadline for as long as the block runs, and meanwhile pull ahead.
 
         An extension that fails is logged and tried again: at worst the messages are delivered twice.
         """
@@ -147,9 +160,14 @@ class PubSubSubscription:
 
         keeper = Thread(target=keep, name=f"leases of {self._path}", daemon=True)
         keeper.start()
+        began, ahead, self._ahead = self._clock.monotonic(), self._ahead, 0
         try:
+            if self._is_quick:
+                self._pulls.go_ahead(ahead)
             yield
         finally:
+            self._pulls.pause()
+            self._is_quick = self._clock.monotonic() - began < self._lease_seconds * QUICK_SHARE
             done.set()
             keeper.join()
 

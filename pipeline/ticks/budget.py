@@ -51,15 +51,16 @@ def for_each_batch(
 ) -> Iterator[Done]:
     """Pull batches until the budget is spent or there is no backlog, and yield what `process` makes of each.
 
-    A batch is processed before the next is pulled. It is in memory only while it is processed. An empty pull does not
-    prove that there is no backlog: a reading of `backlog` does. Without one, a batch that is nearly empty ends it.
+    While a batch is processed, a part of the next may be pulled ahead within the budget. A batch is in memory only
+    while it is processed. An empty pull does not prove that there is no backlog: a reading of `backlog` does. Without
+    one, a batch that is nearly empty ends it.
     """
     until = clock.monotonic() + budget.max_time.total_seconds()
     messages, size, small = budget.max_messages, budget.max_bytes, 0
     at_most = budget.max_time.total_seconds() if backlog is None else FIRST_SECONDS
     while messages > 0 and size > 0 and (seconds := until - clock.monotonic()) > 0:
         began, wanted = clock.now(), min(budget.batch_messages, messages)
-        batch = subscription.pull(wanted, size, min(seconds, at_most))
+        batch = subscription.pull(wanted, size, min(seconds, at_most), messages - wanted)
         pulled = len(batch)
         messages -= pulled
         size -= batch.size_bytes

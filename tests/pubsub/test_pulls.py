@@ -7,6 +7,7 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from pipeline.clock import SystemClock
+from pipeline.pubsub import pulls
 from pipeline.pubsub.connection import publisher_client, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PubSubSubscription
@@ -19,6 +20,15 @@ MUCH = 1 << 30
 CLOCK = SystemClock()
 LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
+
+
+class OwnClock(SystemClock):
+    """The machine's clock, put forward."""
+
+    later = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.later
 
 
 @pytest.fixture
@@ -91,3 +101,47 @@ def test_slow_answers_are_asked_for_several_at_once_up_to_the_setting(
     assert len(pulled(subscription)) == 4
     assert settings.most_pulls_at_once == 1
     assert PubSubSettings().most_pulls_at_once == 8
+
+
+def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_and_belongs_to_the_next_batch(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pulls, "PULL_AT_MOST", 4)
+    sent = send(clients[1], settings, 30)
+    subscription = subscription_of(clients[0], settings)
+    first = subscription.pull(10, MUCH, 5, ahead=15)
+    with subscription.leased(first.ack_ids):
+        CLOCK.sleep(0.5)
+    others = pulled(subscription_of(clients[0], settings), 1)
+    assert len(others) == 30 - 10 - 15
+    second = pulled(subscription, 1)
+    assert len(second) == 15
+    assert sorted([*others, *second, *(message.message_id for message in first.messages)]) == sorted(sent)
+
+
+def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closing_gives_it_back(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+) -> None:
+    send(clients[1], settings, 30)
+    usual = subscription_of(clients[0], settings)
+    rare = PubSubSubscription(clients[0], settings.base_path, CLOCK, settings, LONG)
+    for subscription, ahead in ((usual, 0), (rare, 15), (usual, 15)):
+        batch = subscription.pull(5, MUCH, 5, ahead=ahead)
+        with subscription.leased(batch.ack_ids):
+            CLOCK.sleep(0.5)
+    usual.close()
+    assert len(pulled(subscription_of(clients[0], settings))) == 15
+
+
+def test_nothing_is_pulled_ahead_after_a_batch_that_was_processed_slowly(
+    clients: tuple[SubscriberClient, PublisherClient], settings: PubSubSettings
+) -> None:
+    send(clients[1], settings, 30)
+    clock = OwnClock()
+    subscription = subscription_of(clients[0], settings, clock=clock)
+    for seconds in (20, 0):
+        batch = subscription.pull(5, MUCH, 5, ahead=5)
+        with subscription.leased(batch.ack_ids):
+            clock.later += seconds
+            CLOCK.sleep(0.5)
+    assert len(pulled(subscription_of(clients[0], settings))) == 20

@@ -57,7 +57,7 @@ class ModelSubscription:
     def path(self) -> str:
         return f"projects/p/subscriptions/{self._name}"
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
         assert seconds > 0
         self._outside.step(f"pull {self._name}")
         try:

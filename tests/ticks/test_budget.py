@@ -32,7 +32,7 @@ class Endless:
     def path(self) -> str:
         return "projects/p/subscriptions/s"
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
         self.asked.append((max_messages, max_bytes, seconds))
         self.clock.advance(timedelta(seconds=2))
         count = max_messages if self.sizes is None else min(self.sizes.pop(0), max_messages)
