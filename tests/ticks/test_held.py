@@ -19,9 +19,9 @@ def held_at_each_pull(subscription: WorldSubscription, monkeypatch: pytest.Monke
     """How many earlier batches are still there whenever the subscription is pulled from."""
     pull, held, batches = subscription.pull, list[int](), list[weakref.ref[Messages]]()
 
-    def watched(max_messages: int, max_bytes: int, seconds: float) -> PulledBatch:
+    def watched(max_messages: int, max_bytes: int, seconds: float, ahead: int) -> PulledBatch:
         held.append(sum(batch() is not None for batch in batches))
-        batch = pull(max_messages, max_bytes, seconds)
+        batch = pull(max_messages, max_bytes, seconds, ahead)
         messages = Messages(batch.messages)
         batches.append(weakref.ref(messages))
         return PulledBatch(messages, batch.ack_ids, batch.size_bytes)
