@@ -72,7 +72,7 @@ def test_a_killed_emulator_comes_back_empty_and_is_provisioned_again(started: St
     settings = settings_for("local")
     start_emulator(started.supervisor, settings)
     psutil.Process(started.supervisor.running[0].process.pid).kill()
-    started.supervisor.running[0].process.wait(10)
+    started.supervisor.running[0].process.wait(60)
     started.supervisor.restart_what_died()
     assert topics(settings) == [settings.pubsub.topic_path]
     assert "provisioning again" in started.said[-1]
@@ -83,5 +83,5 @@ def test_it_ends_when_it_is_asked_to(started: Started) -> None:
     start_emulator(started.supervisor, settings)
     process = started.supervisor.running[0].process
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert emulator_is_absent(settings)

@@ -26,7 +26,8 @@ def test_every_invariant_holds_under_any_trouble(part: int) -> None:
     assert totals["failed ticks"] > seeds
     assert totals[Reason.ADVANCED] > seeds // 4
     assert totals[Reason.PINNED_BY_BACKLOG] > seeds // 4
-    for reason in Reason:
+    # Its clocks are wrong by too little for HELD_CLOCK_SKEW: that is tests/ticks/test_clock_skew.py.
+    for reason in set(Reason) - {Reason.HELD_CLOCK_SKEW}:
         assert totals[reason], f"no decision of seeds {part}, {part + PARTS}, ... said {reason}"
     assert totals["windows"] > 2 * seeds
 

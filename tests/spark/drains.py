@@ -34,7 +34,7 @@ def settings_of(pubsub: PubSubSettings, lake: str, drain: DrainSettings) -> Sett
 def small_drain(**more: object) -> DrainSettings:
     """Rounds and batches so small that a test has several of them."""
     return DrainSettings.model_validate(
-        {"stop_below": "2s", "round_seconds": "5s", "max_seconds": "60s", "batch_messages": 1000, **more}
+        {"stop_below": "2s", "round_seconds": "5s", "max_seconds": "180s", "batch_messages": 1000, **more}
     )
 
 

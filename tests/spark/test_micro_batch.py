@@ -249,8 +249,10 @@ def test_on_executors_without_tidemark_or_polars_the_dataframe_functions_compute
     house.land(("a", -30), ("a", 0), ("b", 310))
     house.compute(WINDOWS)
     in_columns = house.rows()
+    # With Spark's own daemon, as on machines where tidemark is not installed.
     python = script(
-        tmp_path / "python-without", f'PYTHONPATH="{tmp_path / "without"}:$PYTHONPATH" exec {sys.executable} "$@"'
+        tmp_path / "python-without",
+        f'shift 2; PYTHONPATH="{tmp_path / "without"}:$PYTHONPATH" exec {sys.executable} -m pyspark.daemon "$@"',
     )
     (tmp_path / "without").mkdir()
     (tmp_path / "without" / "sitecustomize.py").write_text(f"import sys; sys.modules[{lacks!r}] = None")
