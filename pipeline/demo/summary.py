@@ -95,8 +95,8 @@ def show(summary: Summary, console: Console) -> None:
         table.add_row(
             "ready after",
             f"{live.p50:g} s",
-            f"median of the live windows, from a window's end; at most {live.max:g} s (copies sent a minute late are "
-            "disorder and hold the watermark back; the last windows wait for the idle rule)",
+            f"median of the live windows, from a window's end; at most {live.max:g} s (the last windows wait for the "
+            "idle rule)",
         )
     table.add_row(
         "throughput",

@@ -146,7 +146,11 @@ def test_a_driver_killed_inside_foreach_batch_gets_the_same_batch_again_and_the_
     assert seen
     assert world.is_quiet() == (len(seen) == 500)
     world.publish(200)
-    assert "700 messages are in" in (said := read(spark, arguments(given)))
+    said = read(spark, arguments(given))
+    if not world.is_quiet():  # the killed driver's last pull had leased some of them
+        time.sleep(world.settings.ack_deadline.total_seconds() + 1)
+        said = read(spark, arguments(given))
+    assert "700 messages are in" in said
     assert "700 distinct" in said
     first = pq.read_table(out / "batches" / "batch=000000")["message_id"].to_pylist()
     assert sorted(first) == seen, "served from the manifest: the same messages in the same batch"
