@@ -9,7 +9,7 @@ from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from assets.checks import evaluation_of
 from assets.events import failing_run
 from assets.live_first import Front, Parts
-from assets.requests import BACKLOG_OP, TO, stretch_named
+from assets.requests import BACKLOG_OP, TO, front_of, stretch_named
 from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from pipeline.clock import Clock
 from pipeline.errors import WindowExpired, WindowNotClosed
@@ -49,7 +49,7 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
                     break
                 began, windows = clock.monotonic(), sorted(windowing.numbered(number) for number in part)
                 context.instance.add_run_tags(context.run_id, {TRIED: f"{windows[0].key}{TO}{windows[-1].key}"})
-                report = yield from compute_and_report(windows, lake, spark, context.run_id)
+                _, report = yield from compute_and_report(windows, lake, spark, context.run_id)
                 silence += report
                 parts.took(len(part), clock.monotonic() - began)
                 left, computed = left[len(part) :], computed + len(part)
@@ -69,22 +69,21 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
 
 def compute_and_report(
     windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run_id: str
-) -> Generator[dg.AssetMaterialization, None, Sequence[WindowSilence]]:
-    """Compute windows and report each of them as its partition; returns how silent they are."""
+) -> Generator[dg.AssetMaterialization, None, tuple[int, Sequence[WindowSilence]]]:
+    """Compute windows and report each of them as its partition; returns how many the run has, and their silence."""
     done = compute_range(windows, lake, spark, run_id)
     for key in done.rows:  # yielded at once: one that is only logged is lost if the run fails in the end
         yield dg.AssetMaterialization(HEARTBEAT_DIFFS, partition=key, metadata=metadata_of(done, key))
     report = silence_report(lake, [window.key for window in windows])
     for key, said in report.metadata.items():
         yield dg.AssetMaterialization(STREAM_STATUS, partition=key, metadata=said)
-    return report.windows
+    return len(done.rows), report.windows
 
 
 def _front(lake: LakeResource, clock: Clock) -> Front | None:
-    """Where the newest decision saw the watermark; None if there is none."""
+    """Where the newest decision's watermark is by now, as the clock goes on; None if there is none."""
     decided = lake.tracking_log("run").newest_decision()
     if decided is None or decided.decision.watermark is None:
         return None
-    now, decision = clock.now(), decided.decision
-    watermark = decided.decision.watermark
-    return Front(lake.settings.windowing, min(watermark + max(now - decision.at, timedelta(0)), now), now)
+    now, since = clock.now(), decided.decision.at
+    return front_of(lake, decided.decision.watermark + max(now - since, timedelta(0)), now)

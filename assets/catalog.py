@@ -12,7 +12,7 @@ from pipeline.lake.log.codec import CELLS
 from pipeline.lake.tables.heartbeats import heartbeat_schema
 from pipeline.lake.tables.quarantine import QUARANTINE
 from pipeline.settings import Settings
-from pipeline.ticks.pace import LOOK, least_interval
+from pipeline.ticks.pace import last_look, least_interval
 from pipeline.windows import KEY_FORMAT
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
@@ -99,7 +99,7 @@ def ticking_sensor(settings: Settings, *, waits: bool = False, **more: Any) -> C
     """The decorator of a sensor that is on from the start and ticks as the settings say. Its function names it, and
     `waits` for the moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last."""
     tick = settings.watermark.tick
-    least = least_interval(tick) if waits else max(1, int((tick - LOOK).total_seconds()) + 1)
+    least = least_interval(tick) if waits else last_look(tick)
     return dg.sensor(minimum_interval_seconds=least, default_status=dg.DefaultSensorStatus.RUNNING, **more)
 
 

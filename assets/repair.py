@@ -56,9 +56,9 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             remove_orphans(removed, surveyor.lake.objects())
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
-                report = yield from compute_and_report(windows, lake, spark, context.run_id)
+                ours, report = yield from compute_and_report(windows, lake, spark, context.run_id)
                 silence += report
-                computed += len(report)
+                computed += ours
             if silence:
                 yield evaluation_of(stopped_result(silence, settings.checks.max_stopped_share))
         figures: dict[str, Any] = {

@@ -10,7 +10,7 @@ end of that stretch, so a long check is a sequence of short ones.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -72,10 +72,10 @@ class Staleness:
         if self.checkpoint is not None:
             self._store.keep(self.checkpoint)
 
-    def check(self) -> MissedHeartbeats:
-        """What is missed and stale now. Raises LakeError."""
+    def check(self, goes_on: Callable[[], bool] = lambda: True) -> MissedHeartbeats:
+        """What is missed and stale now, or as far as steps come while it `goes_on`. Raises LakeError."""
         missed = self.step()
-        while missed.left:
+        while missed.left and goes_on():
             missed = self.step()
         return missed
 

@@ -44,10 +44,8 @@ def read_report(lake: Lake, windowing: Windowing, lookback: timedelta, log: Trac
     for file in data_files(diffs.table.current(), diffs.table.partition_column):
         rows[file.partition] += file.rows
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
-    index, closed = (
-        lake.window_index(windowing, lookback).update(),
-        lake.kept_windows(windowing).closed(state.watermark),
-    )
+    index = lake.window_index(windowing, lookback).update()
+    closed = lake.kept_windows(windowing).closed(state.watermark)
     return LakeReport(
         state=state,
         landed=heartbeats.extent(),
@@ -74,11 +72,8 @@ def read_losses(
     after CHECKED_FOR_SECONDS, and says how much is left. Raises LakeError."""
     log, staleness = lake.tracking_log(), Staleness.restored(lake, windowing, lookback)
     began = 0.0 if clock is None else clock.monotonic()
-    missed = staleness.step()
-    while missed.left and (clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS):
-        missed = staleness.step()
     return Losses(
-        missed=missed,
+        missed=staleness.check(lambda: clock is None or clock.monotonic() - began < CHECKED_FOR_SECONDS),
         late=LateHeartbeats(lake, windowing).since(late_since(log.newest_watermark(), now)),
         lost=audit(log, lake.heartbeats(), lake.quarantine(), now - LOST_WITHIN),
     )

@@ -37,7 +37,12 @@ MARGIN = timedelta(seconds=0.3)
 def least_interval(tick: timedelta) -> int:
     """The `minimum_interval_seconds` of a sensor with a pace: its evaluation begins as soon as the daemon looks after
     the last one. For a longer tick that would be too long before it is due: the last look before it is taken."""
-    return 1 if tick <= AIMED else int((tick - LOOK).total_seconds()) + 1
+    return 1 if tick <= AIMED else last_look(tick)
+
+
+def last_look(tick: timedelta) -> int:
+    """The `minimum_interval_seconds` with which the daemon's last look before a tick begins the evaluation."""
+    return max(1, int((tick - LOOK).total_seconds()) + 1)
 
 
 class Pace:

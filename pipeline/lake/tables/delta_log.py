@@ -1,7 +1,7 @@
 """A Delta table's own log: which files of new rows each commit added."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,16 +31,30 @@ def added_files(table: LakeTable, after: int, through: int, column: str = "") ->
     """The files of new rows that the versions `after + 1` to `through` added, in order. A compaction adds no new rows.
     `column` names the time whose range each file has. Raises ObjectMissing if one of the commits is gone from the log,
     which is cleaned up after checkpoints, or LakeError."""
+    return [
+        file
+        for version, commit in committed(table, after, through)
+        for file in new_files(table, version, commit, column)
+    ]
+
+
+def committed(table: LakeTable, after: int, through: int) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
+    """The versions `after + 1` to `through` with their actions, in order. Raises as `added_files`."""
     files = table.file_system()
 
-    def read(version: int) -> list[AddedFile]:
+    def read(version: int) -> list[Mapping[str, Any]]:
         name = f"{LOG_FOLDER}/{version:020d}.json"
         gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
         with table_errors(table.uri, lambda _: gone):
-            adds = [action["add"] for action in actions(files, name) if action.get("add")]
-        return [added_file(table, version, add, column) for add in adds if add["dataChange"]]
+            return actions(files, name)
 
-    return [file for _, of_commit in read_ahead(read, range(after + 1, through + 1)) for file in of_commit]
+    return read_ahead(read, range(after + 1, through + 1))
+
+
+def new_files(table: LakeTable, version: int, commit: Iterable[Mapping[str, Any]], column: str) -> list[AddedFile]:
+    """The files of new rows that a commit added: see `added_files`."""
+    adds = [action["add"] for action in commit if action.get("add")]
+    return [_file(table, version, add, column) for add in adds if add["dataChange"]]
 
 
 def commits(table: LakeTable) -> list[str]:
@@ -56,8 +70,7 @@ def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
         return [json.loads(line) for line in stream.read().splitlines() if line]
 
 
-def added_file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:
-    """The file that an `add` of a commit names."""
+def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:
     stats = json.loads(add.get("stats") or "{}")
     oldest, newest = ((stats.get(bound) or {}).get(column) for bound in ("minValues", "maxValues"))
     return AddedFile(

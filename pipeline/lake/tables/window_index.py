@@ -1,9 +1,8 @@
 """Which windows hold heartbeats and which are computed, kept up to date by the tables' new commits alone."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,12 +10,10 @@ from deltalake import DeltaTable
 
 from pipeline.clock import duration_us
 from pipeline.errors import ObjectMissing
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.lake.tables.commit_sync import LOG_FOLDER
-from pipeline.lake.tables.delta_log import AddedFile, actions, added_file
+from pipeline.lake.tables.delta_log import AddedFile, committed, new_files
 from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
 from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, microseconds, table_errors
+from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, microseconds
 from pipeline.lake.tables.windowed import PARTITION as WINDOW
 from pipeline.spans import Spans
 from pipeline.watermark.histogram import Ints
@@ -78,28 +75,19 @@ class WindowIndex:
 
     def _followed(self, table: LakeTable, after: int, through: int) -> bool:
         """Fold these commits. False if that is not enough: one is gone, or took windows away."""
-        files = table.file_system()
-
-        def read(version: int) -> list[Mapping[str, Any]]:
-            name = f"{LOG_FOLDER}/{version:020d}.json"
-            with table_errors(table.uri, lambda _: ObjectMissing(f"{table.uri}/{name} is gone")):
-                return actions(files, name)
-
         try:
-            for version, commit in read_ahead(read, range(after + 1, through + 1)):
+            for version, commit in committed(table, after, through):
                 self.commits_read += 1
-                adds = [action["add"] for action in commit if action.get("add")]
                 if table is self._diffs:
-                    added = {add["partitionValues"][WINDOW] for add in adds}
+                    added = {action["add"]["partitionValues"][WINDOW] for action in commit if action.get("add")}
                     removed = {action["remove"]["partitionValues"][WINDOW] for action in commit if action.get("remove")}
                     if removed - added:
                         return False
                     for number in self._numbers(sorted(added)).tolist():
                         self.computed.add(range(number, number + 1))
                 else:
-                    for add in adds:
-                        if add["dataChange"]:
-                            self._hold(added_file(table, version, add, "event_time"))
+                    for file in new_files(table, version, commit, "event_time"):
+                        self._hold(file)
         except (ObjectMissing, KeyError, TypeError, json.JSONDecodeError):
             return False
         return True
