@@ -34,8 +34,13 @@ class RememberedCopies:
     def __len__(self) -> int:
         return len(self._keys)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is ever remembered."""
+        return self._at_most > 0
+
     def are_copies(self, keys: Ints, publish_us: Ints) -> npt.NDArray[np.bool_]:
-        """Of which messages an earlier copy, or one of the same publish time, is remembered."""
+        """Whether an earlier copy of each message, or one of the same publish time, is remembered."""
         if not len(self._keys):
             return np.zeros(len(keys), dtype=np.bool_)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -44,7 +49,7 @@ class RememberedCopies:
 
     def remember(self, keys: Ints, publish_us: Ints) -> None:
         """Remember messages that counted in full. Call it once they are durable."""
-        if not self._at_most or not len(keys):
+        if not self.is_on or not len(keys):
             return
         oldest_us = max(int(column.max()) for column in (publish_us, self._publish_us) if len(column)) - self._within_us
         order = np.lexsort((publish_us, keys))

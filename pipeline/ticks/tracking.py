@@ -176,10 +176,10 @@ def count(
             data = messages[row].data
             is_good[row] = not data or not isinstance(read_payload(data), Rejection)
     counted_us = np.where(is_good, event_us, NO_MINIMUM)
-    ids = [held.get(contract.publisher_id_attribute) for held in attributes]
-    named = is_good & np.fromiter(map(bool, ids), dtype=np.bool_, count=len(ids))
-    if not named.any():
+    ids = [held.get(contract.publisher_id_attribute) for held in attributes] if copies.is_on else []
+    if not any(ids):
         return Counted(_histogram(published, counted_us), *np.empty((2, 0), dtype=np.int64))
+    named = is_good & np.fromiter(map(bool, ids), dtype=np.bool_, count=len(ids))
     keys = keys_of(judged.stream_ids, ids, event_us.tolist(), [message.data for message in messages])
     are_copies = named & copies.are_copies(keys, published)
     first = named & ~are_copies
