@@ -27,7 +27,7 @@ KEPT_SHARE = 0.5
 """The share of the ack deadline for which a pull may bring what nobody takes yet."""
 
 AHEAD_MESSAGES = 10_000
-"""So many messages are pulled at most while a batch is processed."""
+"""The most messages that are pulled while a batch is processed."""
 
 QUICK_SHARE = 0.25
 """Nothing is pulled while a batch is processed if the one before took longer than this share of the ack deadline."""

@@ -12,19 +12,19 @@ from pipeline.lake.tables.table import microseconds
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """Of `rows` that landed, how many of each stream lag more than `max_lag`, the most first."""
+    """How many of the `rows` that landed lag more than `max_lag`, by stream, the most first."""
 
     rows: int = 0
     by_stream: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """Of all streams."""
+        """The rows of all streams that lag so much."""
         return sum(self.by_stream.values())
 
     @property
     def share(self) -> float:
-        """Of the rows."""
+        """Their share of the rows."""
         return self.total / self.rows if self.rows else 0.0
 
 

@@ -19,7 +19,7 @@ SMALL_SHARE = 0.05
 """A batch smaller than this share of a full one is small. It may mean that the backlog is nearly gone."""
 
 SMALL_BATCHES = 3
-"""So many small batches in a row end a tick, whatever the backlog is: another consumer may hold it."""
+"""The number of small batches in a row that ends a tick, whatever the backlog is: another consumer may hold it."""
 
 FIRST_SECONDS = 0.4
 """A tick's first batch is pulled for so long at most, so that a tick without a backlog decides soon."""
@@ -68,11 +68,12 @@ def for_each_batch(
             done = process(batch)
             del batch
             yield done
+        is_small = pulled < budget.batch_messages * SMALL_SHARE
         if backlog is None:
-            if pulled < budget.batch_messages * SMALL_SHARE:
+            if is_small:
                 return
             continue
-        small = small + 1 if pulled < budget.batch_messages * SMALL_SHARE else 0
+        small = small + 1 if is_small else 0
         at_most = FURTHER_SECONDS if small else seconds
         if messages > 0 and size > 0 and pulled < wanted and (small == SMALL_BATCHES or is_gone(backlog, began)):
             return
