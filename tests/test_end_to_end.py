@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +17,9 @@ from tests.chaos.plan import Target, Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play
 
 COMPUTED_WITHIN_SECONDS = 180
+LOG_END = 3000
+"""Characters of each service's log that a failure shows."""
+
 SEED = 3
 KILLED = (Target.CODE_SERVER, Target.DAEMON, Target.RUN, Target.SPARK)
 
@@ -56,11 +61,23 @@ class GoesOn:
         return self.awaited <= report.computed.keys()
 
 
+@contextmanager
+def logs_of_a_failure(house: House) -> Iterator[None]:
+    """Print the end of each service's log if the block fails."""
+    try:
+        yield
+    except BaseException:
+        for log in (house.output, *sorted((house.state / "logs").glob("*.log"))):
+            print(f"--- the end of {log.name}\n{log.read_text(errors='replace')[-LOG_END:]}")
+        raise
+
+
 @pytest.mark.timeout(600)
 def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_right(asked: Asked) -> None:
     clock = SystemClock()
     house: House = house_of(asked, clock)
-    summary = play(asked, house, print, clock)
+    with logs_of_a_failure(house):
+        summary = play(asked, house, print, clock)
     assert summary.problems == []
     assert summary.comparison.rows > 0
     assert summary.published.duplicates > 0
@@ -69,7 +86,7 @@ def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_ri
     first = house.report()
     assert first is not None
     shutil.rmtree(house.settings.dagster.storage)
-    with up(house) as running:
+    with logs_of_a_failure(house), up(house) as running:
         until_running(house, running.process)
         goes_on = GoesOn(house, first.state.number + 3)
         until("it has decided again and computed what waited", goes_on, COMPUTED_WITHIN_SECONDS, running.process)
