@@ -158,6 +158,17 @@ def test_the_other_commands_print_harmlessly(folder: Path, command: str) -> None
     assert is_harmless(shown.out)
 
 
+@pytest.mark.parametrize("name", ["\x1b[2J", "[bold]x[/bold]", "a\nb"])
+def test_a_file_with_a_hostile_name_is_reported_harmlessly(folder: Path, name: str) -> None:
+    orphan = folder / "lake" / "heartbeat_diffs" / "runs" / name / "part-0.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"PAR1")
+    shown = said(folder, "repair", "--from", KEYS[0], "--to", KEYS[1], "--dry-run", "--remove-orphans", "--grace", "0")
+    assert shown.code == 1, shown.err
+    assert is_harmless(shown.out)
+    assert printable(name) in shown.out
+
+
 @pytest.mark.parametrize("from_trace", [True, False], ids=["trace", "lake"])
 def test_the_tuning_page_and_its_words_show_hostile_names_as_text(
     folder: Path, tmp_path: Path, from_trace: bool
