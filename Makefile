@@ -27,7 +27,7 @@ up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=
 test: setup ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow)'
 
-test-slow: setup ## the tests that kill Spark's workers and drivers, or start a cluster: some minutes
+test-slow: setup ## the tests that kill every process there is, or start a cluster: some minutes
 	$(BIN)/python -m pytest -m slow
 
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2

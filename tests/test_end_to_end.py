@@ -21,18 +21,22 @@ LOG_END = 3000
 """Characters of each service's log that a failure shows."""
 
 SEED = 3
-KILLED = (Target.CODE_SERVER, Target.DAEMON, Target.RUN, Target.SPARK)
+KILLED = {
+    "two": (Target.CODE_SERVER, Target.RUN),
+    "four": (Target.CODE_SERVER, Target.DAEMON, Target.RUN, Target.SPARK),
+}
 
 
-@pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Four kills, and an emulator paused until deadlines expire, while some minutes of backlog are computed."""
+@pytest.fixture(params=["two", pytest.param("four", marks=pytest.mark.slow)])
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Asked:
+    """Some kills, and an emulator paused until deadlines expire, while some minutes of backlog are computed."""
+    killed = KILLED[request.param]
     for name in filter(is_a_setting, list(os.environ)):
         monkeypatch.delenv(name)
     monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", "what is read from it afterwards")  # to be put back
     monkeypatch.delenv("TIDEMARK_DAGSTER_STORAGE")
     return Asked(
-        plan=plan_of(SEED, len(KILLED), (Trouble.PAUSED,), KILLED, gap_seconds=(4.0, 8.0)),
+        plan=plan_of(SEED, len(killed), (Trouble.PAUSED,), killed, gap_seconds=(4.0, 8.0)),
         folder=tmp_path / "house",
         source=SyntheticSource(streams=60, jitter=timedelta(seconds=1), duplicates=0.05, broken=0.01),
         backlog=timedelta(minutes=4),

@@ -28,17 +28,23 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 60
 
 
-@pytest.fixture
-def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("launcher")
+
+
+@pytest.fixture(scope="module")
+def instance(folder: Path) -> Iterator[dg.DagsterInstance]:
     """An instance as `tidemark up` has it."""
-    home, storage = tmp_path / "home", tmp_path / "storage"
-    for folder in (home, storage):
-        folder.mkdir()
+    home, storage = folder / "home", folder / "storage"
+    for each in (home, storage):
+        each.mkdir()
     shutil.copy(ROOT / "dagster.yaml", home)
-    monkeypatch.setenv("DAGSTER_HOME", str(home))
-    monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", str(storage))
-    with dg.DagsterInstance.from_config(str(home)) as instance:
-        yield instance
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DAGSTER_HOME", str(home))
+        patch.setenv("TIDEMARK_DAGSTER_STORAGE", str(storage))
+        with dg.DagsterInstance.from_config(str(home)) as instance:
+            yield instance
 
 
 def until(what: str, reached: Callable[[], bool]) -> None:
@@ -99,9 +105,9 @@ class CodeServer:
         self.process.wait()
 
 
-@pytest.fixture
-def server(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[CodeServer]:
-    server = CodeServer(instance, free_port(), tmp_path / "server.log")
+@pytest.fixture(scope="module")
+def server(instance: dg.DagsterInstance, folder: Path) -> Iterator[CodeServer]:
+    server = CodeServer(instance, free_port(), folder / "server.log")
     server.start()
     started: list[psutil.Process] = []
     try:
@@ -116,7 +122,7 @@ def server(instance: dg.DagsterInstance, tmp_path: Path) -> Iterator[CodeServer]
 
 
 def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
-    instance: dg.DagsterInstance, tmp_path: Path
+    instance: dg.DagsterInstance, folder: Path
 ) -> None:
     assert isinstance(instance.run_launcher, WatchedRunLauncher)
     assert instance.run_launcher.supports_check_run_worker_health
@@ -124,9 +130,9 @@ def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
     assert instance.run_monitoring_enabled
     assert instance.run_retries_enabled
     create_run_for_test(instance)
-    assert instance.storage_directory().startswith(str(tmp_path / "storage"))
-    assert list((tmp_path / "storage").rglob("*.db"))
-    assert not list((tmp_path / "home").rglob("*.db"))
+    assert instance.storage_directory().startswith(str(folder / "storage"))
+    assert list((folder / "storage").rglob("*.db"))
+    assert not list((folder / "home").rglob("*.db"))
 
 
 def test_a_run_that_has_reached_no_code_server_is_not_known(instance: dg.DagsterInstance) -> None:
@@ -143,6 +149,15 @@ def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_killed(serv
         one.kill()
     until("the run has failed", lambda: server.run(run).status is dg.DagsterRunStatus.FAILURE)
     assert server.health(run).status is not WorkerStatus.RUNNING
+
+
+def test_a_code_server_that_is_too_busy_to_answer_has_not_lost_its_run(server: CodeServer) -> None:
+    run = server.launch()
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        assert server.health(run).status is WorkerStatus.RUNNING
+    finally:
+        server.process.send_signal(signal.SIGCONT)
 
 
 def test_a_run_is_failed_when_its_code_server_is_killed_and_stays_so_when_another_takes_its_place(
@@ -163,12 +178,3 @@ def test_a_run_is_failed_when_its_code_server_is_killed_and_stays_so_when_anothe
         for one in orphans:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
-
-
-def test_a_code_server_that_is_too_busy_to_answer_has_not_lost_its_run(server: CodeServer) -> None:
-    run = server.launch()
-    server.process.send_signal(signal.SIGSTOP)
-    try:
-        assert server.health(run).status is WorkerStatus.RUNNING
-    finally:
-        server.process.send_signal(signal.SIGCONT)

@@ -1,6 +1,8 @@
 """The tuning report as an asset: materialized by Dagster over a lake that a run has left, and scheduled every day."""
 
 import json
+import shutil
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,12 +21,12 @@ from tests.tuning.tuning_traces import Source
 SLOW = Source(seconds=600, rate=20, streams=200, slow=1, slow_by=45, left=0)
 
 
-def settings_in(folder: Path, *, keep_reports: int = 2, since: timedelta = timedelta(hours=1)) -> Settings:
+def settings_in(folder: Path) -> Settings:
     return Settings(
         pubsub=PubSubSettings(emulator_host="127.0.0.1:8085"),  # nobody asks it; on it, there is no slack
         lake=LakeSettings(uri=f"file:{folder / 'lake'}"),
         watermark=WatermarkSettings(rule="frontier"),
-        tune=TuneSettings(since=since, target_late_share=0.001, keep_reports=keep_reports),
+        tune=TuneSettings(since=timedelta(hours=1), target_late_share=0.001, keep_reports=2),
     )
 
 
@@ -37,21 +39,29 @@ def run(settings: Settings, instance: dg.DagsterInstance) -> dg.ExecuteInProcess
     return job.execute_in_process(instance=instance, raise_on_error=False)
 
 
-def recorded(folder: Path) -> Settings:
-    settings = settings_in(folder)
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings with the lake of a run that has just ended."""
+    settings = settings_in(tmp_path_factory.mktemp("recorded"))
     record(lake_of(settings), ending_before(SLOW.trace(), to_us(SystemClock().now())), settings.policy)
     return settings
 
 
-def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(tmp_path: Path) -> None:
-    settings = recorded(tmp_path)
+@pytest.fixture(scope="module")
+def reported(recorded: Settings) -> Mapping[str, dg.MetadataValue]:
+    """The metadata of a report on it."""
     with dg.DagsterInstance.ephemeral() as instance:
-        assert run(settings, instance).success
+        assert run(recorded, instance).success
         event = instance.get_latest_materialization_event(WATERMARK_TUNING)
     assert event is not None
     assert event.asset_materialization is not None
-    metadata = event.asset_materialization.metadata
-    figures = {name: value.value for name, value in metadata.items()}
+    return event.asset_materialization.metadata
+
+
+def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(
+    reported: Mapping[str, dg.MetadataValue],
+) -> None:
+    figures = {name: value.value for name, value in reported.items()}
     assert figures["messages"] == SLOW.seconds * SLOW.rate
     assert figures["band_seconds"] == 10.0
     assert figures["slow_streams"] == 1
@@ -60,41 +70,31 @@ def test_the_report_has_its_headline_figures_as_numbers_that_can_be_plotted(tmp_
     assert figures["frontier/lag_p50_seconds"] < figures["band/lag_p50_seconds"]
     assert figures["frontier/lag_p99_seconds"] >= figures["frontier/lag_p50_seconds"]
     assert 40 < figures["frontier/band_seconds_for_late_0.001"] <= 50
-    numbers = [value for value in metadata.values() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)]
+    numbers = [value for value in reported.values() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)]
     assert len(numbers) > 15
 
 
-def test_the_worst_streams_are_a_table_and_what_it_says_is_text(tmp_path: Path) -> None:
-    settings = recorded(tmp_path)
-    with dg.DagsterInstance.ephemeral() as instance:
-        run(settings, instance)
-        event = instance.get_latest_materialization_event(WATERMARK_TUNING)
-    assert event is not None
-    assert event.asset_materialization is not None
-    metadata = event.asset_materialization.metadata
-    slowest = metadata["slowest"]
+def test_the_worst_streams_are_a_table_and_what_it_says_is_text(reported: Mapping[str, dg.MetadataValue]) -> None:
+    slowest = reported["slowest"]
     assert isinstance(slowest, dg.TableMetadataValue)
     assert slowest.records[0].data["stream"] == "stream-0000"
     assert slowest.records[0].data["slow_beyond_band"] > 0
-    assert "1 of 200 streams is slow by more than the band" in str(metadata["says"].value)
+    assert "1 of 200 streams is slow by more than the band" in str(reported["says"].value)
 
 
-def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(tmp_path: Path) -> None:
-    settings = recorded(tmp_path)
-    paths = []
+def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(
+    recorded: Settings, reported: Mapping[str, dg.MetadataValue]
+) -> None:
+    old = Path(str(reported["report"].value).removeprefix("file:"))
+    assert "<svg" in old.read_text()
+    assert json.loads(old.with_suffix(".json").read_text())["messages"] == SLOW.seconds * SLOW.rate
+    keeps_one = recorded.model_copy(update={"tune": recorded.tune.model_copy(update={"keep_reports": 1})})
     with dg.DagsterInstance.ephemeral() as instance:
-        for _ in range(3):
-            result = run(settings, instance)
-            assert result.success
-            (event,) = [event for event in result.all_events if event.is_step_materialization]
-            paths.append(str(event.step_materialization_data.materialization.metadata["report"].value))
-    kept = [Path(path.removeprefix("file:")) for path in paths]
-    assert [path.exists() for path in kept] == [False, True, True]
-    assert sorted(path.name for path in kept[1].parent.iterdir()) == sorted(
-        name for path in kept[1:] for name in (path.name, path.with_suffix(".json").name)
-    )
-    assert "<svg" in kept[2].read_text()
-    assert json.loads(kept[2].with_suffix(".json").read_text())["messages"] == SLOW.seconds * SLOW.rate
+        result = run(keeps_one, instance)
+    assert result.success
+    (event,) = [event for event in result.all_events if event.is_step_materialization]
+    new = Path(str(event.step_materialization_data.materialization.metadata["report"].value).removeprefix("file:"))
+    assert sorted(new.parent.iterdir()) == sorted([new, new.with_suffix(".json")])
 
 
 def test_a_lake_in_which_nothing_has_landed_is_no_failure_and_no_report(tmp_path: Path) -> None:
@@ -104,8 +104,9 @@ def test_a_lake_in_which_nothing_has_landed_is_no_failure_and_no_report(tmp_path
         assert instance.get_latest_materialization_event(WATERMARK_TUNING) is None
 
 
-def test_a_damaged_log_fails_the_run_with_what_to_do(tmp_path: Path) -> None:
-    settings = recorded(tmp_path)
+def test_a_damaged_log_fails_the_run_with_what_to_do(recorded: Settings, tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    shutil.copytree(recorded.lake.uri.removeprefix("file:"), tmp_path / "lake")
     entries = sorted((tmp_path / "lake" / "tracking" / "log").iterdir())
     entries[5].write_bytes(b"not what was written")
     with dg.DagsterInstance.ephemeral() as instance:

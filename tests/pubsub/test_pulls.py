@@ -21,6 +21,9 @@ CLOCK = SystemClock()
 LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
 
+AHEAD_SECONDS = 3.0
+"""Enough for a few pulls to go ahead, one after another, on a busy machine."""
+
 
 class OwnClock(SystemClock):
     """The machine's clock, put forward."""
@@ -111,7 +114,7 @@ def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_
     subscription = subscription_of(clients[0], settings)
     first = subscription.pull(10, MUCH, 5, ahead=15)
     with subscription.leased(first.ack_ids):
-        CLOCK.sleep(0.5)
+        CLOCK.sleep(AHEAD_SECONDS)
     others = pulled(subscription_of(clients[0], settings), 1)
     assert len(others) == 30 - 10 - 15
     second = pulled(subscription, 1)
