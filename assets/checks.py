@@ -8,7 +8,7 @@ from itertools import islice
 import dagster as dg
 
 from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
-from assets.requests import Request, stale_request
+from assets.requests import OneAsks, Request, stale_request
 from pipeline.clock import EPOCH, Clock, iso
 from pipeline.durations import format_duration
 from pipeline.quality.affected import MissedHeartbeats
@@ -212,7 +212,9 @@ class Memory:
         return [window for window in stale if window not in self.requested]
 
 
-def staleness_sensor(settings: Settings, clock: Clock, backlog: dg.JobDefinition) -> dg.SensorDefinition:
+def staleness_sensor(
+    settings: Settings, clock: Clock, backlog: dg.JobDefinition, asking: OneAsks
+) -> dg.SensorDefinition:
     user, windows, memory = "staleness", settings.windows, Memory()
 
     @ticking_sensor(
@@ -245,7 +247,12 @@ def staleness_sensor(settings: Settings, clock: Clock, backlog: dg.JobDefinition
         else:
             kept_since = lake.kept_windows().since()
             stale = to_compute_again(missed, watermark, windows.recompute_within, kept_since)
-            request = stale_request(context.instance, lake, user, memory.requestable(stale, now), watermark, now)
+            stale = memory.requestable(stale, now)
+
+            def choose() -> Request:
+                return stale_request(context.instance, lake, user, stale, watermark, now)
+
+            request = asking.request(user, choose)
             memory.requested |= dict.fromkeys(request.windows, now)
         said = "; ".join(str(result.description) for result in results)
         return request.result(context, f"{said}. ", memory.news(results))

@@ -8,6 +8,7 @@ from assets.checks import MISSED, asset_checks, staleness_sensor
 from assets.drain import drain_job, drain_sensor
 from assets.housekeeping import housekeeping_job, housekeeping_schedule
 from assets.repair import repair_job
+from assets.requests import OneAsks
 from assets.sensors import landing_sensor, tracking_sensor
 from assets.tuning import tuning_asset, tuning_schedule
 from assets.windowed import heartbeat_diffs_asset, stream_status_asset
@@ -35,6 +36,7 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
+    asking = OneAsks(clock)
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -45,10 +47,10 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
         jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping],
         asset_checks=asset_checks(settings, clock),
         sensors=[
-            tracking_sensor(settings, clock, tracking_pace, [job, backlog]),
+            tracking_sensor(settings, clock, tracking_pace, [job, backlog], asking),
             landing_sensor(settings, clock, landing_pace, tracking_pace),
             drain_sensor(settings, clock),
-            staleness_sensor(settings, clock, backlog),
+            staleness_sensor(settings, clock, backlog, asking),
         ],
         schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
         resources={

@@ -6,6 +6,7 @@ from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
+from threading import Lock
 from typing import Any
 
 import dagster as dg
@@ -13,6 +14,7 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from assets.live_first import Front, backlog_goes_first, backlog_may_begin
 from assets.turns import Attempt, Turn, take_turn
+from pipeline.clock import Clock
 from pipeline.services.dagster_names import COMPUTE_BACKLOG, COMPUTE_WINDOWS, RANGE_END, RANGE_START, TRIED
 from pipeline.spans import Spans
 from pipeline.windows import Window, Windowing
@@ -33,6 +35,9 @@ ONE_WINDOW = "dagster/partition"
 
 BACKLOG_OP, TO = "compute_older", ".."
 """The op of the job COMPUTE_BACKLOG, and what stands between the first and the last key of a stretch in its config."""
+
+SEEN_WITHIN = timedelta(seconds=5)
+"""How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
 
 CHOOSE_WITHIN_SECONDS = 15.0
 """How long a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
@@ -91,6 +96,29 @@ class Choosing:
         except Exception as error:  # whatever it is, the decision is durable and is reported
             context.log.error("the choice of windows failed", exc_info=error)
             return Request((), f"no window is requested, because the choice failed: {error}")
+
+
+class OneAsks:
+    """Keeps the sensors that share it from asking for a run each before they see each other's."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._asked: tuple[str, datetime] | None = None
+
+    def request(self, user: str, choose: Callable[[], Request]) -> Request:
+        """The choice of a sensor, `user`; a request without windows while another sensor chooses or has just asked."""
+        if not self._lock.acquire(timeout=CHOOSE_WITHIN_SECONDS):
+            return Request((), "no window is requested: another sensor is choosing windows")
+        try:
+            if self._asked is not None and self._asked[0] != user and self._clock.now() - self._asked[1] < SEEN_WITHIN:
+                return Request((), "no window is requested: another sensor has just asked for a run")
+            request = choose()
+            if request.windows:
+                self._asked = user, self._clock.now()
+            return request
+        finally:
+            self._lock.release()
 
 
 def next_request(

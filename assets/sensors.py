@@ -8,7 +8,7 @@ import dagster as dg
 from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
 from assets.drain import draining
 from assets.events import landing_events, landing_sentence, tracking_events
-from assets.requests import Choosing, next_request
+from assets.requests import Choosing, OneAsks, Request, next_request
 from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
@@ -31,7 +31,7 @@ LANDS_BEFORE = timedelta(seconds=1)
 """How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
 
 
-def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs) -> dg.SensorDefinition:
+def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs, asking: OneAsks) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
     reader, policy, choosing = HeartbeatReader(settings.contract), settings.policy, Choosing()
     budget, closings = budget_of(settings.track), Closings(settings.windowing)
@@ -68,9 +68,11 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs) ->
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
         # A hint for people: the next tick goes on from the lake.
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
-        request = choosing.request(
-            lambda: next_request(context.instance, lake, "choice", watermark, clock.now()), context
-        )
+
+        def choose() -> Request:
+            return next_request(context.instance, lake, "choice", watermark, clock.now())
+
+        request = choosing.request(lambda: asking.request("tracking", choose), context)
         return request.result(context, said, tracking_events(tracked), cursor)
 
     return tracking

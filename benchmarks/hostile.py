@@ -35,9 +35,11 @@ GOAL_SECONDS = 45.0
 class Hostile:
     """Publishes the kinds, beginning once live traffic has settled, and notes when."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, begin_with: int) -> None:
         self.sent: list[tuple[datetime, str]] = []
         self._clock, self._over = clock, Event()
+        kinds = [*KINDS.items(), *KINDS.items()]
+        self._kinds = kinds[begin_with:] + kinds[:begin_with]
 
     @contextmanager
     def beside(self, settings: Settings) -> Iterator[None]:
@@ -52,7 +54,7 @@ class Hostile:
 
     def _publish(self, settings: Settings) -> None:
         publisher, wait = publisher_client(settings.pubsub.emulator_host), SETTLES
-        for number, (kind, (apart, count)) in enumerate([*KINDS.items(), *KINDS.items()]):
+        for number, (kind, (apart, count)) in enumerate(self._kinds):
             if self._over.wait(wait.total_seconds()):
                 return
             now, wait = self._clock.now(), APART
@@ -76,9 +78,11 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=16, help="live windows that are counted (default 16)")
     parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
     parser.add_argument("--folder", type=Path, default=Path("build/hostile"), help="everything is below it")
-    clock, console = SystemClock(), Console(width=160)
-    hostile = Hostile(clock)
-    asked = Played(**vars(parser.parse_args()), first=timedelta(days=400))
+    numbers = range(len(KINDS))
+    parser.add_argument("--begin-with", type=int, choices=numbers, default=0, help="the number of the first kind (0)")
+    clock, console, given = SystemClock(), Console(width=160), vars(parser.parse_args())
+    hostile = Hostile(clock, given.pop("begin_with"))
+    asked = Played(**given, first=timedelta(days=400))
     fresh = play(asked, console, clock, hostile.beside)
     table = Table("window", "ready after", "sent meanwhile")
     for window, seconds in sorted(fresh.ready_by_window.items()):

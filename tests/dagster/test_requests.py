@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets import requests
-from assets.requests import Request, next_request, stale_request
+from assets.requests import SEEN_WITHIN, OneAsks, Request, next_request, stale_request
 from assets.turns import Attempt
+from pipeline.clock import ManualClock
+from pipeline.errors import LakeError
 from pipeline.spans import Spans
 from pipeline.windows import DAY, Window, Windowing, due
 from tests.watermark.builders import START, bounded, seconds
@@ -140,3 +142,28 @@ def test_everything_that_is_due_is_computed_and_live_windows_are_one_range(
     for request in until_quiet(world, 500):
         assert request.is_backlog or all(one.end == two.start for one, two in pairwise(request.windows))
     assert not world.due()
+
+
+def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for() -> None:
+    clock = ManualClock(START)
+    asking = OneAsks(clock)
+    some = Request([Windowing(timedelta(minutes=1), START).containing(START)], "a run")
+    none = Request((), "nothing is due")
+    assert asking.request("staleness", lambda: none) is none
+    assert asking.request("tracking", lambda: some) is some
+    assert asking.request("staleness", lambda: some).sentence.endswith("another sensor has just asked for a run")
+    assert asking.request("tracking", lambda: some) is some  # it sees its own
+    clock.sleep(SEEN_WITHIN.total_seconds())
+    assert asking.request("staleness", lambda: some) is some
+
+
+def test_a_sensor_whose_choice_fails_lets_the_other_choose() -> None:
+    asking = OneAsks(ManualClock(START))
+    none = Request((), "nothing is due")
+
+    def fail() -> Request:
+        raise LakeError("the lake is away")
+
+    with pytest.raises(LakeError):
+        asking.request("tracking", fail)
+    assert asking.request("staleness", lambda: none) is none

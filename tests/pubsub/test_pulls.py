@@ -21,7 +21,7 @@ CLOCK = SystemClock()
 LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
 
-AHEAD_SECONDS = 3.0
+AHEAD_SECONDS = 1.5
 """Enough for a few pulls to go ahead, one after another, on a busy machine."""
 
 

@@ -73,12 +73,18 @@ class CommitSync:
 
     def _sync(self, files: set[Path]) -> None:
         """The files, and then the folders between them and the table's parent, which has the table's own name."""
-        folders = {folder for file in files for folder in file.parents if folder.is_relative_to(self._folder)}
+        folders = {self._folder.parent}
+        for file in files:
+            folder = file.parent
+            while folder not in folders:
+                folders.add(folder)
+                folder = folder.parent
         with ThreadPoolExecutor(THREADS, thread_name_prefix="fsync") as pool:
-            list(pool.map(_sync_one, sorted(files)))
-            list(pool.map(_sync_one, sorted(folders | {self._folder.parent})))
+            for paths in (sorted(files), sorted(folders)):
+                list(pool.map(_sync_each, (paths[first::THREADS] for first in range(min(THREADS, len(paths))))))
 
 
-def _sync_one(path: Path) -> None:
-    with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
-        sync(path)
+def _sync_each(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):  # of an earlier commit, and vacuumed since
+            sync(path)

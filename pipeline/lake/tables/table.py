@@ -148,18 +148,20 @@ class LakeTable:
         self.make_durable()
 
     def _append(self, rows: pa.Table) -> None:
-        # With retries, the loser of a race to create the table would create it over again.
-        is_there = self._table is not None or self.current() is not None
+        held = self.current()  # written to as it is open: opening reads what the table's newest checkpoint lists
         with table_errors(self.uri):
             write_deltalake(
-                self.uri,
+                self.uri if held is None else held,
                 rows,
                 mode="append",
                 partition_by=[self.partition_column],
                 schema_mode="merge",
                 storage_options=self.storage_options,
-                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES if is_there else 0),
+                # With retries, the loser of a race to create the table would create it over again.
+                commit_properties=CommitProperties(max_commit_retries=0 if held is None else APPEND_RETRIES),
             )
+            if held is not None:
+                self._commit = self._commit_of(held)
 
     def make_durable(self) -> None:
         """Make every commit since the last call durable, with the files that it adds. Raises LakeFull, LakeError."""
