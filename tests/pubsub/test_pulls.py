@@ -131,7 +131,7 @@ def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closi
     for subscription, ahead in ((usual, 0), (rare, 15), (usual, 15)):
         batch = subscription.pull(5, MUCH, 5, ahead=ahead)
         with subscription.leased(batch.ack_ids):
-            CLOCK.sleep(0.5)
+            CLOCK.sleep(AHEAD_SECONDS)
     usual.close()
     assert len(pulled(subscription_of(clients[0], settings))) == 15
 
@@ -146,5 +146,5 @@ def test_nothing_is_pulled_ahead_after_a_batch_that_was_processed_slowly(
         batch = subscription.pull(5, MUCH, 5, ahead=5)
         with subscription.leased(batch.ack_ids):
             clock.later += seconds
-            CLOCK.sleep(0.5)
+            CLOCK.sleep(AHEAD_SECONDS)
     assert len(pulled(subscription_of(clients[0], settings))) == 20
