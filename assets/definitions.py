@@ -17,7 +17,7 @@ from pipeline.kept import Kept
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
 from pipeline.settings import Settings, load_settings
 from pipeline.spark.session import session_config
-from pipeline.ticks.pace import Pace
+from pipeline.ticks.pace import AtWork, Pace
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
 from resources.spark import SparkResource
@@ -36,7 +36,7 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
-    asking = OneAsks(clock)
+    asking, landing = OneAsks(clock), AtWork()
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -47,8 +47,8 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
         jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping],
         asset_checks=asset_checks(settings, clock),
         sensors=[
-            tracking_sensor(settings, clock, tracking_pace, [job, backlog], asking),
-            landing_sensor(settings, clock, landing_pace, tracking_pace),
+            tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
+            landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
         ],

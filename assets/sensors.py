@@ -17,7 +17,7 @@ from pipeline.settings_sections import BudgetSettings
 from pipeline.ticks.budget import Budget
 from pipeline.ticks.copies import RememberedCopies
 from pipeline.ticks.landing import land
-from pipeline.ticks.pace import Closings, Pace
+from pipeline.ticks.pace import AtWork, Closings, Pace
 from pipeline.ticks.tracking import track
 from resources.lake import LakeResource
 from resources.pubsub import PubSubResource
@@ -30,8 +30,13 @@ stay on time."""
 LANDS_BEFORE = timedelta(seconds=1)
 """How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
 
+LANDS_WITHIN = timedelta(seconds=1)
+"""How long a tracking tick waits for a landing tick at work: with a short tick the daemon may begin both late."""
 
-def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs, asking: OneAsks) -> dg.SensorDefinition:
+
+def tracking_sensor(
+    settings: Settings, clock: Clock, pace: Pace, landing: AtWork, jobs: Jobs, asking: OneAsks
+) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
     reader, policy, choosing = HeartbeatReader(settings.contract), settings.policy, Choosing()
     budget, closings = budget_of(settings.track), Closings(settings.windowing)
@@ -50,6 +55,7 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs, as
     def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
         pubsub.sweep()
         pace.wait()
+        landing.wait(LANDS_WITHIN)
         run = draining(context.instance, clock.now(), settings.drain)
         tracked = track(
             pubsub.tracking(),
@@ -78,7 +84,9 @@ def tracking_sensor(settings: Settings, clock: Clock, pace: Pace, jobs: Jobs, as
     return tracking
 
 
-def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace) -> dg.SensorDefinition:
+def landing_sensor(
+    settings: Settings, clock: Clock, pace: Pace, tracking: Pace, at_work: AtWork
+) -> dg.SensorDefinition:
     """Land what the base subscription delivers, shortly before each tick of `tracking`."""
     reader, budget = HeartbeatReader(settings.contract), budget_of(settings.land)
 
@@ -100,16 +108,17 @@ def landing_sensor(settings: Settings, clock: Clock, pace: Pace, tracking: Pace)
             pubsub.base().close()
             said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
             return dg.SensorResult(skip_reason=said)
-        landed = land(
-            pubsub.base(),
-            heartbeats=lake.heartbeats("landing"),
-            quarantine=lake.quarantine("landing"),
-            log=lake.tracking_log("landing"),
-            reader=reader,
-            budget=budget,
-            clock=clock,
-            backlog=pubsub.base_backlog("landing"),
-        )
+        with at_work.working():
+            landed = land(
+                pubsub.base(),
+                heartbeats=lake.heartbeats("landing"),
+                quarantine=lake.quarantine("landing"),
+                log=lake.tracking_log("landing"),
+                reader=reader,
+                budget=budget,
+                clock=clock,
+                backlog=pubsub.base_backlog("landing"),
+            )
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(landed))
 

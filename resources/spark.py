@@ -2,34 +2,48 @@
 
 import os
 import sys
+import uuid
+from contextlib import suppress
 from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
 from pipeline.spark.java import set_java_home
-from pipeline.spark.session import check_answers
+from pipeline.spark.session import check_answers, shared_session
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]
-    """A session that is made when it is first asked for, and stopped when the run ends.
+    """A session that is made when it is first asked for. On a Spark Connect server it is the one that all runs share.
 
     An absent server is said at once (SparkUnreachable): the client alone would try for ten minutes.
     """
 
+    _session: SparkSession | None = PrivateAttr(default=None)
+    _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
+
     def session(self) -> SparkSession:
         """The session. Raises SparkUnreachable, or ToolMissing where a classic session finds no Java."""
-        if remote := self.spark_config.get("spark.remote"):
-            check_answers(remote)
-        else:
+        remote = self.spark_config.get("spark.remote")
+        if not remote:
             set_java_home()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
-        session: SparkSession = self.spark_session
-        return session
+            session: SparkSession = self.spark_session
+            return session
+        if self._session is None:
+            check_answers(remote)
+            self._session = shared_session(self.spark_config)
+            self._session.addTag(self._tag)
+        return self._session
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
-        """Give the session back, so that its state on the server ends with the run."""
-        started: Any = self._spark_session
-        if started is not None:
-            started.stop()
+        """End what this run has started on the server, and stop the client, or the classic session."""
+        if self._session is not None:
+            with suppress(Exception):  # the server is gone, and with it what it did
+                self._session.interruptTag(self._tag)
+            self._session.stop()
+        classic: Any = self._spark_session
+        if classic is not None:
+            classic.stop()

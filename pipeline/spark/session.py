@@ -3,8 +3,13 @@
 import os
 import socket
 import sys
+import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlparse
+
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql import SparkSession
 
 from pipeline.errors import SparkUnreachable
 from pipeline.lake.store.address import spark_storage_config
@@ -29,6 +34,13 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 WORKERS = {"spark.python.daemon.module": "pipeline.spark.worker_daemon"}
 """Python workers that have imported what a micro-batch needs before they are forked. Spark ends them after a minute
 without work, and imports take longer than a small window."""
+
+
+SESSION_TIMEOUT = "25h"
+"""How long our server keeps a session without a call: a day's window comes once a day."""
+
+GENERATIONS = 50
+"""How many closed sessions are passed over. A server never opens one again, and remembers a thousand."""
 
 
 def _of_workers(master: str) -> dict[str, str]:
@@ -69,6 +81,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
     return {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
+        "spark.connect.session.manager.defaultSessionTimeout": SESSION_TIMEOUT,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
@@ -81,6 +94,43 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         **spark_storage_config(settings.lake),
         **settings.spark.config,
     }
+
+
+def shared_session(config: Mapping[str, str]) -> SparkSession:
+    """The session of this configuration on a Spark Connect server: the same one for every process that asks for it.
+
+    Spark starts Python workers anew for each session and never ends the process that forks them, so a session for each
+    run would cost seconds and memory each time. Stopping the client leaves the session on the server. Give a process's
+    calls a tag, and interrupt what has it. A remote address that names a session keeps it.
+    """
+    remote = config["spark.remote"]
+    for generation in range(GENERATIONS):
+        name = uuid.uuid5(uuid.NAMESPACE_OID, repr((sorted(config.items()), generation)))
+        builder = SparkSession.builder.config("spark.remote", with_session(remote, name))
+        session: SparkSession = builder.create()
+        session.release_session_on_close = False  # type: ignore[attr-defined]
+        try:
+            session.range(0).schema  # noqa: B018 (a call that a closed session refuses)
+        except SparkConnectGrpcException as error:
+            session.stop()
+            if "SESSION_CLOSED" not in str(error):
+                raise
+            continue
+        for key, value in config.items():
+            if key != "spark.remote":
+                builder = builder.config(key, value)
+        return builder.getOrCreate()
+    raise SparkUnreachable(
+        f"{remote} has closed the session of this pipeline {GENERATIONS} times; restart the server, or name a session "
+        "in spark.remote: sc://host:port/;session_id=..."
+    )
+
+
+def with_session(remote: str, name: uuid.UUID) -> str:
+    """The address with the name of a session, unless it has one."""
+    if "session_id=" in remote:
+        return remote
+    return f"{remote};session_id={name}" if "/;" in remote else f"{remote.rstrip('/')}/;session_id={name}"
 
 
 def host_and_port(remote: str | None) -> tuple[str, int]:

@@ -3,7 +3,7 @@
 from pyspark.sql import SparkSession
 
 from pipeline.settings import load_settings
-from pipeline.spark.session import session_config
+from pipeline.spark.session import session_config, shared_session
 
 
 def warm_up(session: SparkSession) -> int:
@@ -14,9 +14,6 @@ def warm_up(session: SparkSession) -> int:
 
 
 if __name__ == "__main__":
-    builder = SparkSession.builder
-    for key, value in session_config(load_settings()).items():
-        builder = builder.config(key, value)
-    warmed = builder.getOrCreate()
+    warmed = shared_session(session_config(load_settings()))
     warm_up(warmed)
     warmed.stop()

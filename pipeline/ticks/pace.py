@@ -5,7 +5,10 @@ So an evaluation may begin up to 5 s before the tick that it serves.
 """
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
+from threading import Event
 
 from pipeline.clock import Clock
 from pipeline.quantiles import quantile
@@ -85,6 +88,27 @@ class Pace:
         if now < due:
             self._clock.sleep((due - now).total_seconds())
         self._last = due if now - due <= self._tick / 2 else now
+
+
+class AtWork:
+    """Whether a tick is at work, for another thread that goes on better after it."""
+
+    def __init__(self) -> None:
+        self._rests = Event()
+        self._rests.set()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """The tick is at work while the block runs."""
+        self._rests.clear()
+        try:
+            yield
+        finally:
+            self._rests.set()
+
+    def wait(self, at_most: timedelta) -> None:
+        """Return once it is not at work, or after so long."""
+        self._rests.wait(at_most.total_seconds())
 
 
 class Closings:

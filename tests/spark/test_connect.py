@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -17,11 +19,12 @@ from pipeline.services.processes import Supervisor
 from pipeline.services.stack import TOKEN, is_ours_to_start, spark_server
 from pipeline.settings import Settings
 from pipeline.settings_sections import SparkSettings
-from pipeline.spark.session import check_answers
+from pipeline.spark.session import check_answers, with_session
 from tests.official_emulator import free_port
 from tests.spark.beats import diffs
 from tests.spark.connect_client import BEATS
 
+NAME = uuid.UUID(int=1)
 SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
 
 
@@ -65,6 +68,42 @@ def test_a_client_with_another_token_is_refused(server: tuple[Settings, psutil.P
     answer = client(server[0], "another")
     assert answer.returncode != 0
     assert "UNAUTHENTICATED" in answer.stderr or "Invalid authentication token" in answer.stderr
+
+
+def test_every_process_finds_the_same_session_and_its_workers_until_that_is_closed(
+    server: tuple[Settings, psutil.Process],
+) -> None:
+    before = daemons_of(server[1])
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.spark.sharing_client", server[0].spark.remote or ""],
+        env={**os.environ, TOKEN: SECRET},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    first, second, after_it_was_closed = json.loads(said.stdout)
+    assert first == second
+    assert after_it_was_closed != first
+    assert len(daemons_of(server[1]) - before) == 2  # one a session, however many clients it had
+    names = {connect.partition("session_id=")[2] for connect in map(_named, ("sc://a:1", "sc://a:1/", "sc://a:1/;x=y"))}
+    assert names == {str(NAME)}
+    assert _named("sc://a:1/;session_id=mine") == "sc://a:1/;session_id=mine"
+
+
+def daemons_of(server: psutil.Process) -> set[int]:
+    """The processes that fork Python workers."""
+    found = set()
+    for one in server.children():
+        with suppress(psutil.Error):  # it ends meanwhile
+            if any("worker_daemon" in word for word in one.cmdline()):
+                found.add(one.pid)
+    return found
+
+
+def _named(remote: str) -> str:
+    return with_session(remote, NAME)
 
 
 def test_the_server_listens_on_loopback_alone(server: tuple[Settings, psutil.Process]) -> None:

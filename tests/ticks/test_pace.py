@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
+from threading import Event, Thread
 
 import pytest
 
 from pipeline.clock import ManualClock
-from pipeline.ticks.pace import Closings, Pace, least_interval
+from pipeline.ticks.pace import AtWork, Closings, Pace, least_interval
 from pipeline.watermark.decision import Decision, Reason
 from pipeline.windows import Windowing
 from tests.watermark.builders import START, at, seconds
@@ -94,3 +95,29 @@ def test_a_window_is_expected_to_close_as_long_after_its_end_as_the_watermark_wa
     for number in range(20):
         closings.expected(decided(90 + number, 18))
     assert closings.expected(decided(200, 60)) == at(180 + 18.3)  # one that was slow is not what is usual
+
+
+def test_a_tick_waits_for_one_at_work_but_not_for_long() -> None:
+    at_work, begun, go_on, waited = AtWork(), Event(), Event(), Event()
+
+    def work() -> None:
+        with at_work.working():
+            begun.set()
+            go_on.wait(20)
+
+    def wait() -> None:
+        at_work.wait(timedelta(seconds=20))
+        waited.set()
+
+    at_work.wait(timedelta(hours=1))  # nothing is at work
+    worker = Thread(target=work)
+    worker.start()
+    assert begun.wait(20)
+    at_work.wait(timedelta(milliseconds=1))  # it is at work for longer than that
+    waiter = Thread(target=wait)
+    waiter.start()
+    assert not waited.is_set()
+    go_on.set()
+    assert waited.wait(20)
+    worker.join()
+    waiter.join()
