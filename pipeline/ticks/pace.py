@@ -51,8 +51,8 @@ def last_look(tick: timedelta) -> int:
 class Pace:
     """The moments at which a sensor ticks: `tick` apart, the first at once.
 
-    A tick that is late keeps the others where they are, unless it is late by more than half a tick. Assumption: one
-    thread at a time waits; others may read `next_at`.
+    A tick that is late keeps the others where they are, unless it is late by more than half a tick, or, where it is
+    short, by more than STEP. Assumption: one thread at a time waits; others may read `next_at`.
     """
 
     def __init__(self, tick: timedelta, clock: Clock) -> None:
@@ -70,7 +70,7 @@ class Pace:
         if self._aim is None or self._tick > AIMED:
             return due
         off = (self._aim - due) % self._tick  # how much later the ticks should be
-        if off > self._tick / 2:
+        if off > self._tick - (STEP if self._is_short else self._tick / 2):
             off -= self._tick
         return due + max(-STEP, min(STEP, off))
 
@@ -87,7 +87,13 @@ class Pace:
             return
         if now < due:
             self._clock.sleep((due - now).total_seconds())
-        self._last = due if now - due <= self._tick / 2 else now
+        self._last = due if now - due <= (STEP if self._is_short else self._tick / 2) else now
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether there is one look a tick at most: a tick that should be earlier than the look is never begun in time,
+        so such ticks move later, until they are before the next look."""
+        return self._tick <= LOOK
 
 
 class AtWork:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from tests.spark.beats import diffs
 from tests.spark.connect_client import BEATS
 
 NAME = uuid.UUID(int=1)
+ENDED_WITHIN_SECONDS = 60
 SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
 
 
@@ -41,9 +43,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings,
         supervisor.stop()
 
 
-def client(settings: Settings, token: str) -> "subprocess.CompletedProcess[str]":
+def client(
+    settings: Settings, token: str = SECRET, program: str = "connect_client", *more: str
+) -> "subprocess.CompletedProcess[str]":
+    """A program of this folder, as a client of the server."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.spark.connect_client", settings.spark.remote or ""],
+        [sys.executable, "-m", f"tests.spark.{program}", settings.spark.remote or "", *more],
         env={**os.environ, TOKEN: token},
         capture_output=True,
         text=True,
@@ -55,7 +60,7 @@ def client(settings: Settings, token: str) -> "subprocess.CompletedProcess[str]"
 def test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets(
     server: tuple[Settings, psutil.Process], spark: SparkSession
 ) -> None:
-    answer = client(server[0], SECRET)
+    answer = client(server[0])
     assert answer.returncode == 0, answer.stderr
     said = json.loads(answer.stdout)
     assert said["groups"] == 10
@@ -74,14 +79,7 @@ def test_every_process_finds_the_same_session_and_its_workers_until_that_is_clos
     server: tuple[Settings, psutil.Process],
 ) -> None:
     before = daemons_of(server[1])
-    said = subprocess.run(
-        [sys.executable, "-m", "tests.spark.sharing_client", server[0].spark.remote or ""],
-        env={**os.environ, TOKEN: SECRET},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    said = client(server[0], SECRET, "sharing_client")
     assert said.returncode == 0, said.stderr
     first, second, after_it_was_closed = json.loads(said.stdout)
     assert first == second
@@ -90,6 +88,18 @@ def test_every_process_finds_the_same_session_and_its_workers_until_that_is_clos
     names = {connect.partition("session_id=")[2] for connect in map(_named, ("sc://a:1", "sc://a:1/", "sc://a:1/;x=y"))}
     assert names == {str(NAME)}
     assert _named("sc://a:1/;session_id=mine") == "sc://a:1/;session_id=mine"
+
+
+def test_what_a_cancelled_run_started_is_ended_although_its_session_stays(
+    server: tuple[Settings, psutil.Process], tmp_path: Path
+) -> None:
+    file = tmp_path / "task"
+    said = client(server[0], SECRET, "interrupted_client", str(file))
+    assert (said.returncode, said.stdout) == (0, "interrupted\n"), said.stderr
+    until = time.monotonic() + ENDED_WITHIN_SECONDS
+    while psutil.pid_exists(int(file.read_text())):
+        assert time.monotonic() < until, "its task goes on"
+        time.sleep(0.1)
 
 
 def daemons_of(server: psutil.Process) -> set[int]:

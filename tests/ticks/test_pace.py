@@ -58,17 +58,30 @@ def test_after_a_long_tick_the_next_one_begins_as_soon_as_the_daemon_looks_and_t
     assert found[2:] == pytest.approx([10] * len(found[2:]), abs=0.1)
 
 
+MINUTE = timedelta(minutes=1)
+
+
+def aim(now: datetime) -> datetime:
+    """The next moment that is so far within a minute."""
+    return now - (now - START - seconds(18.4)) % MINUTE + MINUTE
+
+
+@pytest.mark.parametrize("work", [0.3, 1.2])
+def test_ticks_with_one_look_each_move_later_until_they_are_before_the_look_that_follows(work: float) -> None:
+    ticks = ticked(5, 3000, lambda _: work, aim)
+    wanted = [START + number * MINUTE + seconds(18.4) for number in range(10, 240)]
+    late = sorted(min((tick - moment).total_seconds() for tick in ticks if tick >= moment) for moment in wanted)
+    assert late[len(late) // 2] < 0.1
+    assert late[len(late) * 9 // 10] <= 0.8
+    near = [interval for interval in intervals(ticks) if abs(interval - 5) <= 1]
+    assert len(near) >= 0.95 * len(ticks)
+
+
 @pytest.mark.parametrize("tick", [7, 10])
 def test_ticks_move_to_where_they_are_aimed_by_less_than_a_second_an_interval(tick: float) -> None:
-    minute = timedelta(minutes=1)
-
-    def aim(now: datetime) -> datetime:
-        """The next moment that is so far within a minute."""
-        return now - (now - START - seconds(18.4)) % minute + minute
-
     ticks = ticked(tick, 300, lambda _: 0.5, aim)
     assert all(abs(interval - tick) <= 0.81 for interval in intervals(ticks)[1:])
-    wanted = [START + number * minute + seconds(18.4) for number in range(5, 20)]
+    wanted = [START + number * MINUTE + seconds(18.4) for number in range(5, 20)]
     for moment in wanted:
         assert min(abs((moment - other).total_seconds()) for other in ticks) < 0.1
 
