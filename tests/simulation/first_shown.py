@@ -11,7 +11,7 @@ FIRST_SHOWN = {
     "a checkpoint is read without the frontier": 475,
     "a checkpoint of what was known before": 5,
     "an empty log is a new one": 135,
-    "what was archived is deleted from the newest on": 555,
+    "what was archived is deleted from the newest on": 1136,
     "an archived number is taken": 557,
     "archives are listed before the log": 243,
     "old entries are deleted and then archived": 13,
@@ -36,7 +36,7 @@ FIRST_SHOWN = {
     "idle without the lag": 13,
     "idle by the least lag": 1187,
     "<= for < in the frontier": 500,
-    "<= for < in the anchor": 1152,
+    "<= for < in the anchor": 1795,
     "what was passed before is forgotten": 403,
     "the running frontier is forgotten": 46,
     "a quantile of the whole band": 317,
@@ -54,5 +54,7 @@ FIRST_SHOWN = {
     "pruned a bucket too far": 2,
     "remembered before it is persisted": 256,
     "copies are told by their id alone": 3,
+    "pruned by an anchor that is passed over": 80,
+    "max_lag by a cell's least event time": 56,
 }
 """The seed in which a fault showed first; 0 where it is not said."""
