@@ -114,7 +114,7 @@ def demo(
     backlog: Annotated[
         timedelta, duration_option("The outage: how much is published before the pipeline starts.")
     ] = Span(minutes=20),
-    live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=1),
+    live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=3),
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
     from pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
