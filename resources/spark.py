@@ -21,29 +21,31 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     An absent server is said at once (SparkUnreachable): the client alone would try for ten minutes.
     """
 
-    _session: SparkSession | None = PrivateAttr(default=None)
+    _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
     def session(self) -> SparkSession:
         """The session. Raises SparkUnreachable, or ToolMissing where a classic session finds no Java."""
-        remote = self.spark_config.get("spark.remote")
-        if not remote:
+        if remote := self.spark_config.get("spark.remote"):
+            check_answers(remote)
+        else:
             set_java_home()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
-            session: SparkSession = self.spark_session
-            return session
-        if self._session is None:
-            check_answers(remote)
-            self._session = shared_session(self.spark_config)
-            self._session.addTag(self._tag)
-        return self._session
+        session: SparkSession = self.spark_session
+        return session
+
+    def _init_session(self) -> None:
+        if self._spark_session is None and self.spark_config.get("spark.remote"):
+            self._spark_session = shared_session(self.spark_config)
+            self._spark_session.addTag(self._tag)
+        super()._init_session()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
         """End what this run has started on the server, and stop the client, or the classic session."""
-        if self._session is not None:
+        started = self._spark_session
+        if started is None:
+            return
+        if self.spark_config.get("spark.remote"):
             with suppress(Exception):  # the server is gone, and with it what it did
-                self._session.interruptTag(self._tag)
-            self._session.stop()
-        classic: Any = self._spark_session
-        if classic is not None:
-            classic.stop()
+                started.interruptTag(self._tag)
+        started.stop()

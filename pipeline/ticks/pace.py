@@ -70,7 +70,7 @@ class Pace:
         if self._aim is None or self._tick > AIMED:
             return due
         off = (self._aim - due) % self._tick  # how much later the ticks should be
-        if off > self._tick - (STEP if self._is_short else self._tick / 2):
+        if off > self._tick - self._slack:
             off -= self._tick
         return due + max(-STEP, min(STEP, off))
 
@@ -87,13 +87,14 @@ class Pace:
             return
         if now < due:
             self._clock.sleep((due - now).total_seconds())
-        self._last = due if now - due <= (STEP if self._is_short else self._tick / 2) else now
+        self._last = due if now - due <= self._slack else now
 
     @property
-    def _is_short(self) -> bool:
-        """Whether there is one look a tick at most: a tick that should be earlier than the look is never begun in time,
-        so such ticks move later, until they are before the next look."""
-        return self._tick <= LOOK
+    def _slack(self) -> timedelta:
+        """By how much ticks may move earlier, or one be late and keep the others. Short ticks have one look each at
+        most: one that should be earlier than its look is never begun in time, so they move later, until they are before
+        the next look."""
+        return STEP if self._tick <= LOOK else self._tick / 2
 
 
 class AtWork:

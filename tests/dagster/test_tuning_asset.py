@@ -85,16 +85,20 @@ def test_the_worst_streams_are_a_table_and_what_it_says_is_text(reported: Mappin
 def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(
     recorded: Settings, reported: Mapping[str, dg.MetadataValue]
 ) -> None:
-    old = Path(str(reported["report"].value).removeprefix("file:"))
-    assert "<svg" in old.read_text()
-    assert json.loads(old.with_suffix(".json").read_text())["messages"] == SLOW.seconds * SLOW.rate
-    keeps_one = recorded.model_copy(update={"tune": recorded.tune.model_copy(update={"keep_reports": 1})})
+    paths = [str(reported["report"].value)]
     with dg.DagsterInstance.ephemeral() as instance:
-        result = run(keeps_one, instance)
-    assert result.success
-    (event,) = [event for event in result.all_events if event.is_step_materialization]
-    new = Path(str(event.step_materialization_data.materialization.metadata["report"].value).removeprefix("file:"))
-    assert sorted(new.parent.iterdir()) == sorted([new, new.with_suffix(".json")])
+        for _ in range(2):
+            result = run(recorded, instance)
+            assert result.success
+            (event,) = [event for event in result.all_events if event.is_step_materialization]
+            paths.append(str(event.step_materialization_data.materialization.metadata["report"].value))
+    kept = [Path(path.removeprefix("file:")) for path in paths]
+    assert [path.exists() for path in kept] == [False, True, True]
+    assert sorted(path.name for path in kept[1].parent.iterdir()) == sorted(
+        name for path in kept[1:] for name in (path.name, path.with_suffix(".json").name)
+    )
+    assert "<svg" in kept[2].read_text()
+    assert json.loads(kept[2].with_suffix(".json").read_text())["messages"] == SLOW.seconds * SLOW.rate
 
 
 def test_a_lake_in_which_nothing_has_landed_is_no_failure_and_no_report(tmp_path: Path) -> None:
