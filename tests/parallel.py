@@ -45,7 +45,6 @@ TEST_BY_TEST = (
     "tests/simulation/test_planted_faults.py",
     "tests/simulation/test_simulation.py",
     "tests/tuning/test_report.py",
-    "tests/tuning/test_sweep.py",
     "tests/upkeep/test_housekeeping.py",
     "tests/watermark/test_safety.py",
 )

@@ -17,6 +17,7 @@ from tests.chaos.plan import Target, Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play
 
 COMPUTED_WITHIN_SECONDS = 180
+REPORT_EVERY_SECONDS = 2.0
 LOG_END = 3000
 """Characters of each service's log that a failure shows."""
 
@@ -93,7 +94,8 @@ def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_ri
     with logs_of_a_failure(house), up(house) as running:
         until_running(house, running.process)
         goes_on = GoesOn(house, first.state.number + 3)
-        until("it has decided again and computed what waited", goes_on, COMPUTED_WITHIN_SECONDS, running.process)
+        what = "it has decided again and computed what waited"
+        until(what, goes_on, COMPUTED_WITHIN_SECONDS, running.process, REPORT_EVERY_SECONDS)
     assert (running.process.returncode, running.left_over) == (0, [])
     second = house.report()
     assert second is not None

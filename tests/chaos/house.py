@@ -163,13 +163,19 @@ def up(house: House) -> Iterator[Up]:
         process.wait()
 
 
-def until(what: str, reached: Callable[[], bool], seconds: float, process: "subprocess.Popen[bytes]") -> None:
+def until(
+    what: str,
+    reached: Callable[[], bool],
+    seconds: float,
+    process: "subprocess.Popen[bytes]",
+    every: float = LOOK_EVERY_SECONDS,
+) -> None:
     """Return once it is so. Raises AssertionError where it does not become so, or where the process has ended."""
     limit = time.monotonic() + seconds
     while not reached():
         assert process.poll() is None, f"the process ended while waiting until {what}"
         assert time.monotonic() < limit, f"not within {seconds} s: {what}"
-        time.sleep(LOOK_EVERY_SECONDS)
+        time.sleep(every)
 
 
 def until_running(house: House, process: "subprocess.Popen[bytes]") -> None:

@@ -160,12 +160,12 @@ def test_the_page_needs_no_network_and_escapes_what_comes_from_data(folder: Path
 
 def test_on_a_lake_it_reports_on_the_ticks_and_the_landings_of_the_run(lake: tuple[Path, MemoryTrace]) -> None:
     folder, trace = lake
-    told = figures(folder, "tune")
+    told = figures(folder, "tune", "--bands", "0,10s,60s")
     assert told["messages"] == len(trace.publish_us)
     assert told["source"].endswith("/lake")
     assert told["target_late_share"] == 0.001
     trace.write(folder / "same.parquet")
-    same = figures(folder, "tune", "same.parquet")
+    same = figures(folder, "tune", "same.parquet", "--bands", "0,10s,60s")
     for rule in ("band", "frontier"):
         here, there = by_band(told, rule), by_band(same, rule)
         assert {band: here[band]["late"] for band in (0.0, 10.0, 60.0)} == {

@@ -1,5 +1,6 @@
 """The asset that computes, materialized by Dagster on a real Spark session."""
 
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,14 +37,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 
 
 class Materializing:
-    """A lake with three closed windows and a fourth that is open, and runs over ranges of its windows."""
+    """A lake with three closed windows and a fourth that is open, or a copy of one, and runs over ranges of its
+    windows."""
 
-    def __init__(self, folder: Path, spark: SparkSettings, lake: LakeSettings | None = None) -> None:
+    def __init__(
+        self, folder: Path, spark: SparkSettings, lake: LakeSettings | None = None, copied_from: Path | None = None
+    ) -> None:
         self.settings: Settings = settings_of(PubSubSettings(), folder, spark=spark)
         if lake is not None:
             self.settings = self.settings.model_copy(update={"lake": lake})
         self.lake = Lake(self.settings.lake, self.settings.message.fields, SystemClock())
         self.folder = folder / "lake"
+        if copied_from is not None:
+            shutil.copytree(copied_from, self.folder)
+            return
         log = self.lake.tracking_log()
         log.begin(Beginning(START))
         decision = Decision(at=WATERMARK, watermark=WATERMARK, reason=Reason.ADVANCED)

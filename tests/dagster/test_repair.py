@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 
 
 class Repairing(Materializing):
-    """The same lake, with its three windows computed, and runs of the repair."""
+    """The same lake, with its three windows computed here or where it was copied from, and runs of the repair."""
 
     def __init__(
         self,
@@ -29,10 +29,12 @@ class Repairing(Materializing):
         instance: dg.DagsterInstance,
         spark: SparkSettings = CLASSIC,
         lake: LakeSettings | None = None,
+        copied_from: Path | None = None,
     ) -> None:
-        super().__init__(folder, spark, lake)
+        super().__init__(folder, spark, lake, copied_from)
         self.instance = instance
-        assert self.run(WINDOWS[0], WINDOWS[-1], instance).success
+        if copied_from is None:
+            assert self.run(WINDOWS[0], WINDOWS[-1], instance).success
         self.whole = self.rows()
 
     def repair(self, **config: Any) -> dg.ExecuteInProcessResult:
@@ -49,6 +51,13 @@ class Repairing(Materializing):
         return self.folder / table / path
 
 
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a lake whose windows are computed, to be copied."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        return Repairing(tmp_path_factory.mktemp("computed"), instance).folder
+
+
 def materialized(result: dg.ExecuteInProcessResult, asset: dg.AssetKey = HEARTBEAT_DIFFS) -> list[str | None]:
     """The windows of an asset that Dagster knows as computed by a run."""
     return [
@@ -61,9 +70,11 @@ def output(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {name: value.value for name, value in event.step_output_data.metadata.items()}
 
 
-def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mended(tmp_path: Path) -> None:
+def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mended(
+    tmp_path: Path, computed: Path
+) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance)
+        house = Repairing(tmp_path, instance, copied_from=computed)
         assert house.look().is_sound
         gone, corrupt = house.file_of(WINDOWS[0]), house.file_of(WINDOWS[2])
         gone.unlink()
@@ -93,9 +104,11 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
         assert house.look().is_sound
 
 
-def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_computed_again(tmp_path: Path) -> None:
+def test_windows_whose_streams_status_is_gone_and_a_table_that_is_lost_are_computed_again(
+    tmp_path: Path, computed: Path
+) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance)
+        house = Repairing(tmp_path, instance, copied_from=computed)
         house.file_of(WINDOWS[1], "stream_status").unlink()
         assert [(one.window.key, one.fault) for one in house.look().integrity.broken] == [(WINDOWS[1], Fault.DAMAGED)]
         assert materialized(house.repair()) == [WINDOWS[1]]
@@ -124,10 +137,10 @@ def test_a_repaired_window_keeps_the_stream_status_of_its_first_computation(tmp_
 
 
 def test_a_window_that_computing_does_not_mend_fails_the_run_and_is_named_and_the_rest_is_mended(
-    tmp_path: Path,
+    tmp_path: Path, computed: Path
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance)
+        house = Repairing(tmp_path, instance, copied_from=computed)
         house.land([("after", WATERMARK - timedelta(seconds=1))])  # the last window is stale, of a file of its own
         assert [one.fault for one in house.look().integrity.broken] == [Fault.STALE]
         entry = house.folder / "tracking" / "log" / f"{0:012d}.parquet"
@@ -139,8 +152,8 @@ def test_a_window_that_computing_does_not_mend_fails_the_run_and_is_named_and_th
         assert house.look().integrity.broken == []
 
 
-def test_a_range_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_range_that_is_none_is_refused(tmp_path: Path, computed: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        house = Repairing(tmp_path, instance)
+        house = Repairing(tmp_path, instance, copied_from=computed)
         assert "is before the first" in failure_of(house.repair(first_window=WINDOWS[2], last_window=WINDOWS[0]))
         assert "2026-11-21T05:20:00Z" in failure_of(house.repair(first_window="2026-11-21T05:20:00Z"))

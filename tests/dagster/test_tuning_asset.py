@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import Source
 
 SLOW = Source(seconds=600, rate=20, streams=200, slow=1, slow_by=45, left=0)
+SHORT = replace(SLOW, seconds=60)
 
 
 def settings_in(folder: Path) -> Settings:
@@ -82,13 +84,12 @@ def test_the_worst_streams_are_a_table_and_what_it_says_is_text(reported: Mappin
     assert "1 of 200 streams is slow by more than the band" in str(reported["says"].value)
 
 
-def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(
-    recorded: Settings, reported: Mapping[str, dg.MetadataValue]
-) -> None:
-    paths = [str(reported["report"].value)]
+def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(tmp_path: Path) -> None:
+    settings, paths = settings_in(tmp_path), list[str]()
+    record(lake_of(settings), ending_before(SHORT.trace(), to_us(SystemClock().now())), settings.policy)
     with dg.DagsterInstance.ephemeral() as instance:
-        for _ in range(2):
-            result = run(recorded, instance)
+        for _ in range(3):
+            result = run(settings, instance)
             assert result.success
             (event,) = [event for event in result.all_events if event.is_step_materialization]
             paths.append(str(event.step_materialization_data.materialization.metadata["report"].value))
@@ -98,7 +99,7 @@ def test_the_page_and_its_figures_are_in_the_lake_and_only_the_newest_stay(
         name for path in kept[1:] for name in (path.name, path.with_suffix(".json").name)
     )
     assert "<svg" in kept[2].read_text()
-    assert json.loads(kept[2].with_suffix(".json").read_text())["messages"] == SLOW.seconds * SLOW.rate
+    assert json.loads(kept[2].with_suffix(".json").read_text())["messages"] == SHORT.seconds * SHORT.rate
 
 
 def test_a_lake_in_which_nothing_has_landed_is_no_failure_and_no_report(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at
 
 RUNS = 8
-ROUNDS = 4
+ROUNDS = 3
 ROUNDS_UNTIL_SEEN = 40
 SHARED = "2026-11-21T05-20Z"
 FILES_PER_WINDOW = 2

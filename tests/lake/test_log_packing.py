@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,21 @@ def deciding(second: float) -> Callable[[WatermarkState], DecisionRecord]:
 
 
 def told(objects: ObjectStore, ticks: int = TICKS) -> TrackingLog:
+    for name, content in contents_told(ticks).items():
+        objects.create(name, content)
     log = log_on(objects)
+    log.catch_up()
+    return log
+
+
+@cache
+def contents_told(ticks: int) -> Mapping[str, bytes]:
+    """A log of so many ticks, made in memory: each test begins with one."""
+    memory = InMemory({})
+    log = log_on(memory)
     log.begin(Beginning(at(0)))
     tell(log, 0, ticks)
-    return log
+    return memory.contents
 
 
 def entries_of(objects: ObjectStore) -> dict[int, Entry]:

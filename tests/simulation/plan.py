@@ -180,7 +180,9 @@ def _plan_of(seed: int) -> Plan:
         planned = by_their_clocks(clocks, planned, band_us)
     max_lag: timedelta | None = None
     if clocks.random() < 0.35:
-        planned, bound_us = with_stragglers(clocks, planned, above_all=kind in TO_ADVANCE)
+        planned, bound_us = with_stragglers(
+            clocks, planned, above_all=kind in TO_ADVANCE, keeps_recent_lag=kind == "growing lag"
+        )
         max_lag = timedelta(microseconds=bound_us)
     # Where the lag grows by a band over each silence, it may not grow by two: what is rejected tells no lag, and a
     # later copy of a message that lagged less would be the newest.

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.faults import PLANTED, Planted
-from tests.simulation.first_shown import FIRST_SHOWN
+from tests.simulation.first_shown import FIRST_SHOWN, SEEDS
 from tests.simulation.oracle import Broken
 from tests.simulation.plan import plan_of
 from tests.simulation.simulation import Simulation
@@ -39,7 +39,8 @@ def test_a_planted_fault_is_found(name: str) -> None:
     seed = found(PLANTED[name])
     assert seed is not None, f"not found within {within} seeds"
     assert seed < within
-    Simulation(seed).run()  # and it was the fault: without it, all is well
+    if seed not in SEEDS:  # and it was the fault: without it, all is well, as in those that are always played
+        Simulation(seed).run()
 
 
 @pytest.mark.parametrize("invariant", BREAKS)

@@ -185,15 +185,25 @@ def by_their_clocks(rng: random.Random, planned: Sequence[Planned], band_us: int
     return behind
 
 
-def with_stragglers(rng: random.Random, planned: Sequence[Planned], *, above_all: bool) -> tuple[list[Planned], int]:
+def with_stragglers(
+    rng: random.Random, planned: Sequence[Planned], *, above_all: bool, keeps_recent_lag: bool
+) -> tuple[list[Planned], int]:
     """Some messages happened long before the others of their time, and a bound on lag that passes over all of these:
-    the lag of one of the others, or (`above_all`) more than that of each. In microseconds."""
+    the lag of one of the others, or (`above_all`) more than that of each. In microseconds.
+
+    With `keeps_recent_lag` the message that lags most in its second stays as it is: the lag after a silence follows
+    from it, and what is passed over tells no lag.
+    """
     lags = sorted(one.lag_us for one in planned)
+    most_us: dict[int, int] = {}
+    for one in planned:
+        second = one.publish_us // SECOND
+        most_us[second] = max(most_us.get(second, one.lag_us), one.lag_us)
     bound_us = max(lags[-1] + 3 * SECOND if above_all else rng.choice([*lags, lags[-1] + SECOND]), SECOND)
     share, beyond = rng.choice([0, 0.1, 0.3]), (1000, SECOND // 2, 3 * SECOND // 2, 2 * SECOND, 100 * SECOND)
     return [
         replace(one, event_us=(one.publish_us - bound_us - rng.choice(beyond)) // 1000 * 1000)
-        if rng.random() < share
+        if rng.random() < share and not (keeps_recent_lag and one.lag_us == most_us[one.publish_us // SECOND])
         else one
         for one in planned
     ], bound_us

@@ -29,16 +29,19 @@ NAME = uuid.UUID(int=1)
 ENDED_WITHIN_SECONDS = 60
 SECRET = "a secret of this test"  # noqa: S105 (nobody else's)
 
+Server = tuple[Settings, psutil.Process, Supervisor]
+"""How it is asked, its process, and what stops it."""
+
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Settings, psutil.Process]]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("spark")
     settings = Settings(spark=SparkSettings(remote=f"sc://localhost:{free_port()}", driver_memory="1g"))
     assert is_ours_to_start(settings)
     supervisor = Supervisor(folder, SystemClock(), lambda _: None)
     try:
         supervisor.start(spark_server(settings, folder, {TOKEN: SECRET}))
-        yield settings, psutil.Process(supervisor.running[0].process.pid)
+        yield settings, psutil.Process(supervisor.running[0].process.pid), supervisor
     finally:
         supervisor.stop()
 
@@ -57,9 +60,7 @@ def client(
     )
 
 
-def test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets(
-    server: tuple[Settings, psutil.Process], spark: SparkSession
-) -> None:
+def test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets(server: Server, spark: SparkSession) -> None:
     answer = client(server[0])
     assert answer.returncode == 0, answer.stderr
     said = json.loads(answer.stdout)
@@ -69,14 +70,14 @@ def test_a_client_with_the_token_gets_the_rows_that_a_classic_session_gets(
     assert len(classic) == 4
 
 
-def test_a_client_with_another_token_is_refused(server: tuple[Settings, psutil.Process]) -> None:
+def test_a_client_with_another_token_is_refused(server: Server) -> None:
     answer = client(server[0], "another")
     assert answer.returncode != 0
     assert "UNAUTHENTICATED" in answer.stderr or "Invalid authentication token" in answer.stderr
 
 
 def test_every_process_finds_the_same_session_and_its_workers_until_that_is_closed(
-    server: tuple[Settings, psutil.Process],
+    server: Server,
 ) -> None:
     before = daemons_of(server[1])
     said = client(server[0], SECRET, "sharing_client")
@@ -90,9 +91,7 @@ def test_every_process_finds_the_same_session_and_its_workers_until_that_is_clos
     assert _named("sc://a:1/;session_id=mine") == "sc://a:1/;session_id=mine"
 
 
-def test_what_a_cancelled_run_started_is_ended_although_its_session_stays(
-    server: tuple[Settings, psutil.Process], tmp_path: Path
-) -> None:
+def test_what_a_cancelled_run_started_is_ended_although_its_session_stays(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "task"
     said = client(server[0], SECRET, "interrupted_client", str(file))
     assert (said.returncode, said.stdout) == (0, "interrupted\n"), said.stderr
@@ -116,22 +115,18 @@ def _named(remote: str) -> str:
     return with_session(remote, NAME)
 
 
-def test_the_server_listens_on_loopback_alone(server: tuple[Settings, psutil.Process]) -> None:
+def test_the_server_listens_on_loopback_alone(server: Server) -> None:
     listening = [one for one in server[1].net_connections("inet") if one.status == psutil.CONN_LISTEN]
     assert listening
     assert {one.laddr.ip for one in listening} <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
-def test_the_recorded_process_is_the_jvm_and_it_ends_when_it_is_stopped(tmp_path: Path) -> None:
-    settings = Settings(spark=SparkSettings(remote=f"sc://localhost:{free_port()}", driver_memory="1g"))
-    supervisor = Supervisor(tmp_path, SystemClock(), lambda _: None)
-    try:
-        supervisor.start(spark_server(settings, tmp_path, {TOKEN: SECRET}))
-        jvm = psutil.Process(supervisor.running[0].process.pid)
-        assert "java" in jvm.name()
-        check_answers(settings.spark.remote or "")
-    finally:
-        supervisor.stop()
+def test_the_recorded_process_is_the_jvm_and_it_ends_when_it_is_stopped(server: Server) -> None:
+    """The last of those that ask the server."""
+    settings, jvm, supervisor = server
+    assert "java" in jvm.name()
+    check_answers(settings.spark.remote or "")
+    supervisor.stop()
     assert not jvm.is_running()
     with pytest.raises(SparkUnreachable, match="tidemark up"):
         check_answers(settings.spark.remote or "")

@@ -1,8 +1,8 @@
 """Each band has the outcome of a replay with it, and the band that is enough is found."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 
 import numpy as np
 import pytest
@@ -56,10 +56,11 @@ CANDIDATES = [
 POLICIES = [policy_of(*candidate) for candidate in CANDIDATES]
 
 
-def assert_outcomes_are_those_of_replays(workload: Workload, trace: MemoryTrace) -> None:
-    """Each candidate's late and landed messages and its lag are those of its own replay."""
+def outcomes_as_replayed(workload: Workload, trace: MemoryTrace) -> list[Outcome]:
+    """The outcomes, of which each candidate's late and landed messages and its lag are those of its own replay."""
     tick_us = np.array([to_us(tick.at) for tick in workload.ticks])
-    for outcome in outcomes_of(workload, CANDIDATES, policy_of):
+    outcomes = outcomes_of(workload, CANDIDATES, policy_of)
+    for outcome in outcomes:
         decisions = [d.decision for d in decide_again(workload.ticks, policy_of(outcome.variant, outcome.band))]
         late = late_per_tick(trace, tick_us, watermarks_us([decision.watermark for decision in decisions]))
         lags = sorted(
@@ -71,6 +72,7 @@ def assert_outcomes_are_those_of_replays(workload: Workload, trace: MemoryTrace)
         assert outcome.landed == (trace.landed_us <= tick_us[-1]).sum()
         assert outcome.lag_p50 == lags[-(-len(lags) // 2) - 1]
         assert outcome.lag_p99 == lags[-(-len(lags) * 99 // 100) - 1]
+    return outcomes
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def assert_outcomes_are_those_of_replays(workload: Workload, trace: MemoryTrace)
 )
 def test_each_candidate_has_the_share_and_the_lag_of_its_replay(source: Source) -> None:
     trace = source.trace()
-    assert_outcomes_are_those_of_replays(workload_of(trace), trace)
+    assert outcomes_as_replayed(workload_of(trace), trace)
 
 
 def test_candidates_do_so_through_a_silence_a_backlog_and_messages_that_never_land() -> None:
@@ -93,7 +95,7 @@ def test_candidates_do_so_through_a_silence_a_backlog_and_messages_that_never_la
         *(column[there] for column in (trace.publish_us, trace.event_us, trace.tracked_us, landed, trace.stream)),
         trace.streams,
     )
-    assert_outcomes_are_those_of_replays(workload_of(stumbling), stumbling)
+    assert outcomes_as_replayed(workload_of(stumbling), stumbling)
 
 
 def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
@@ -103,8 +105,7 @@ def test_entries_that_are_no_histogram_reach_every_candidate() -> None:
     ticks[30] = replace(ticks[30], entries=(*ticks[30].entries, Released(ticks[28].at, ticks[30].at, "somebody")))
     ticks[50] = replace(ticks[50], entries=(*ticks[50].entries, Lost("an entry", ticks[48].at)))
     changed = replace(workload, ticks=ticks)
-    assert_outcomes_are_those_of_replays(changed, trace)
-    assert outcomes_of(changed, CANDIDATES, policy_of) != outcomes_of(workload, CANDIDATES, policy_of)
+    assert outcomes_as_replayed(changed, trace) != outcomes_of(workload, CANDIDATES, policy_of)
 
 
 def test_candidates_do_so_through_a_seek_and_its_redeliveries() -> None:
@@ -122,7 +123,7 @@ def test_candidates_do_so_through_a_seek_and_its_redeliveries() -> None:
         if ticks[60].tracking
         else None,
     )
-    assert_outcomes_are_those_of_replays(replace(workload, ticks=ticks), trace)
+    assert outcomes_as_replayed(replace(workload, ticks=ticks), trace)
 
 
 def test_begun_in_the_middle_of_a_log_no_candidate_takes_over_the_watermark_of_another_policy() -> None:
@@ -162,8 +163,9 @@ def test_messages_that_land_after_the_last_tick_or_never_or_without_an_event_tim
     assert landed_in(batch, tick_us) == 4
 
 
-def tuned(source: Source, *variants: Variant, targets: Sequence[float] = (0.01, 0.001, 0.0)) -> Tuning:
-    return tune(workload_of(source.trace()), variants or (BAND, FRONTIER), policy_of, targets=targets)
+@cache
+def tuned(source: Source, *variants: Variant) -> Tuning:
+    return tune(workload_of(source.trace()), variants or (BAND, FRONTIER), policy_of, targets=(0.01, 0.001, 0.0))
 
 
 def test_one_message_in_two_hundred_a_minute_late_needs_a_minute_and_the_jitter() -> None:

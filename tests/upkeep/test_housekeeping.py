@@ -50,8 +50,8 @@ class House:
         self.lake: Lake = self.history.lake
         self.folder = folder / "lake"
         self.clock = ManualClock(at(now))
-        log = self.lake.tracking_log()
-        log.begin(Beginning(at(0)))
+        self.log = self.lake.tracking_log()
+        self.log.begin(Beginning(at(0)))
         self.decide(600)
         for second in range(0, 300, 20):
             self.history.land([Beat("a", second + 5), Beat("b", second + 3)])
@@ -74,8 +74,7 @@ class House:
 
     def decide(self, watermark: float) -> None:
         decision = Decision(at=at(watermark), watermark=at(watermark), reason=Reason.ADVANCED)
-        log = self.lake.tracking_log()
-        log.append(DecisionRecord(decision, None, None, Policy()))
+        self.log.append(DecisionRecord(decision, None, None, Policy()))
 
     def tidy(self, *, dry_run: bool = False, **keep: object) -> list[Chore]:
         return list(Housekeeper(self.settings(**keep), self.clock, dry_run=dry_run).chores())
@@ -368,12 +367,11 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
 
 def test_the_log_is_packed_and_its_archives_dropped_by_age(tmp_path: Path) -> None:
     house = House(tmp_path, now=2 * HOUR.total_seconds())
-    log = house.lake.tracking_log()
+    log = house.log
     for second in range(600, 1200, 10):
         log.append(Snapshot(published([(second, second)])))
         house.decide(second)
         log.compact_if_due()
-    house.lake.tracking_log()._checkpoint_every = 4
     numbers = log.numbers()
     (packed,) = of(house.tidy(), "packing", "tracking log")
     assert packed.is_idle, "no compacted entry is there: every 200 entries only"
