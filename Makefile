@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # The demonstration's lake, if there is one; make up CONFIG=tidemark.toml for your own.
 CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 
+# Commands and tests start many processes. Where Python may not write bytecode, each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test test-slow test-gcs gcs-tools simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 

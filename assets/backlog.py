@@ -10,6 +10,7 @@ from assets.checks import evaluation_of
 from assets.events import failing_run
 from assets.live_first import Front, Parts
 from assets.requests import BACKLOG_OP, TO, front_of, stretch_named
+from assets.runs import tags_of
 from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from pipeline.clock import Clock
 from pipeline.errors import WindowExpired, WindowNotClosed
@@ -59,7 +60,7 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         context.log.info(f"computed {computed} of {total} windows; the sensors ask again for the other {len(left)}")
         yield dg.Output(None, metadata={"windows": computed, "left": len(left)})
 
-    @dg.job(name=COMPUTE_BACKLOG, executor_def=dg.in_process_executor)
+    @dg.job(name=COMPUTE_BACKLOG, executor_def=dg.in_process_executor, tags=tags_of(settings))
     def compute_backlog() -> None:
         """Older windows that are due, and stale ones, wherever they lie. It makes way for live windows."""
         compute_older()

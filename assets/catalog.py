@@ -21,6 +21,8 @@ HEARTBEATS = dg.AssetKey("heartbeats")
 QUARANTINED = dg.AssetKey("quarantine")
 HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
 STREAM_STATUS = dg.AssetKey("stream_status")
+WATERMARK_TUNING = dg.AssetKey("watermark_tuning")
+ASSETS = (TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS, WATERMARK_TUNING)
 
 Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
 """The jobs that a sensor requests runs of."""

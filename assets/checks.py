@@ -9,6 +9,7 @@ import dagster as dg
 
 from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
 from assets.requests import OneAsks, Request, stale_request
+from assets.runs import Runs
 from pipeline.clock import EPOCH, Clock, iso
 from pipeline.durations import format_duration
 from pipeline.quality.affected import MissedHeartbeats
@@ -250,7 +251,7 @@ def staleness_sensor(
             stale = memory.requestable(stale, now)
 
             def choose() -> Request:
-                return stale_request(context.instance, lake, user, stale, watermark, now)
+                return stale_request(Runs.of(context.instance, settings), lake, user, stale, watermark, now)
 
             request = asking.request(user, choose)
             memory.requested |= dict.fromkeys(request.windows, now)

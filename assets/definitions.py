@@ -9,6 +9,7 @@ from assets.drain import drain_job, drain_sensor
 from assets.housekeeping import housekeeping_job, housekeeping_schedule
 from assets.repair import repair_job
 from assets.requests import OneAsks
+from assets.runs import tags_of
 from assets.sensors import landing_sensor, tracking_sensor
 from assets.tuning import tuning_asset, tuning_schedule
 from assets.windowed import heartbeat_diffs_asset, stream_status_asset
@@ -33,6 +34,7 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
         COMPUTE_WINDOWS,
         selection=dg.AssetSelection.assets(HEARTBEAT_DIFFS, STREAM_STATUS) - missed,
         description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
+        tags=tags_of(settings),
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
@@ -52,7 +54,7 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
         ],
-        schedules=[tuning_schedule(), housekeeping_schedule(housekeeping)],
+        schedules=[tuning_schedule(settings), housekeeping_schedule(housekeeping)],
         resources={
             "pubsub": PubSubResource(settings=settings, kept=kept, clock=clock),
             "lake": LakeResource(settings=settings, kept=kept, clock=clock),

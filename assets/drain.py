@@ -9,6 +9,7 @@ import dagster as dg
 from assets.catalog import ticking_sensor
 from assets.events import failing_run, histogram_events, landing_events
 from assets.requests import ended_at, pause_of
+from assets.runs import Runs, tags_of
 from pipeline.clock import Clock, to_us
 from pipeline.durations import format_duration
 from pipeline.services.dagster_names import DRAIN, DRAINED
@@ -62,6 +63,7 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     @dg.job(
         name=DRAIN,
         executor_def=dg.in_process_executor,
+        tags=tags_of(settings),
         description=(
             f"Drains a backlog with {settings.drain.readers} readers, tracking first, then base. It is safe to start "
             "at any time, to kill, and to start twice: it acknowledges only what is durable."
@@ -92,7 +94,7 @@ def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))
-        pause = _pause_of(context.instance, now, chosen)
+        pause = _pause_of(Runs.of(context.instance, settings), now, chosen)
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
         context.log.info(f"draining: {reason}")
@@ -123,10 +125,10 @@ def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, ma
     return None
 
 
-def draining(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
+def draining(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     """The id of a run that drains now, whose readers land instead of the ticks."""
     at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    for record in instance.get_run_records(dg.RunsFilter(job_name=DRAIN, statuses=at_it), limit=1):
+    for record in runs.newest(DRAIN, 1, at_it):
         began = record.start_time or record.create_timestamp.timestamp()
         if now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds():
             return record.dagster_run.run_id
@@ -147,11 +149,11 @@ def round_events(done: Round) -> list[dg.AssetMaterialization]:
     return [event.with_metadata({**event.metadata, **progress}) for event in events]
 
 
-def _pause_of(instance: dg.DagsterInstance, now: datetime, chosen: DrainSettings) -> str | None:
+def _pause_of(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     """Why no run is requested now: one is under way, the last ones failed, or the last one found nothing to pull."""
-    if (pause := pause_of(instance, DRAIN, now, "drains it")) is not None:
+    if (pause := pause_of(runs, DRAIN, now, "drains it")) is not None:
         return pause
-    newest = instance.get_run_records(dg.RunsFilter(job_name=DRAIN), limit=1)
+    newest = runs.newest(DRAIN, 1)
     ran_dry = newest and newest[0].dagster_run.tags.get(DRAINED) == Ended.RAN_DRY
     if ran_dry and now - ended_at(newest[0]) < chosen.start_after:
         return f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it"

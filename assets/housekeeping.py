@@ -3,18 +3,20 @@
 Dagster itself keeps the events of ticks, which come every few seconds for ever, and finished runs. It has no
 command to delete events by age (wiping an asset deletes all of them), so this module uses its tables. A tick's events
 belong to no run. The newest event of each asset and check stays, however old it is.
+
+The instance may be shared: of assets, checks and runs that are not this pipeline's, nothing is deleted.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.events.log import EventLogEntry
 from dagster._core.instance.utils import RUNLESS_RUN_ID
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
@@ -22,10 +24,13 @@ from dagster._core.storage.event_log.schema import (
 )
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
+from dagster_shared.serdes import deserialize_value
 from sqlalchemy import Table, delete, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
+from assets.catalog import ASSETS
+from assets.runs import Runs, tags_of
 from pipeline.clock import SystemClock
 from pipeline.settings import Settings
 from pipeline.upkeep.housekeeping import Chore, Housekeeper
@@ -38,6 +43,9 @@ ROWS_AT_ONCE = 500
 """Rows deleted in one transaction: few, so that a tick that reports meanwhile waits only briefly."""
 
 RUNS_AT_ONCE = 100
+
+OURS = frozenset(key.to_string() for key in ASSETS)
+"""Our assets, as the tables name them."""
 
 Connect = Callable[[], AbstractContextManager[Connection]]
 
@@ -68,7 +76,7 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description="; ".join(failed), metadata=dict(figures), allow_retries=False)
         yield dg.Output(None, metadata=dict(figures))
 
-    @dg.job(name=HOUSEKEEPING, description=KEEPS_SMALL)
+    @dg.job(name=HOUSEKEEPING, description=KEEPS_SMALL, tags=tags_of(settings))
     def housekeeping() -> None:
         keep_house()
 
@@ -97,12 +105,12 @@ def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool
             says = f"deleted {figures['events']} events of ticks and {figures['evaluations']} evaluations of checks"
         yield Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))
     if keep.dagster_runs is not None and not dry_run:
-        runs = prune_runs(context.instance, clock.now() - keep.dagster_runs, but=context.run_id)
+        runs = prune_runs(Runs.of(context.instance, settings), clock.now() - keep.dagster_runs, but=context.run_id)
         yield Chore("Dagster", "runs", f"deleted {runs} runs", {"runs": runs}, is_idle=not runs)
 
 
 def prune_events(instance: dg.DagsterInstance, before: datetime) -> dict[str, int]:
-    """Delete what ticks reported before a moment, except the newest of each asset and check.
+    """Delete what our ticks reported before a moment, except the newest of each asset and check.
 
     Returns how many events of ticks and evaluations of their checks; nothing if the kind of storage is unknown.
     It is safe to kill, and to run beside ticks. The space is reused; a SQLite file does not shrink.
@@ -115,20 +123,27 @@ def prune_events(instance: dg.DagsterInstance, before: datetime) -> dict[str, in
     if storage.is_run_sharded:
         connects.append(lambda: storage.run_connection(RUNLESS_RUN_ID))
     events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
-    old = (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment)
+    of_ticks = (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment)
+    reported = of_ticks & events.c.asset_key.in_(OURS)
+    checked = of_ticks & (events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value)
+    evaluated = (evaluations.c.run_id == RUNLESS_RUN_ID) & evaluations.c.asset_key.in_(OURS)
+    was_long_ago = evaluations.c.evaluation_event_timestamp < moment
+    check = evaluations.c.asset_key, evaluations.c.check_name
+    with storage.index_connection() as connection:
+        again = {tuple(row) for row in connection.execute(select(*check).distinct().where(evaluated, ~was_long_ago))}
     deleted = [
-        _delete_old(connect, events, old, (events.c.asset_key, events.c.dagster_event_type)) for connect in connects
+        _delete_old(connect, events, reported, (events.c.asset_key, events.c.dagster_event_type))
+        + _delete_old_of_checks(connect, checked, again)
+        for connect in connects
     ]
-    old = (evaluations.c.run_id == RUNLESS_RUN_ID) & (evaluations.c.evaluation_event_timestamp < moment)
-    alike = evaluations.c.asset_key, evaluations.c.check_name
-    return {"events": deleted[0], "evaluations": _delete_old(storage.index_connection, evaluations, old, alike)}
+    gone = _delete_old(storage.index_connection, evaluations, evaluated & was_long_ago, check)
+    return {"events": deleted[0], "evaluations": gone}
 
 
-def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:
-    """Delete the runs that finished before a moment, with their events and logs; the number. `but` is this run."""
-    deleted = 0
-    wanted = dg.RunsFilter(statuses=FINISHED_STATUSES, updated_before=before)
-    while found := [run.run_id for run in instance.get_runs(wanted, limit=RUNS_AT_ONCE) if run.run_id != but]:
+def prune_runs(runs: Runs, before: datetime, but: str) -> int:
+    """Delete our runs that finished before a moment, with their events and logs; the number. `but` is this run."""
+    deleted, instance = 0, runs.instance
+    while found := [run_id for run_id in runs.finished_before(before, RUNS_AT_ONCE) if run_id != but]:
         for run_id in found:
             instance.delete_run(run_id)
             instance.compute_log_manager.delete_logs(prefix=[run_id])
@@ -140,9 +155,10 @@ def prune_runs(instance: dg.DagsterInstance, before: datetime, but: str) -> int:
 
 
 def _delete_old(connect: Connect, table: Table, old: ColumnElement[bool], alike: tuple[ColumnElement[Any], ...]) -> int:
-    """Delete the rows that are `old`, except the newest of each group with equal columns `alike`; the number."""
+    """Delete our rows that are `old`, except the newest of each group with equal columns `alike`; the number."""
     with connect() as connection:
-        newest = [row[0] for row in connection.execute(select(func.max(table.c.id)).group_by(*alike))]
+        kept = select(func.max(table.c.id)).where(table.c.asset_key.in_(OURS)).group_by(*alike)
+        newest = [row[0] for row in connection.execute(kept)]
     deleted = 0
     while True:
         with connect() as connection:
@@ -150,7 +166,39 @@ def _delete_old(connect: Connect, table: Table, old: ColumnElement[bool], alike:
             ids = [row[0] for row in connection.execute(wanted)]
             if not ids:
                 return deleted
-            connection.execute(delete(table).where(table.c.id.in_(ids)))
-            if table is SqlEventLogStorageTable:
-                connection.execute(delete(AssetEventTagsTable).where(AssetEventTagsTable.c.event_id.in_(ids)))
+            _delete_rows(connection, table, ids)
         deleted += len(ids)
+
+
+def _delete_old_of_checks(connect: Connect, old: ColumnElement[bool], again: Container[tuple[str, str]]) -> int:
+    """Delete the `old` events of our checks, except the newest of each check that was not evaluated `again` since; the
+    number. Such an event says only in its text which check it is of."""
+    table, newest, deleted, position = SqlEventLogStorageTable, dict[tuple[str, str], int](), 0, 0
+    while True:
+        with connect() as connection:
+            wanted = select(table.c.id, table.c.event).where(old, table.c.id > position)
+            rows = connection.execute(wanted.order_by(table.c.id).limit(ROWS_AT_ONCE)).all()
+            if not rows:
+                return deleted
+            ids = []
+            for position, text in rows:
+                check = _check_of(text)
+                if check in again:
+                    ids.append(position)
+                elif check[0] in OURS:
+                    ids += [newest[check]] if check in newest else []
+                    newest[check] = position
+            _delete_rows(connection, table, ids)
+        deleted += len(ids)
+
+
+def _check_of(event: str) -> tuple[str, str]:
+    """The asset and the name of the check that an event is of."""
+    found: Any = deserialize_value(event, EventLogEntry).get_dagster_event().event_specific_data
+    return found.asset_key.to_string(), found.check_name
+
+
+def _delete_rows(connection: Connection, table: Table, ids: Sequence[int]) -> None:
+    connection.execute(delete(table).where(table.c.id.in_(ids)))
+    if table is SqlEventLogStorageTable:
+        connection.execute(delete(AssetEventTagsTable).where(AssetEventTagsTable.c.event_id.in_(ids)))

@@ -8,6 +8,7 @@ import dagster as dg
 from assets.backlog import compute_and_report
 from assets.checks import evaluation_of
 from assets.events import failing_run
+from assets.runs import tags_of
 from assets.windowed import stopped_result
 from pipeline.clock import SystemClock
 from pipeline.durations import parse_duration
@@ -77,7 +78,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description=grave, metadata=figures, allow_retries=False)
         yield dg.Output(None, metadata=figures)
 
-    @dg.job(name=REPAIR)
+    @dg.job(name=REPAIR, tags=tags_of(settings))
     def repair() -> None:
         """After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is
         stale, missing, damaged or orphaned, and computes just that again."""

@@ -13,6 +13,7 @@ import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from assets.live_first import Front, backlog_goes_first, backlog_may_begin
+from assets.runs import Runs
 from assets.turns import Attempt, Turn, take_turn
 from pipeline.clock import Clock
 from pipeline.services.dagster_names import COMPUTE_BACKLOG, COMPUTE_WINDOWS, RANGE_END, RANGE_START, TRIED
@@ -121,16 +122,14 @@ class OneAsks:
             self._lock.release()
 
 
-def next_request(
-    instance: dg.DagsterInstance, lake: LakeResource, user: str, watermark: datetime | None, now: datetime
-) -> Request:
+def next_request(runs: Runs, lake: LakeResource, user: str, watermark: datetime | None, now: datetime) -> Request:
     """Request what is due and does not rest: the newest live windows without a gap; if none is due, or if these keep
     the runs too busy, older ones, the newest first.
 
     A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
     Dagster has no partition for it yet.
     """
-    if (pause := pause_of_windows(instance, now)) is not None:
+    if (pause := pause_of_windows(runs, now)) is not None:
         return Request((), pause)
     windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
     due = due_now(lake, user, front)
@@ -138,7 +137,7 @@ def next_request(
         return Request((), "no window is closed yet")
     if not due:
         return Request((), "every closed window is computed")
-    attempts, most = _attempts(instance, windowing), lake.settings.windows.max_windows_per_run
+    attempts, most = _attempts(runs, windowing), lake.settings.windows.max_windows_per_run
     live = take_turn(_cut(due, front.first_live, front.first_open), attempts, now, most, contiguous=True)
     goes_first = backlog_goes_first(attempts, now)
     older = take_turn(_cut(due, 0, front.first_live), attempts, now, most)
@@ -151,7 +150,7 @@ def next_request(
 
 
 def stale_request(
-    instance: dg.DagsterInstance,
+    runs: Runs,
     lake: LakeResource,
     user: str,
     stale: Sequence[Window],
@@ -161,12 +160,12 @@ def stale_request(
     """Request the newest of these stale windows that do not rest, when backlog has its turn."""
     if not stale:
         return Request((), "no stale window is to be computed again")
-    if (pause := pause_of_windows(instance, now)) is not None:
+    if (pause := pause_of_windows(runs, now)) is not None:
         return Request((), pause)
     windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
     if front is None:
         return Request((), "there is no watermark yet")
-    attempts, most = _attempts(instance, windowing), lake.settings.windows.max_windows_per_run
+    attempts, most = _attempts(runs, windowing), lake.settings.windows.max_windows_per_run
     numbers = Spans(*(range(number, number + 1) for number in map(windowing.number_of, _starts(stale))))
     turn = take_turn(numbers.within(range(front.first_open)), attempts, now, most)
     if turn.windows and not backlog_goes_first(attempts, now):
@@ -242,13 +241,12 @@ def _request(
     return Request(windows if is_backlog else sorted(windows), f"{sentence}; {rest}" if rest else sentence, is_backlog)
 
 
-def _attempts(instance: dg.DagsterInstance, windowing: Windowing) -> list[Attempt]:
+def _attempts(runs: Runs, windowing: Windowing) -> list[Attempt]:
     """The newest runs over windows that have succeeded or failed, newest first."""
     found = []
     for job_name in (COMPUTE_WINDOWS, COMPUTE_BACKLOG):
         statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
-        ended = dg.RunsFilter(job_name=job_name, statuses=statuses)
-        for record in instance.get_run_records(ended, limit=RUNS_LOOKED_AT):
+        for record in runs.newest(job_name, RUNS_LOOKED_AT, statuses):
             failed = record.dagster_run.status is dg.DagsterRunStatus.FAILURE
             try:
                 windows = _windows_tried(record.dagster_run, windowing, failed=failed)
@@ -279,20 +277,18 @@ def ended_at(record: dg.RunRecord) -> datetime:
     return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
 
 
-def pause_of_windows(instance: dg.DagsterInstance, now: datetime) -> str | None:
+def pause_of_windows(runs: Runs, now: datetime) -> str | None:
     """Why no run over windows may be requested now; None if one may."""
-    return pause_of(instance, COMPUTE_WINDOWS, now) or pause_of(instance, COMPUTE_BACKLOG, now)
+    return pause_of(runs, COMPUTE_WINDOWS, now) or pause_of(runs, COMPUTE_BACKLOG, now)
 
 
-def pause_of(
-    instance: dg.DagsterInstance, job_name: str, now: datetime, does: str = "is computing windows"
-) -> str | None:
+def pause_of(runs: Runs, job_name: str, now: datetime, does: str = "is computing windows") -> str | None:
     """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
     recently. None if one may."""
-    under_way = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=NOT_FINISHED_STATUSES), limit=1)
+    under_way = runs.newest(job_name, 1, NOT_FINISHED_STATUSES)
     if under_way:
         return f"run {under_way[0].dagster_run.run_id[:8]} {does}"
-    latest = instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=FAILURES_COUNTED)
+    latest = runs.newest(job_name, FAILURES_COUNTED)
     failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
     if not failures:
         return None

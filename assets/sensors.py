@@ -9,6 +9,7 @@ from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMAR
 from assets.drain import draining
 from assets.events import landing_events, landing_sentence, tracking_events
 from assets.requests import Choosing, OneAsks, Request, next_request
+from assets.runs import Runs
 from pipeline.clock import Clock
 from pipeline.durations import format_duration
 from pipeline.heartbeat import HeartbeatReader
@@ -56,7 +57,7 @@ def tracking_sensor(
         pubsub.sweep()
         pace.wait()
         landing.wait(LANDS_WITHIN)
-        run = draining(context.instance, clock.now(), settings.drain)
+        run = draining(Runs.of(context.instance, settings), clock.now(), settings.drain)
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
@@ -76,7 +77,7 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         def choose() -> Request:
-            return next_request(context.instance, lake, "choice", watermark, clock.now())
+            return next_request(Runs.of(context.instance, settings), lake, "choice", watermark, clock.now())
 
         request = choosing.request(lambda: asking.request("tracking", choose), context)
         return request.result(context, said, tracking_events(tracked), cursor)
@@ -103,7 +104,7 @@ def landing_sensor(
         decides_at = tracking.next_at
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
-        run = draining(context.instance, clock.now(), settings.drain)
+        run = draining(Runs.of(context.instance, settings), clock.now(), settings.drain)
         if run is not None:
             pubsub.base().close()
             said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")

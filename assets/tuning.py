@@ -6,8 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets.catalog import HEARTBEATS, WATERMARK, spec
+from assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, spec
 from assets.events import failing_run
+from assets.runs import tags_of
 from pipeline.clock import SystemClock
 from pipeline.durations import format_duration
 from pipeline.errors import NothingToTune
@@ -20,7 +21,6 @@ from pipeline.tuning.report_store import write_report
 from pipeline.tuning.stream_disorder import StreamDisorder
 from resources.lake import LakeResource
 
-WATERMARK_TUNING = dg.AssetKey("watermark_tuning")
 TUNE_WATERMARK = "tune_watermark"
 """The job that makes the report."""
 
@@ -57,10 +57,13 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
     return watermark_tuning
 
 
-def tuning_schedule() -> dg.ScheduleDefinition:
+def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """The schedule that makes the report every day; it is on from the start."""
     job = dg.define_asset_job(
-        TUNE_WATERMARK, selection=[WATERMARK_TUNING], description="What every band would have cost and given of late."
+        TUNE_WATERMARK,
+        selection=[WATERMARK_TUNING],
+        description="What every band would have cost and given of late.",
+        tags=tags_of(settings),
     )
     return dg.ScheduleDefinition(
         name="daily_tuning",

@@ -6,6 +6,9 @@ COMPUTE_WINDOWS = "compute_windows"
 DRAIN = "drain"
 """The job that drains an outage's backlog."""
 
+PIPELINE = "tidemark/pipeline"
+"""The tag that says which pipeline's run it is."""
+
 DRAINED = "tidemark/drained"
 """The tag that says why a drain ended."""
 

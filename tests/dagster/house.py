@@ -10,15 +10,18 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
+from dagster._core.test_utils import create_run_for_test
 from google.pubsub_v1 import PublisherClient, PubsubMessage
 
 from assets.definitions import build_definitions
+from assets.runs import Runs, tags_of
 from pipeline.clock import Clock, ManualClock, SystemClock, iso
 from pipeline.emulator.model import PubSubModel
 from pipeline.heartbeat import FieldKind
 from pipeline.kept import Kept
 from pipeline.lake.layout import Lake
 from pipeline.quality.status import LakeReport, read_report
+from pipeline.services.dagster_names import PIPELINE
 from pipeline.settings import Settings
 from pipeline.settings_sections import (
     LakeSettings,
@@ -33,6 +36,9 @@ from tests.emulator.builders import a_subscription, a_topic
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 
 SECOND = timedelta(seconds=1)
+SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/another-lake"})
+"""Tags of runs whose jobs have the names of ours: of a project that is not tidemark's, and of a second pipeline."""
+
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 
 
@@ -174,6 +180,15 @@ class Ticking:
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)
         return data
+
+    @property
+    def runs(self) -> Runs:
+        return Runs.of(self.instance, self.settings)
+
+    def run(self, job_name: str, status: dg.DagsterRunStatus, tags: Mapping[str, str] | None = None) -> dg.DagsterRun:
+        """A run of one of our jobs, noted and not launched; with other tags, somebody else's."""
+        tags = tags_of(self.settings) if tags is None else tags
+        return create_run_for_test(self.instance, job_name=job_name, status=status, tags=dict(tags))
 
     def land(self) -> SensorExecutionData:
         return self.tick("landing")

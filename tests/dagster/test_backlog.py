@@ -12,6 +12,7 @@ from assets.catalog import STREAM_STATUS
 from assets.definitions import build_definitions
 from assets.live_first import Parts
 from assets.requests import BACKLOG_OP, stretch_named, stretch_texts
+from assets.runs import Runs
 from pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
 from pipeline.windows import Windowing
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing, failure_of
@@ -68,14 +69,15 @@ def test_a_run_that_makes_way_leaves_the_rest_and_one_that_fails_blames_the_part
             patched.setattr(Parts, "ends", lambda parts, *_: parts.seconds_per_window is not None)
             assert computed(house, instance, WINDOWS[2], WINDOWS[0]).success
         assert house.lake.diffs().computed() == {WINDOWS[2]}
-        (attempt,) = requests._attempts(instance, windowing)
+        runs = Runs.of(instance, house.settings)
+        (attempt,) = requests._attempts(runs, windowing)
         assert [attempt.windows.least, len(attempt.windows), attempt.failed] == [_number(2, windowing), 1, False]
 
         monkeypatch.setattr(Parts, "size", lambda _: 1)
         monkeypatch.setattr(Parts, "ends", lambda *_: False)
         result = computed(house, instance, WINDOWS[2], "2026-11-21T05-23Z", WINDOWS[0])
         assert "cannot be trusted yet" in failure_of(result)
-        attempt = requests._attempts(instance, windowing)[0]
+        attempt = requests._attempts(runs, windowing)[0]
         assert [attempt.windows.least, len(attempt.windows), attempt.failed] == [_number(3, windowing), 1, True]
 
 

@@ -16,12 +16,14 @@ from assets.catalog import (
     window_partitions,
 )
 from assets.definitions import COMPUTE_WINDOWS, build_definitions, defs
-from assets.tuning import WATERMARK_TUNING
+from assets.housekeeping import HOUSEKEEPING
+from assets.repair import REPAIR
+from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from pipeline.durations import format_duration
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema
-from pipeline.services.dagster_names import COMPUTE_BACKLOG
+from pipeline.services.dagster_names import COMPUTE_BACKLOG, DRAIN, PIPELINE
 from pipeline.settings import Settings
 from pipeline.settings_sections import LENGTHS, MessageSettings, PubSubSettings, WatermarkSettings, WindowSettings
 from resources.lake import LakeResource
@@ -29,6 +31,7 @@ from resources.pubsub import PubSubResource
 
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
+JOBS = (COMPUTE_WINDOWS, COMPUTE_BACKLOG, DRAIN, REPAIR, HOUSEKEEPING, TUNE_WATERMARK)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,16 @@ def definitions() -> dg.Definitions:
 @pytest.fixture(scope="module")
 def specs(definitions: dg.Definitions) -> dict[dg.AssetKey, dg.AssetSpec]:
     return {spec.key: spec for spec in definitions.resolve_all_asset_specs()}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_run_of_our_jobs_says_whose_it_is(definitions: dg.Definitions, job: str) -> None:
+    assert definitions.resolve_job_def(job).tags[PIPELINE] == Settings().lake.uri
+
+
+def test_those_are_all_jobs(definitions: dg.Definitions) -> None:
+    jobs = definitions.resolve_all_job_defs()
+    assert {job.name for job in jobs if not job.name.startswith("__")} == set(JOBS)
 
 
 def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import create_run_for_test
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from assets.drain import OVERTIME, draining, why_drain
@@ -125,7 +124,7 @@ def test_the_sensor_asks_for_one_run_and_says_why_it_asks_for_no_other(
     ticking.track()
     (request,) = ticking.tick("drain").run_requests
     assert "base holds a message that is" in request.tags["tidemark/why"]
-    run = create_run_for_test(ticking.instance, job_name=DRAIN, status=dg.DagsterRunStatus.STARTING)
+    run = ticking.run(DRAIN, dg.DagsterRunStatus.STARTING)
     waiting = ticking.tick("drain")
     assert not waiting.run_requests
     assert f"run {run.run_id[:8]} drains it" in (waiting.skip_message or "")
@@ -135,7 +134,7 @@ def test_after_a_run_that_found_nothing_to_pull_the_sensor_rests(ticking: Tickin
     publish_backlog(publisher, ticking.settings, 200)
     ticking.track()
     for ended, asks in (("time is up", True), ("ran dry", False)):
-        run = create_run_for_test(ticking.instance, job_name=DRAIN, status=dg.DagsterRunStatus.SUCCESS)
+        run = ticking.run(DRAIN, dg.DagsterRunStatus.SUCCESS)
         ticking.instance.add_run_tags(run.run_id, {DRAINED: ended})
         assert bool(ticking.tick("drain").run_requests) is asks, ended
     CLOCK.sleep(DRAINING.start_after.total_seconds())
@@ -146,10 +145,10 @@ def test_landing_rests_while_a_run_drains_and_goes_on_when_it_has_ended(
     ticking: Ticking, publisher: PublisherClient
 ) -> None:
     publish(publisher, ticking.settings, beats_between(CLOCK.now() - 2 * MINUTE, CLOCK.now() - MINUTE))
-    waiting = create_run_for_test(ticking.instance, job_name=DRAIN, status=dg.DagsterRunStatus.STARTING)
-    assert draining(ticking.instance, CLOCK.now(), DRAINING) is None, "it has not started"
+    waiting = ticking.run(DRAIN, dg.DagsterRunStatus.STARTING)
+    assert draining(ticking.runs, CLOCK.now(), DRAINING) is None, "it has not started"
     ticking.instance.delete_run(waiting.run_id)
-    run = create_run_for_test(ticking.instance, job_name=DRAIN, status=dg.DagsterRunStatus.STARTED)
+    run = ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
     rests = ticking.land()
     assert f"run {run.run_id[:8]} drains the backlog" in (rests.skip_message or "")
     assert rows(ticking) == 0
@@ -159,10 +158,10 @@ def test_landing_rests_while_a_run_drains_and_goes_on_when_it_has_ended(
 
 
 def test_a_run_that_hangs_does_not_keep_the_ticks_from_landing(ticking: Ticking) -> None:
-    create_run_for_test(ticking.instance, job_name=DRAIN, status=dg.DagsterRunStatus.STARTED)
+    ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
     longest = DRAINING.max_seconds + OVERTIME
-    assert draining(ticking.instance, CLOCK.now() + longest - MINUTE, DRAINING) is not None
-    assert draining(ticking.instance, CLOCK.now() + longest, DRAINING) is None
+    assert draining(ticking.runs, CLOCK.now() + longest - MINUTE, DRAINING) is not None
+    assert draining(ticking.runs, CLOCK.now() + longest, DRAINING) is None
 
 
 # The run

@@ -11,14 +11,17 @@ import pytest
 from assets.catalog import HEARTBEATS, WATERMARK
 from assets.definitions import build_definitions
 from assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
+from assets.runs import Runs
 from pipeline.clock import SystemClock
 from pipeline.lake.log.tracking_log import entry_name
+from pipeline.services.dagster_names import PIPELINE
 from pipeline.settings import Settings
 from pipeline.settings_sections import HousekeepingSettings, LakeSettings
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
 
 NOW = SystemClock().now()
+OURS = {PIPELINE: "file:/lake"}
 OLD = timedelta(days=3)
 
 
@@ -113,6 +116,33 @@ def test_more_events_than_one_transaction_takes_go_as_well(instance: dg.DagsterI
     assert prune_events(instance, NOW) == {"events": 2 * (many - 1), "evaluations": many - 1}
 
 
+def test_of_other_teams_assets_checks_and_runs_nothing_is_deleted(instance: dg.DagsterInstance) -> None:
+    theirs = dg.AssetKey(["their", "orders"])
+
+    @dg.asset
+    def daily() -> None:
+        pass
+
+    for number in range(5):
+        tick(instance, number)
+        instance.report_runless_asset_event(dg.AssetMaterialization(theirs))
+        instance.report_runless_asset_event(dg.AssetObservation(theirs))
+        for check in ("fresh", "late"):
+            instance.report_runless_asset_event(dg.AssetCheckEvaluation(theirs, check_name=check, passed=True))
+        dg.materialize([daily], instance=instance)
+    make_older(instance, OLD)
+    before = {table: rows_in(instance, table) for table in ("event_logs", "asset_check_executions", "runs")}
+    assert prune_events(instance, NOW) == {"events": 2 * 4, "evaluations": 4}
+    assert prune_runs(Runs(instance, OURS), NOW, but="") == 0
+    deleted = {table: count - rows_in(instance, table) for table, count in before.items()}
+    assert deleted == {"event_logs": 2 * 2 * 4, "asset_check_executions": 4, "runs": 0}  # SQLite has events twice
+    assert len(instance.fetch_materializations(theirs, limit=10).records) == 5
+    assert len(instance.fetch_observations(theirs, limit=10).records) == 5
+    checks = [dg.AssetCheckKey(theirs, name) for name in ("fresh", "late")]
+    for check in checks:
+        assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10)) == 5
+
+
 def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg.DagsterInstance) -> None:
     partitions = dg.StaticPartitionsDefinition(["a", "b"])
 
@@ -120,14 +150,15 @@ def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg
     def diffs() -> None:
         pass
 
-    dg.materialize([diffs], partition_key="a", instance=instance)
+    dg.materialize([diffs], partition_key="a", instance=instance, tags=OURS)
     make_older(instance, OLD)
     prune_events(instance, NOW)
     assert instance.get_materialized_partitions(diffs.key) == {"a"}
-    assert prune_runs(instance, NOW - timedelta(days=4), but="") == 0
-    dg.materialize([diffs], partition_key="b", instance=instance)
+    runs_of_ours = Runs(instance, OURS)
+    assert prune_runs(runs_of_ours, NOW - timedelta(days=4), but="") == 0
+    dg.materialize([diffs], partition_key="b", instance=instance, tags=OURS)
     runs = [run.run_id for run in instance.get_runs()]
-    assert prune_runs(instance, NOW - timedelta(days=2), but="") == 1
+    assert prune_runs(runs_of_ours, NOW - timedelta(days=2), but="") == 1
     assert [run.run_id for run in instance.get_runs()] == runs[:1]
     assert instance.get_materialized_partitions(diffs.key) == {"b"}
     assert not list(Path(instance.root_directory).rglob(f"{runs[1]}*"))

@@ -56,10 +56,10 @@ class World:
             patched.setattr(requests, "pause_of_windows", lambda *_: None)
             patched.setattr(requests, "_attempts", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda *_: self.due())
-            instance: Any = None
+            runs: Any = None
             if stale is not None:
-                return stale_request(instance, lake, "test", stale, self.watermark, self.now)
-            return next_request(instance, lake, "test", self.watermark, self.now)
+                return stale_request(runs, lake, "test", stale, self.watermark, self.now)
+            return next_request(runs, lake, "test", self.watermark, self.now)
 
     def run(self, request: Request) -> None:
         numbers = [self.windowing.number_of(window.start) for window in request.windows]

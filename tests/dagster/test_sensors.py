@@ -1,6 +1,6 @@
 """The real sensors, tick by tick, on a real instance, a lake on disk, and the model or the emulator."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -8,7 +8,6 @@ from threading import Event
 import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from dagster._core.test_utils import create_run_for_test
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from assets import requests
@@ -18,10 +17,20 @@ from pipeline.clock import Clock, SystemClock, iso
 from pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from pipeline.lake.tables.windowed import DiffRun
 from pipeline.pubsub.provision import provision
+from pipeline.services.dagster_names import DRAIN
 from pipeline.settings import Settings
 from pipeline.settings_sections import PubSubSettings
 from pipeline.windows import Window
-from tests.dagster.house import ModelWorld, Ticking, beats_between, keys, metadata_of, publish, settings_of
+from tests.dagster.house import (
+    SOMEBODY_ELSES,
+    ModelWorld,
+    Ticking,
+    beats_between,
+    keys,
+    metadata_of,
+    publish,
+    settings_of,
+)
 from tests.dagster.relay import Relay
 
 CLOCK = SystemClock()
@@ -252,7 +261,7 @@ def test_nothing_is_requested_while_a_run_is_under_way(ticking: Ticking, world: 
     publish_backlog(world, ticking.settings)
     assert ticking.land_and_close().run_requests
     for status in (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING):
-        run = create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=status)
+        run = ticking.run(COMPUTE_WINDOWS, status)
         tick = ticking.track()
         assert not tick.run_requests
         assert f"run {run.run_id[:8]} is computing windows" in (tick.skip_message or "")
@@ -260,15 +269,27 @@ def test_nothing_is_requested_while_a_run_is_under_way(ticking: Ticking, world: 
     assert ticking.track().run_requests
 
 
+@pytest.mark.parametrize("tags", SOMEBODY_ELSES, ids=["another project's", "another pipeline's"])
+def test_somebody_else_s_runs_of_jobs_with_our_names_stop_nothing(
+    ticking: Ticking, world: ModelWorld, tags: Mapping[str, str]
+) -> None:
+    publish_backlog(world, ticking.settings)
+    for status in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.FAILURE):
+        ticking.run(COMPUTE_WINDOWS, status, tags)
+    ticking.run(DRAIN, dg.DagsterRunStatus.STARTED, tags)
+    assert ticking.land_and_close().run_requests
+    assert pause_of(ticking.runs, DRAIN, CLOCK.now()) is None
+
+
 def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking, world: ModelWorld) -> None:
     publish_backlog(world, ticking.settings)
     assert ticking.land_and_close().run_requests
 
     def pauses(seconds: float) -> bool:
-        return pause_of(ticking.instance, COMPUTE_WINDOWS, CLOCK.now() + timedelta(seconds=seconds)) is not None
+        return pause_of(ticking.runs, COMPUTE_WINDOWS, CLOCK.now() + timedelta(seconds=seconds)) is not None
 
     for failures, pause in ((1, 15), (2, 30), (3, 60)):
-        run = create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.STARTED)
+        run = ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED)
         ticking.instance.report_run_failed(run)
         assert pauses(pause - 5)
         assert not pauses(pause + 1)
@@ -276,10 +297,10 @@ def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Tickin
         assert not tick.run_requests
         assert f"the last {failures} runs failed" in (tick.skip_message or "")
     for _ in range(8):
-        create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.FAILURE)
+        ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.FAILURE)
     assert pauses(55)
     assert not pauses(61)
-    create_run_for_test(ticking.instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.SUCCESS)
+    ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.SUCCESS)
     assert ticking.track().run_requests
 
 

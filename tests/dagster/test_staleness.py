@@ -6,7 +6,6 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import create_run_for_test
 
 from assets.definitions import COMPUTE_WINDOWS
 from assets.requests import BACKLOG_OP
@@ -104,7 +103,7 @@ def test_exactly_the_stale_windows_are_asked_for_in_one_run_and_once_they_are_co
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     ticking = ticking_on(history, instance, clock=clock)
     assert asked(ticking) == [stretch(5, 7), stretch(0, 2)]
-    run = create_run_for_test(instance, job_name=COMPUTE_WINDOWS, status=dg.DagsterRunStatus.STARTED)
+    run = ticking.run(COMPUTE_WINDOWS, dg.DagsterRunStatus.STARTED)
     clock.advance(seconds(61))
     assert "is computing windows" in (ticking.tick("staleness").skip_message or "")
     history.compute(5, 7)
