@@ -24,6 +24,10 @@ STREAM_STATUS = dg.AssetKey("stream_status")
 WATERMARK_TUNING = dg.AssetKey("watermark_tuning")
 ASSETS = (TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS, WATERMARK_TUNING)
 
+ON_COMPUTED = dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window())
+"""Requests a partition of an asset of your own when the window that it depends on is computed, or computed again.
+`eager()` alone looks at the newest partition only, whose window is still open or waits."""
+
 Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
 """The jobs that a sensor requests runs of."""
 

@@ -1,4 +1,4 @@
-"""Everything that the code server serves, built from the settings."""
+"""Everything that tidemark gives to Dagster, built from settings. Importing this reads none."""
 
 import dagster as dg
 
@@ -16,7 +16,7 @@ from assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from pipeline.clock import Clock, SystemClock
 from pipeline.kept import Kept
 from pipeline.services.dagster_names import COMPUTE_WINDOWS
-from pipeline.settings import Settings, load_settings
+from pipeline.settings import Settings
 from pipeline.spark.session import session_config
 from pipeline.ticks.pace import AtWork, Pace
 from resources.lake import LakeResource
@@ -63,6 +63,3 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
         # A process for the step would cost more than the micro-batch, so the run's own process computes it.
         executor=dg.in_process_executor,
     )
-
-
-defs = build_definitions(load_settings())

@@ -61,6 +61,10 @@ class CorruptObject(LakeError):
     """An object exists but cannot be read as what it should be."""
 
 
+class NewerFormat(LakeError):
+    """An object is whole, and was written by a version of tidemark that this one cannot read."""
+
+
 class NothingToTune(LakeError):
     """Nothing has landed in the time range of a tuning report."""
 

@@ -27,6 +27,11 @@ PREFIX = "TIDEMARK_"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE"})
 """Variables that have the prefix and say where files are; they set nothing in the tree."""
 
+OF_KUBERNETES = re.compile(
+    r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
+)
+"""Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
+
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
 
@@ -122,8 +127,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    for name in environ:
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS:
+    for name, value in environ.items():
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS or OF_KUBERNETES.fullmatch(f"{name}={value}"):
             continue
         section, _, key = name.removeprefix(PREFIX).lower().partition("__")
         if section not in Settings.model_fields or not key:

@@ -147,7 +147,14 @@ def test_an_unknown_variable_is_refused(written: Written, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    "name", ["TIDEMARK_BAND", "TIDEMARK_WATERMARK", "TIDEMARK_WATERMARK_BAND", "TIDEMARK_WATERMRK__BAND"]
+    "name",
+    [
+        "TIDEMARK_BAND",
+        "TIDEMARK_WATERMARK",
+        "TIDEMARK_WATERMARK_BAND",
+        "TIDEMARK_WATERMRK__BAND",
+        "TIDEMARK_DAGSTER_WEB_PORT",
+    ],
 )
 def test_a_variable_that_names_no_setting_is_refused(
     name: str, written: Written, monkeypatch: pytest.MonkeyPatch
@@ -156,6 +163,20 @@ def test_a_variable_that_names_no_setting_is_refused(
     message = refusal(written(""))
     assert message.startswith(f"the variable {name} is not a setting; ")
     assert "TIDEMARK_WATERMARK__<KEY>" in message
+
+
+def test_variables_that_kubernetes_gives_for_a_service_are_no_settings(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for service in ("TIDEMARK", "TIDEMARK_WEB"):
+        monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.0.0.11")
+        monkeypatch.setenv(f"{service}_SERVICE_PORT", "3000")
+        monkeypatch.setenv(f"{service}_SERVICE_PORT_HTTP", "3000")
+        monkeypatch.setenv(f"{service}_PORT", "tcp://10.0.0.11:3000")
+        monkeypatch.setenv(f"{service}_PORT_3000_TCP", "tcp://10.0.0.11:3000")
+        for part, value in (("PROTO", "tcp"), ("PORT", "3000"), ("ADDR", "10.0.0.11")):
+            monkeypatch.setenv(f"{service}_PORT_3000_TCP_{part}", value)
+    assert load_settings(written('[watermark]\nband = "7s"\n')).watermark.band == timedelta(seconds=7)
 
 
 def test_variables_that_name_folders_are_no_settings(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:

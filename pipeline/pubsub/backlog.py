@@ -105,8 +105,9 @@ class SnapshotBacklog:
                 snapshot = self._client.create_snapshot(request=request, retry=None, timeout=self._timeout)
             except api.FailedPrecondition as error:
                 raise SnapshotRefused(
-                    f"Pub/Sub refuses a snapshot of {self._subscription}: its oldest message is within an hour of the "
-                    f"7 days after which snapshots end ({error}); the watermark holds until that message has landed"
+                    f"Pub/Sub refuses a snapshot of {self._subscription}: {error.message}. Unless that names another "
+                    "cause, its oldest message is within an hour of the 7 days after which snapshots end; the "
+                    "watermark holds until that message has landed"
                 ) from error
         # A plain datetime, not the client's subclass.
         reading = self._times.reading(asked, from_us(to_us(snapshot.expire_time)) - LIFETIME)

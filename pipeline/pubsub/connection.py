@@ -67,9 +67,14 @@ def reported(action: str, resource: str, permission: str, service: str = "Pub/Su
     except (*TRANSIENT, api.RetryError) as error:
         cause = getattr(error, "cause", None) or error  # a RetryError has the last one
         why = getattr(cause, "message", None) or cause
+        if isinstance(cause, api.TooManyRequests):
+            failed = "refused for the time being, because a quota is used up,"
+            advice = "raise that quota in Google Cloud, or ask less often with a longer watermark.tick"
+        else:
+            failed = "did not answer when asked"
+            advice = "check the network, or that the emulator runs at pubsub.emulator_host"
         raise PubSubUnreachable(
-            f"{service} did not answer when asked to {action} {resource}: {why}; check the network, or that "
-            "the emulator runs at pubsub.emulator_host. Nothing is lost: the next tick tries again"
+            f"{service} {failed} to {action} {resource}: {why}; {advice}. Nothing is lost: the next tick tries again"
         ) from error
     except api.GoogleAPICallError as error:
         raise PubSubError(f"{service} refused to {action} {resource}: {error}") from error

@@ -20,7 +20,7 @@ from pipeline.settings import Settings
 from pipeline.spark.java import java_home
 from pipeline.spark.session import host_and_port, server_config
 
-DEFINITIONS = "assets.definitions"
+DEFINITIONS = "assets.location"
 CODE_SERVER = "resources.code_server"
 WEBSERVER = "resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120

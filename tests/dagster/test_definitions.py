@@ -1,10 +1,13 @@
 """What the code server serves: lineage, what each asset tells about itself, partitions, sensors."""
 
+import runpy
 from datetime import timedelta
 
 import dagster as dg
 import pytest
 
+import assets.definitions
+import assets.location
 from assets.catalog import (
     HEARTBEAT_DIFFS,
     HEARTBEATS,
@@ -15,11 +18,12 @@ from assets.catalog import (
     cron_of,
     window_partitions,
 )
-from assets.definitions import COMPUTE_WINDOWS, build_definitions, defs
+from assets.definitions import COMPUTE_WINDOWS, build_definitions
 from assets.housekeeping import HOUSEKEEPING
 from assets.repair import REPAIR
 from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
 from pipeline.durations import format_duration
+from pipeline.errors import InvalidSettings
 from pipeline.heartbeat import FieldKind
 from pipeline.lake.tables.diffs import diff_schema
 from pipeline.lake.tables.heartbeats import heartbeat_schema
@@ -56,9 +60,16 @@ def test_those_are_all_jobs(definitions: dg.Definitions) -> None:
     assert {job.name for job in jobs if not job.name.startswith("__")} == set(JOBS)
 
 
+def test_importing_what_builds_them_reads_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_BAND", "of a project that is not ours")
+    runpy.run_path(str(assets.definitions.__file__))
+    with pytest.raises(InvalidSettings, match="TIDEMARK_BAND"):
+        runpy.run_path(str(assets.location.__file__))
+
+
 def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:
     dg.Definitions.validate_loadable(definitions)
-    dg.Definitions.validate_loadable(defs)
+    dg.Definitions.validate_loadable(assets.location.defs)
     assert definitions.resolve_job_def(COMPUTE_WINDOWS).name == COMPUTE_WINDOWS
 
 

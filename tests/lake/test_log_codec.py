@@ -3,6 +3,8 @@
 import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,8 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import CorruptObject
+from pipeline.errors import CorruptObject, NewerFormat
+from pipeline.lake.log import codec
 from pipeline.lake.log.codec import decode, encode
+from pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from pipeline.lake.store.disk import DiskObjects
+from pipeline.upkeep.repair import check_log
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from pipeline.watermark.histogram import A_COPY, Cell, Histogram
 from pipeline.watermark.policy import Policy
@@ -184,3 +190,34 @@ def foreign_parquet() -> bytes:
 def test_an_object_that_is_no_entry_is_named_with_what_to_do(content: bytes) -> None:
     with pytest.raises(CorruptObject, match=rf"{NAME} cannot be read.*backup.*`tidemark forget"):
         decode(content, NAME)
+
+
+def of_a_later_version(change: dict[bytes, bytes]) -> bytes:
+    """An entry as a later version would write it: whole, with its digest."""
+    table = pq.read_table(pa.BufferReader(encode(Beginning(at(0)), "a writer")))
+    later = {codec.VERSION: b"7.0.0", codec.SEAL: codec.OPEN_SEAL, **change}
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata((table.schema.metadata or {}) | later), sink)
+    return codec._sealed(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    "change", [{codec.KIND: b"omen"}, {codec.FORMAT: b"2"}, {codec.KIND: b"decision"}], ids=["kind", "format", "facts"]
+)
+def test_an_entry_of_a_later_version_is_not_called_damaged_and_nobody_forgets_it(
+    tmp_path: Path, change: dict[bytes, bytes]
+) -> None:
+    content = of_a_later_version(change)
+    with pytest.raises(NewerFormat) as said:
+        decode(content, NAME)
+    assert str(said.value).startswith(f"{NAME} is undamaged, ")
+    assert "Run the version that wrote it, 7.0.0, or a newer one" in str(said.value)
+    assert "forget" not in str(said.value)
+    objects = DiskObjects(tmp_path)
+    log = TrackingLog(objects, checkpoint_every=100)
+    log.begin(Beginning(at(0)))
+    objects.create(entry_name(1), content)
+    for reads in (log.catch_up, partial(log.forget, 1, "damaged"), partial(check_log, log, at(0))):
+        with pytest.raises(NewerFormat):
+            reads()
+    assert objects.read(entry_name(1)) == content

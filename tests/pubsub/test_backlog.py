@@ -10,7 +10,7 @@ from google.pubsub_v1.types import Snapshot
 from pipeline.clock import EPOCH, ManualClock, SystemClock
 from pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
 from pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
-from pipeline.pubsub.connection import subscriber_client
+from pipeline.pubsub.connection import reported, subscriber_client
 from pipeline.pubsub.provision import provision
 from pipeline.pubsub.subscription import PulledBatch
 from pipeline.settings import Settings
@@ -197,6 +197,16 @@ def test_a_missing_permission_is_named(subscriber: SubscriberClient, settings: P
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("retried", [True, False])
+def test_a_quota_that_is_used_up_is_not_called_a_fault_of_the_network(retried: bool) -> None:
+    exhausted = api.ResourceExhausted("Quota exceeded for quota metric 'Administrator operations'")
+    error = api.RetryError("timed out", cause=exhausted) if retried else exhausted
+    says = r"a quota is used up.*'Administrator operations'.*longer watermark\.tick"
+    with pytest.raises(PubSubUnreachable, match=says) as said, reported("take a snapshot of", "base", "a permission"):
+        raise error
+    assert "network" not in str(said.value)
+
+
 def test_an_unreachable_server_is_reported(fresh_pubsub: PubSubSettings) -> None:
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
         backlog_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub).read()

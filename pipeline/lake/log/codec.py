@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from pipeline.errors import CorruptObject
+from pipeline.errors import CorruptObject, NewerFormat
+from pipeline.version import own_version
 from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
 from pipeline.watermark.state import (
@@ -53,6 +54,10 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
 """The entries that are a row of their fields, in order. Their kind is the lower-case name of the class."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
+VERSION, FORMAT = b"tidemark.version", b"tidemark.format"
+NEWEST_FORMAT = 1
+"""Raised when an entry says something that an earlier version would misread."""
+
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
 
@@ -99,18 +104,27 @@ def encode(entry: Entry, writer: str) -> bytes:
 
 
 def decode(content: bytes, name: str) -> Entry:
-    """Return the entry that was encoded. Raises CorruptObject for any other content."""
+    """Return the entry that was encoded. Raises NewerFormat for one that a later version wrote, CorruptObject for any
+    other content."""
     try:
         if _sealed(content) != content:
             raise ValueError("its digest does not match")
         table = pq.read_table(pa.BufferReader(content), use_threads=False, pre_buffer=False)
-        metadata = table.schema.metadata or {}
-        return _entry(metadata[KIND].decode(), table, _FACTS.validate_json(metadata[FACTS]))
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(
             f"{name} cannot be read as an entry of the tracking log ({error}); put back its earlier version or a "
             "backup, or, where there is none, run `tidemark forget <number>`: the watermark then holds until base "
             "has landed everything that the entry may have known"
+        ) from error
+    metadata = table.schema.metadata or {}
+    try:
+        if int(metadata.get(FORMAT, b"1")) > NEWEST_FORMAT:
+            raise ValueError(f"its format is {metadata[FORMAT].decode()}, and {NEWEST_FORMAT} is the newest known here")
+        return _entry(metadata[KIND].decode(), table, _FACTS.validate_json(metadata[FACTS]))
+    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:  # the digest says that it is as written
+        raise NewerFormat(
+            f"{name} is undamaged, and this version of tidemark, {own_version()}, cannot read it ({error}). Run the "
+            f"version that wrote it, {metadata.get(VERSION, b'a later one').decode()}, or a newer one"
         ) from error
 
 
@@ -211,6 +225,7 @@ def _decision_row(entry: DecisionRecord) -> pa.Table:
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
     metadata = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, SEAL: OPEN_SEAL}
+    metadata |= {VERSION: own_version(), FORMAT: str(NEWEST_FORMAT)}
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     return _sealed(sink.getvalue())

@@ -8,6 +8,7 @@ first one up to a compacted one; the entries that are left are all that a restar
 import logging
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 from pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissing, TableConflict
@@ -145,12 +146,15 @@ class TrackingLog:
     def forget(self, number: int, what: str, watermark_at_least: datetime | None = None) -> None:
         """Replace an entry that is beyond repair by a note of its loss. Assumption: no tracker runs. The watermark does
         not go back below `watermark_at_least`, which is known from outside the log: the entry may have been the newest
-        decision. Raises LakeError for an archived entry, which no tracker needs."""
+        decision. Raises LakeError for an archived entry, which no tracker needs, and NewerFormat for one that a later
+        version can read."""
         if self._archive.covers(number):
             raise LakeError(
                 f"entry {number} is in an archive under {self._objects.uri}/{ARCHIVES}, which no tracker needs: put "
                 "back a copy of that, or move it away"
             )
+        with suppress(ObjectMissing, CorruptObject):
+            self.entry(number)
         note = encode(Lost(what, watermark_at_least), self._writer)
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
