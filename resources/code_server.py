@@ -5,11 +5,18 @@ Dagster's own starts a new Python for each run, whose imports take longer than a
 """
 
 import multiprocessing
+import os
+import time
 from multiprocessing import forkserver
+from threading import Event, Thread
 from typing import Any
 
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
+
+ENDS_WITHIN_SECONDS = 8.0
+"""How long a tick may go on once the server is asked to end. What is cut short is as if the process had been killed:
+what was not acknowledged comes again."""
 
 
 class ForkingApiServer(server.DagsterApiServer):
@@ -22,6 +29,15 @@ class ForkingApiServer(server.DagsterApiServer):
         multiprocessing.set_forkserver_preload([served.module_name] if served and served.module_name else ["dagster"])
         forkserver.ensure_running()  # now, so that the first run finds it ready
         self._mp_ctx: Any = multiprocessing.get_context("forkserver")
+        Thread(target=end_after, args=(self._server_termination_event,), name="end", daemon=True).start()
+
+
+def end_after(asked: Event) -> None:
+    """End this process some seconds after it was asked to, whatever its threads do: Dagster waits for those of a tick,
+    and Python for those of a client."""
+    asked.wait()
+    time.sleep(ENDS_WITHIN_SECONDS)
+    os._exit(0)
 
 
 def main() -> None:

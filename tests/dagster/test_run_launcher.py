@@ -21,7 +21,7 @@ from dagster._core.workspace.load_target import GrpcServerTarget
 from pipeline.services.processes import listens
 from pipeline.services.stack import CODE_SERVER
 from resources.run_launcher import WatchedRunLauncher
-from tests.dagster import waiting_job
+from tests.dagster import stubborn, waiting_job
 from tests.official_emulator import HOST, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -133,6 +133,18 @@ def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
     assert instance.storage_directory().startswith(str(folder / "storage"))
     assert list((folder / "storage").rglob("*.db"))
     assert not list((folder / "home").rglob("*.db"))
+
+
+def test_sigterm_ends_the_code_server_whatever_its_threads_do(instance: dg.DagsterInstance) -> None:
+    port = free_port()
+    arguments = ["-m", CODE_SERVER, "-m", stubborn.__name__, "-h", HOST, "-p", str(port)]
+    server = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, start_new_session=True)
+    try:
+        until("the code server listens", lambda: listens(HOST, port))
+        server.terminate()
+        server.wait(SECONDS)  # its thread goes on for twice as long
+    finally:
+        server.kill()
 
 
 def test_a_run_that_has_reached_no_code_server_is_not_known(instance: dg.DagsterInstance) -> None:
