@@ -86,8 +86,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Workers of `-n auto`: twice as many as cores, because many tests wait, as far as the memory allows."""
-    return max(1, min(2 * (os.cpu_count() or 1), psutil.virtual_memory().available // WORKER_BYTES))
+    """Workers of `-n auto`: three times as many as cores, because many tests wait, as far as the memory allows."""
+    return max(1, min(3 * (os.cpu_count() or 1), psutil.virtual_memory().available // WORKER_BYTES))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
