@@ -170,10 +170,7 @@ class Machine:
         token = token_environment()
         os.environ.update(token)
         self.supervisor.start(spark_server(self.settings, self.supervisor.state_folder, token))
-        builder = SparkSession.builder
-        for key, value in session_config(self.settings).items():
-            builder = builder.config(key, value)
-        session: SparkSession = builder.getOrCreate()
+        session = SparkSession.builder.config(map={**session_config(self.settings)}).getOrCreate()
         warm_up(session)
         return session
 

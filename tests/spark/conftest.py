@@ -21,10 +21,7 @@ def spark() -> Iterator[SparkSession]:
     set_java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are the path's python3
     settings = Settings(spark=SparkSettings(remote=None, master="local[2,6]", driver_memory="1g"))
-    builder = SparkSession.builder
-    for key, value in session_config(settings).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.config(map={**session_config(settings)}).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -19,10 +19,9 @@ BEATS = [
 ]
 
 if __name__ == "__main__":
-    builder = SparkSession.builder
-    for key, value in session_config(Settings(spark=SparkSettings(remote=sys.argv[1]))).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.config(
+        map={**session_config(Settings(spark=SparkSettings(remote=sys.argv[1])))}
+    ).getOrCreate()
     groups = warm_up(session)
     print(json.dumps({"groups": groups, "rows": [list(row) for row in diffs(session, BEATS)]}, default=str))
     session.stop()

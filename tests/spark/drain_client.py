@@ -13,10 +13,9 @@ from tests.spark.drains import drained, settings_of, small_drain
 
 if __name__ == "__main__":
     remote, lake, pubsub = sys.argv[1], sys.argv[2], PubSubSettings.model_validate_json(sys.argv[3])
-    builder = SparkSession.builder
-    for key, value in session_config(Settings(spark=SparkSettings(remote=remote))).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.config(
+        map={**session_config(Settings(spark=SparkSettings(remote=remote)))}
+    ).getOrCreate()
     done, rounds = drained(session, settings_of(pubsub, lake, small_drain()), "over-connect")
     print(
         json.dumps(

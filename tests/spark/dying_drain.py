@@ -26,10 +26,7 @@ if __name__ == "__main__":
     lake, pubsub = Path(sys.argv[1]), PubSubSettings.model_validate_json(sys.argv[2])
     set_java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder
     classic = Settings(spark=SparkSettings(remote=None, master="local[2,4]", driver_memory="1g"))
-    for key, value in session_config(classic).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.config(map={**session_config(classic)}).getOrCreate()
     Thread(target=die_once_landed, args=(lake,), daemon=True).start()
     drained(session, settings_of(pubsub, str(lake), small_drain(batch_messages=200, readers=2)), "killed")

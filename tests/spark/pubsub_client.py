@@ -19,10 +19,9 @@ def ids(frame: DataFrame) -> list[str]:
 
 if __name__ == "__main__":
     remote, folder, options = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
-    builder = SparkSession.builder
-    for key, value in session_config(Settings(spark=SparkSettings(remote=remote))).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = SparkSession.builder.config(
+        map={**session_config(Settings(spark=SparkSettings(remote=remote)))}
+    ).getOrCreate()
     session.dataSource.register(PubSubDataSource)
     # Over Connect each action plans the read anew: only the name makes the second one bring the same rows.
     batch = session.read.format("pubsub").options(**options, landing="first").load()
