@@ -45,6 +45,10 @@ SLOW_SECONDS = 0.025
 DEADLINE_SECONDS = 120.0
 """The deadline of a pull: longer than any server waits for messages. Waits of 18 to 90 s are known."""
 
+GIVEN_BACK_SECONDS = 1
+"""How long messages that are given back stay leased. With 0 the official emulator's snapshots do not count them until
+they come again, and the watermark would pass them."""
+
 REST_SECONDS = 0.2
 """No pull is sent for so long after one was refused for want of quota, or ran into a deadline."""
 
@@ -238,7 +242,7 @@ class Pulls:
         ack_ids = [message.ack_id for message in received]
         with suppress(ValueError):  # the channel was closed
             for start in range(0, len(ack_ids), IDS_PER_CALL):
-                self._lease(ack_ids[start : start + IDS_PER_CALL], 0)
+                self._lease(ack_ids[start : start + IDS_PER_CALL], GIVEN_BACK_SECONDS)
 
     def _lease(self, ack_ids: Sequence[str], seconds: int) -> None:
         """Ask that messages are leased for so long from now. The answer is not waited for."""

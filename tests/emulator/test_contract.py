@@ -16,6 +16,7 @@ from google.pubsub_v1.types import SeekRequest, Subscription
 
 from pipeline.clock import to_us
 from pipeline.errors import SubscriptionMissing
+from pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
 
 
@@ -321,6 +322,23 @@ def test_an_acknowledgement_id_of_nobody_or_of_another_subscription_is_refused(s
     for wrong in (["bogus"], [received.ack_id], []):
         with pytest.raises(api.InvalidArgument):
             server.subscriber.acknowledge(subscription=subscription, ack_ids=wrong)
+
+
+def test_what_is_given_back_by_a_deadline_of_a_second_is_outstanding_all_along(server: Server) -> None:
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    server.publish(topic)
+    received = server.pull(subscription)
+    CLOCK.sleep(0.05)
+    server.publish(topic)
+    server.extend(subscription, received, GIVEN_BACK_SECONDS)
+    assert server.oldest(subscription) == published(received[0])
+    CLOCK.sleep(GIVEN_BACK_SECONDS + 0.2)
+    assert server.oldest(subscription) == published(received[0])
+    again = [*server.pull(subscription), *server.pull(subscription)]
+    assert len(again) == 2
+    assert set(ids_of(received)) < set(ids_of(again))
+    assert server.oldest(subscription) == published(received[0])
 
 
 def test_a_reading_is_the_oldest_publish_time_that_is_not_acknowledged(server: Server) -> None:

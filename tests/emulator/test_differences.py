@@ -12,7 +12,7 @@ import pytest
 from google.api_core import exceptions as api
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of
+from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
 
 
 def test_the_official_one_gives_a_hundred_messages_at_most_and_ours_a_thousand(server: Server) -> None:
@@ -130,6 +130,18 @@ def test_the_id_of_an_earlier_delivery_acknowledges_on_ours_alone(server: Server
     server.acknowledge(subscription, earlier)
     server.extend(subscription, latest, 0)
     assert len(server.pull(subscription)) == (1 if server.is_official else 0)
+
+
+def test_a_reading_of_the_official_one_passes_what_was_given_back_by_a_deadline_of_nothing(server: Server) -> None:
+    """Until it comes again. So tidemark gives back by a deadline of a second."""
+    topic = server.topic()
+    subscription = server.subscription(topic)
+    server.publish(topic)
+    received = server.pull(subscription)
+    CLOCK.sleep(0.05)
+    server.publish(topic)
+    server.extend(subscription, received, 0)
+    assert (server.oldest(subscription) > published(received[0])) is server.is_official
 
 
 def test_a_seek_ends_leases_on_the_official_one_alone(server: Server) -> None:

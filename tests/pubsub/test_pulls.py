@@ -21,6 +21,7 @@ CLOCK = SystemClock()
 LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
 
+UNTIL_GIVEN_BACK = pulls.GIVEN_BACK_SECONDS + 0.2
 AHEAD_SECONDS = 1.5
 """Enough for a few pulls to go ahead, one after another, on a busy machine."""
 
@@ -78,6 +79,7 @@ def test_a_subscription_that_is_closed_or_forgotten_gives_back_what_its_pulls_br
     sent = send(clients[1], settings, 3)
     CLOCK.sleep(0.5)
     closed.close()
+    CLOCK.sleep(UNTIL_GIVEN_BACK)
     assert sorted(pulled(subscription_of(clients[0], settings))) == sorted(sent)
     assert pulled(closed, 0.1) == []  # and it may be used again
 
@@ -88,7 +90,7 @@ def test_what_comes_while_nobody_pulls_is_given_back_if_its_lease_would_not_last
     rare = PubSubSubscription(clients[0], settings.base_path, CLOCK, settings, LONG)
     assert pulled(rare, 0.1) == []
     sent = send(clients[1], settings, 3)
-    CLOCK.sleep(0.5)
+    CLOCK.sleep(0.5 + UNTIL_GIVEN_BACK)
     assert sorted(pulled(subscription_of(clients[0], settings))) == sorted(sent)
 
 
@@ -133,6 +135,7 @@ def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closi
         with subscription.leased(batch.ack_ids):
             CLOCK.sleep(AHEAD_SECONDS)
     usual.close()
+    CLOCK.sleep(UNTIL_GIVEN_BACK)
     assert len(pulled(subscription_of(clients[0], settings))) == 15
 
 
