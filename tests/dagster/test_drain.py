@@ -29,7 +29,7 @@ DRAINING = DrainSettings.model_validate(
     {
         "start_after": "3s",
         "stop_below": "1s",
-        "round_seconds": "2s",
+        "round_seconds": "5s",  # two without a message are longer than what a tick has pulled ahead is leased
         "max_seconds": "60s",
         "batch_messages": 500,
         "readers": 2,

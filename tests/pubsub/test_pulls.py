@@ -145,8 +145,8 @@ def test_nothing_is_pulled_ahead_after_a_batch_that_was_processed_slowly(
     send(clients[1], settings, 30)
     clock = OwnClock()
     subscription = subscription_of(clients[0], settings, clock=clock)
-    for seconds in (20, 0):
-        batch = subscription.pull(5, MUCH, 5, ahead=5)
+    for seconds, ahead in ((20, 0), (0, 5)):
+        batch = subscription.pull(5, MUCH, 5, ahead=ahead)
         with subscription.leased(batch.ack_ids):
             clock.later += seconds
             CLOCK.sleep(AHEAD_SECONDS)

@@ -64,11 +64,12 @@ class PubSubWorld:
         self.published += ids[:count]
         self.rejected += ids[count:]
 
-    def is_quiet(self) -> bool:
-        """Whether everything that was published is acknowledged."""
+    def is_quiet(self, *, is_tracked: bool = False) -> bool:
+        """Whether everything that was published is acknowledged on base, and on tracking too if that `is_tracked`."""
         time.sleep(1.1)  # a reading tells a message from nothing once that is a second old
-        backlog = SnapshotBacklog(self.subscriber, self.settings.base_path, SystemClock(), timedelta(seconds=10))
-        return not backlog.read().names_a_message
+        paths = [self.settings.base_path, *([self.settings.tracking_path] if is_tracked else [])]
+        backlogs = [SnapshotBacklog(self.subscriber, path, SystemClock(), timedelta(seconds=10)) for path in paths]
+        return not any(backlog.read().names_a_message for backlog in backlogs)
 
 
 @dataclass

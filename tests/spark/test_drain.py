@@ -162,7 +162,7 @@ def test_readers_killed_at_every_step_lose_nothing_and_the_report_lacks_no_more_
     world.publish(4000, broken=3)
     until = time.monotonic() + QUIET_WITHIN_SECONDS
     told = 0
-    while not (world.is_quiet() and deaths_are_over(world)):
+    while not (world.is_quiet(is_tracked=True) and deaths_are_over(world)):
         assert time.monotonic() < until
         told += drained(spark, settings, run_name(), read_and_die)[0].landed.heartbeats
     assert sorted(path.name for path in deaths(world.lake).iterdir()) == sorted(f"{step} done" for step in steps)
