@@ -25,7 +25,7 @@ from dagster._core.storage.event_log.schema import (
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 from dagster_shared.serdes import deserialize_value
-from sqlalchemy import Table, delete, func, select
+from sqlalchemy import Table, delete, func, or_, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -125,7 +125,9 @@ def prune_events(instance: dg.DagsterInstance, before: datetime) -> dict[str, in
     events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
     of_ticks = (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment)
     reported = of_ticks & events.c.asset_key.in_(OURS)
-    checked = of_ticks & (events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value)
+    is_of_a_check = events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
+    # Others' events stay and would be read again each hour: the database finds those that may be ours.
+    checked = of_ticks & is_of_a_check & or_(*(events.c.event.contains(key, autoescape=True) for key in OURS))
     evaluated = (evaluations.c.run_id == RUNLESS_RUN_ID) & evaluations.c.asset_key.in_(OURS)
     was_long_ago = evaluations.c.evaluation_event_timestamp < moment
     check = evaluations.c.asset_key, evaluations.c.check_name

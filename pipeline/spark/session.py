@@ -116,10 +116,7 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
             if "SESSION_CLOSED" not in str(error):
                 raise
             continue
-        for key, value in config.items():
-            if key != "spark.remote":
-                builder = builder.config(key, value)
-        return builder.getOrCreate()
+        return builder.config(map={key: config[key] for key in config if key != "spark.remote"}).getOrCreate()
     raise SparkUnreachable(
         f"{remote} has closed the session of this pipeline {GENERATIONS} times; restart the server, or name a session "
         "in spark.remote: sc://host:port/;session_id=..."

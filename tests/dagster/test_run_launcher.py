@@ -142,7 +142,7 @@ def test_sigterm_ends_the_code_server_whatever_its_threads_do(instance: dg.Dagst
     try:
         until("the code server listens", lambda: listens(HOST, port))
         server.terminate()
-        server.wait(SECONDS)  # its thread goes on for twice as long
+        assert server.wait(SECONDS) == 0  # its thread goes on for twice as long
     finally:
         server.kill()
 

@@ -55,6 +55,16 @@ class Server:
         except api.DeadlineExceeded:
             return []
 
+    def leased_before_another(self) -> tuple[str, list[Any]]:
+        """A subscription that holds two messages, of which the older is leased, and that one as it was received."""
+        topic = self.topic()
+        subscription = self.subscription(topic)
+        self.publish(topic)
+        received = self.pull(subscription)
+        CLOCK.sleep(0.05)
+        self.publish(topic)
+        return subscription, received
+
     def drained(self, subscription: str) -> list[str]:
         """Pull and acknowledge until nothing comes; the ids."""
         ids: list[str] = []

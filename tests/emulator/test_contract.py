@@ -325,12 +325,7 @@ def test_an_acknowledgement_id_of_nobody_or_of_another_subscription_is_refused(s
 
 
 def test_what_is_given_back_by_a_deadline_of_a_second_is_outstanding_all_along(server: Server) -> None:
-    topic = server.topic()
-    subscription = server.subscription(topic)
-    server.publish(topic)
-    received = server.pull(subscription)
-    CLOCK.sleep(0.05)
-    server.publish(topic)
+    subscription, received = server.leased_before_another()
     server.extend(subscription, received, GIVEN_BACK_SECONDS)
     assert server.oldest(subscription) == published(received[0])
     CLOCK.sleep(GIVEN_BACK_SECONDS + 0.2)

@@ -134,12 +134,7 @@ def test_the_id_of_an_earlier_delivery_acknowledges_on_ours_alone(server: Server
 
 def test_a_reading_of_the_official_one_passes_what_was_given_back_by_a_deadline_of_nothing(server: Server) -> None:
     """Until it comes again. So tidemark gives back by a deadline of a second."""
-    topic = server.topic()
-    subscription = server.subscription(topic)
-    server.publish(topic)
-    received = server.pull(subscription)
-    CLOCK.sleep(0.05)
-    server.publish(topic)
+    subscription, received = server.leased_before_another()
     server.extend(subscription, received, 0)
     assert (server.oldest(subscription) > published(received[0])) is server.is_official
 

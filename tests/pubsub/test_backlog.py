@@ -196,7 +196,6 @@ def test_a_missing_permission_is_named(subscriber: SubscriberClient, settings: P
         backlog_of(forbidden, settings).read()
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("retried", [True, False])
 def test_a_quota_that_is_used_up_is_not_called_a_fault_of_the_network(retried: bool) -> None:
     exhausted = api.ResourceExhausted("Quota exceeded for quota metric 'Administrator operations'")
@@ -207,6 +206,7 @@ def test_a_quota_that_is_used_up_is_not_called_a_fault_of_the_network(retried: b
     assert "network" not in str(said.value)
 
 
+@pytest.mark.timeout(60)
 def test_an_unreachable_server_is_reported(fresh_pubsub: PubSubSettings) -> None:
     with pytest.raises(PubSubUnreachable, match=r"pubsub\.emulator_host"):
         backlog_of(subscriber_client(f"{HOST}:{free_port()}"), fresh_pubsub).read()

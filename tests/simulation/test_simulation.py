@@ -34,7 +34,7 @@ def test_every_invariant_holds_under_any_trouble(part: int) -> None:
     for reason in set(Reason) - {Reason.HELD_CLOCK_SKEW}:
         assert totals[reason], f"no decision of seeds {seeds[:3]}, ... said {reason}"
     assert totals["windows"] > 2 * len(seeds)
-    # Of sources beyond the band, messages are late and missed, and counted.
+    # Sources beyond the band have late and missed messages, and both are counted.
     assert beyond["late"] > 0
     assert beyond["missed"] > 0
 

@@ -14,7 +14,7 @@ MOST = 30
 """Messages of one run, before copies: few, so that many runs are tried, and each thing that goes wrong matters."""
 
 LAG_AT_MOST = 250 * SECOND
-"""Of sources whose lag grows: less than what the idle rule allows for, by more than a band."""
+"""A growing lag stays below what the idle rule allows for by more than a band."""
 
 EXTREMES, ALL_SHARES = (0.0, 1.0), (0.0, 1.0, None)
 """Where in the band the key of a message is; None: anywhere. At its ends the disorder is the whole band."""

@@ -34,10 +34,10 @@ SECOND_US = 1_000_000
 SCHEDULES = 500
 IDLE_SCHEDULES = 300
 UNTIL_SEEN = 200
-"""Of so many schedules, a law that does not hold is broken by more than one in forty."""
+"""More than one in forty of these schedules break a law that does not hold."""
 
 COMPARED = 3
-"""Of so many schedules, one decides everything again on the whole histogram."""
+"""One schedule in three decides everything again on the whole histogram."""
 TOPIC = "topic"
 ACK_DEADLINE = timedelta(seconds=10)
 
