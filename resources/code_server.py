@@ -43,7 +43,12 @@ def end_after(asked: Event) -> None:
 def main() -> None:
     """Serve until a signal or a request ends it."""
     server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
-    grpc_command(prog_name="resources.code_server")
+    returned = Event()
+    Thread(target=end_after, args=(returned,), name="end", daemon=True).start()
+    try:
+        grpc_command(prog_name="resources.code_server")
+    finally:
+        returned.set()  # a signal that arrives before Dagster waits for one ends its command without its own event
 
 
 if __name__ == "__main__":

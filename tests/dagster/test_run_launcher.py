@@ -1,5 +1,6 @@
 """Our dagster.yaml on a real instance, and its launcher's answers about runs on a real code server."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -21,10 +22,11 @@ from dagster._core.workspace.load_target import GrpcServerTarget
 from pipeline.services.processes import listens
 from pipeline.services.stack import CODE_SERVER
 from resources.run_launcher import WatchedRunLauncher
-from tests.dagster import stubborn, waiting_job
+from tests.dagster import waiting_job
 from tests.official_emulator import HOST, free_port
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+STUBBORN = "tests.dagster.stubborn"
 SECONDS = 60
 
 
@@ -135,14 +137,27 @@ def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
     assert not list((folder / "home").rglob("*.db"))
 
 
-def test_sigterm_ends_the_code_server_whatever_its_threads_do(instance: dg.DagsterInstance) -> None:
+def stubborn_server(port: int, **variables: str) -> subprocess.Popen[bytes]:
+    arguments = ["-m", CODE_SERVER, "-m", STUBBORN, "-h", HOST, "-p", str(port)]
+    environment = os.environ | variables
+    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, start_new_session=True)
+
+
+def test_sigterm_ends_the_code_server_whatever_its_threads_do() -> None:
     port = free_port()
-    arguments = ["-m", CODE_SERVER, "-m", stubborn.__name__, "-h", HOST, "-p", str(port)]
-    server = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, start_new_session=True)
+    server = stubborn_server(port)
     try:
         until("the code server listens", lambda: listens(HOST, port))
         server.terminate()
         assert server.wait(SECONDS) == 0  # its thread goes on for twice as long
+    finally:
+        server.kill()
+
+
+def test_sigterm_ends_a_code_server_that_does_not_serve_yet() -> None:
+    server = stubborn_server(free_port(), STUBBORN_ASKED_WHILE_LOADING="yes")
+    try:
+        assert server.wait(SECONDS) == 0
     finally:
         server.kill()
 
