@@ -5,21 +5,21 @@ from datetime import timedelta
 
 import dagster as dg
 
-from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
-from assets.checks import evaluation_of
-from assets.events import failing_run
-from assets.live_first import Front, Parts
-from assets.requests import BACKLOG_OP, TO, front_of, stretch_named
-from assets.runs import tags_of
-from assets.windowed import compute_range, metadata_of, silence_report, stopped_result
-from pipeline.clock import Clock
-from pipeline.errors import WindowExpired, WindowNotClosed
-from pipeline.quality.silence import WindowSilence
-from pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
-from pipeline.settings import Settings
-from pipeline.windows import Window
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+from tidemark.assets.checks import evaluation_of
+from tidemark.assets.events import failing_run
+from tidemark.assets.live_first import Front, Parts
+from tidemark.assets.requests import BACKLOG_OP, TO, front_of, stretch_named
+from tidemark.assets.runs import tags_of
+from tidemark.assets.windowed import compute_range, metadata_of, silence_report, stopped_result
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.quality.silence import WindowSilence
+from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.spark import SparkResource
 
 
 class BacklogConfig(dg.Config):

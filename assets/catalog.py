@@ -8,12 +8,12 @@ import dagster as dg
 import pyarrow as pa
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from pipeline.lake.log.codec import CELLS
-from pipeline.lake.tables.heartbeats import heartbeat_schema
-from pipeline.lake.tables.quarantine import QUARANTINE
-from pipeline.settings import Settings
-from pipeline.ticks.pace import last_look, least_interval
-from pipeline.windows import KEY_FORMAT
+from tidemark.pipeline.lake.log.codec import CELLS
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.ticks.pace import last_look, least_interval
+from tidemark.pipeline.windows import KEY_FORMAT
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
 WATERMARK = dg.AssetKey("watermark")

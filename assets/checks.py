@@ -7,20 +7,20 @@ from itertools import islice
 
 import dagster as dg
 
-from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
-from assets.requests import OneAsks, Request, stale_request
-from assets.runs import Runs
-from pipeline.clock import EPOCH, Clock, iso
-from pipeline.durations import format_duration
-from pipeline.quality.affected import MissedHeartbeats
-from pipeline.quality.audit import audit
-from pipeline.quality.passed_over import PassedOver, read_passed_over
-from pipeline.quality.status import LOST_WITHIN, late_since
-from pipeline.settings import Settings
-from pipeline.settings_sections import NEVER
-from pipeline.watermark.holding import passed_over
-from pipeline.windows import Window
-from resources.lake import LakeResource
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
+from tidemark.assets.requests import OneAsks, Request, stale_request
+from tidemark.assets.runs import Runs
+from tidemark.pipeline.clock import EPOCH, Clock, iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.quality.affected import MissedHeartbeats
+from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import NEVER
+from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.windows import Window
+from tidemark.resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
 NAMED = 20

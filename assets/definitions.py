@@ -2,26 +2,26 @@
 
 import dagster as dg
 
-from assets.backlog import backlog_job
-from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, observed_assets
-from assets.checks import MISSED, asset_checks, staleness_sensor
-from assets.drain import drain_job, drain_sensor
-from assets.housekeeping import housekeeping_job, housekeeping_schedule
-from assets.repair import repair_job
-from assets.requests import OneAsks
-from assets.runs import tags_of
-from assets.sensors import landing_sensor, tracking_sensor
-from assets.tuning import tuning_asset, tuning_schedule
-from assets.windowed import heartbeat_diffs_asset, stream_status_asset
-from pipeline.clock import Clock, SystemClock
-from pipeline.kept import Kept
-from pipeline.services.dagster_names import COMPUTE_WINDOWS
-from pipeline.settings import Settings
-from pipeline.spark.session import session_config
-from pipeline.ticks.pace import AtWork, Pace
-from resources.lake import LakeResource
-from resources.pubsub import PubSubResource
-from resources.spark import SparkResource
+from tidemark.assets.backlog import backlog_job
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, observed_assets
+from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
+from tidemark.assets.drain import drain_job, drain_sensor
+from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.repair import repair_job
+from tidemark.assets.requests import OneAsks
+from tidemark.assets.runs import tags_of
+from tidemark.assets.sensors import landing_sensor, tracking_sensor
+from tidemark.assets.tuning import tuning_asset, tuning_schedule
+from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.session import session_config
+from tidemark.pipeline.ticks.pace import AtWork, Pace
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.pubsub import PubSubResource
+from tidemark.resources.spark import SparkResource
 
 
 def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Definitions:

@@ -6,21 +6,21 @@ from typing import Any
 
 import dagster as dg
 
-from assets.catalog import ticking_sensor
-from assets.events import failing_run, histogram_events, landing_events
-from assets.requests import ended_at, pause_of
-from assets.runs import Runs, tags_of
-from pipeline.clock import Clock, to_us
-from pipeline.durations import format_duration
-from pipeline.services.dagster_names import DRAIN, DRAINED
-from pipeline.settings import Settings
-from pipeline.settings_sections import DrainSettings
-from pipeline.spark.drain import Drain, Ended, Round, Side
-from pipeline.watermark.histogram import bucket_of
-from pipeline.watermark.state import WatermarkState
-from resources.lake import LakeResource
-from resources.pubsub import PubSubResource
-from resources.spark import SparkResource
+from tidemark.assets.catalog import ticking_sensor
+from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.requests import ended_at, pause_of
+from tidemark.assets.runs import Runs, tags_of
+from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import DrainSettings
+from tidemark.pipeline.spark.drain import Drain, Ended, Round, Side
+from tidemark.pipeline.watermark.histogram import bucket_of
+from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.pubsub import PubSubResource
+from tidemark.resources.spark import SparkResource
 
 OVERTIME = timedelta(minutes=5)
 """Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""

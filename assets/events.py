@@ -7,11 +7,11 @@ from typing import Any
 
 import dagster as dg
 
-from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
-from pipeline.errors import TidemarkError
-from pipeline.ticks.landing import Landed
-from pipeline.ticks.tracking import Persisted, Tracked
-from pipeline.watermark.decision import BandEvidence
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.tracking import Persisted, Tracked
+from tidemark.pipeline.watermark.decision import BandEvidence
 
 
 def tracking_events(tracked: Tracked) -> list[dg.AssetMaterialization]:

@@ -29,11 +29,11 @@ from sqlalchemy import Table, delete, func, or_, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from assets.catalog import ASSETS
-from assets.runs import Runs, tags_of
-from pipeline.clock import SystemClock
-from pipeline.settings import Settings
-from pipeline.upkeep.housekeeping import Chore, Housekeeper
+from tidemark.assets.catalog import ASSETS
+from tidemark.assets.runs import Runs, tags_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 
 HOUSEKEEPING = "housekeeping"
 

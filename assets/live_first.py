@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from assets.turns import Attempt
-from pipeline.windows import Windowing
+from tidemark.assets.turns import Attempt
+from tidemark.pipeline.windows import Windowing
 
 LIVE = timedelta(minutes=10)
 """How close to the watermark a live window ends. The newest closed window is live, however long windows are."""

@@ -1,6 +1,6 @@
 """The code location that the code server serves: the definitions of the settings that are here."""
 
-from assets.definitions import build_definitions
-from pipeline.settings import load_settings
+from tidemark.assets.definitions import build_definitions
+from tidemark.pipeline.settings import load_settings
 
 defs = build_definitions(load_settings())

@@ -5,19 +5,19 @@ from typing import Any
 
 import dagster as dg
 
-from assets.backlog import compute_and_report
-from assets.checks import evaluation_of
-from assets.events import failing_run
-from assets.runs import tags_of
-from assets.windowed import stopped_result
-from pipeline.clock import SystemClock
-from pipeline.durations import parse_duration
-from pipeline.quality.silence import WindowSilence
-from pipeline.settings import Settings
-from pipeline.upkeep.orphans import remove_orphans
-from pipeline.upkeep.repair import Survey, Surveyor, findings
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from tidemark.assets.backlog import compute_and_report
+from tidemark.assets.checks import evaluation_of
+from tidemark.assets.events import failing_run
+from tidemark.assets.runs import tags_of
+from tidemark.assets.windowed import stopped_result
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.quality.silence import WindowSilence
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.orphans import remove_orphans
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.spark import SparkResource
 
 REPAIR = "repair"
 NAMED_IN_LOG = 200

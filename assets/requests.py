@@ -12,14 +12,14 @@ from typing import Any
 import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
-from assets.live_first import Front, backlog_goes_first, backlog_may_begin
-from assets.runs import Runs
-from assets.turns import Attempt, Turn, take_turn
-from pipeline.clock import Clock
-from pipeline.services.dagster_names import COMPUTE_BACKLOG, COMPUTE_WINDOWS, RANGE_END, RANGE_START, TRIED
-from pipeline.spans import Spans
-from pipeline.windows import Window, Windowing
-from resources.lake import LakeResource
+from tidemark.assets.live_first import Front, backlog_goes_first, backlog_may_begin
+from tidemark.assets.runs import Runs
+from tidemark.assets.turns import Attempt, Turn, take_turn
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, COMPUTE_WINDOWS, RANGE_END, RANGE_START, TRIED
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import Window, Windowing
+from tidemark.resources.lake import LakeResource
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=15), timedelta(minutes=1)
 """The pause before any run after one failure, which doubles with each further failure in a row, and its limit. A window

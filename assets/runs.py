@@ -8,8 +8,8 @@ from typing import Self
 import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
-from pipeline.services.dagster_names import PIPELINE
-from pipeline.settings import Settings
+from tidemark.pipeline.services.dagster_names import PIPELINE
+from tidemark.pipeline.settings import Settings
 
 
 def tags_of(settings: Settings) -> dict[str, str]:

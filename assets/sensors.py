@@ -5,23 +5,23 @@ from datetime import timedelta
 
 import dagster as dg
 
-from assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
-from assets.drain import draining
-from assets.events import landing_events, landing_sentence, tracking_events
-from assets.requests import Choosing, OneAsks, Request, next_request
-from assets.runs import Runs
-from pipeline.clock import Clock
-from pipeline.durations import format_duration
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.settings import Settings
-from pipeline.settings_sections import BudgetSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.copies import RememberedCopies
-from pipeline.ticks.landing import land
-from pipeline.ticks.pace import AtWork, Closings, Pace
-from pipeline.ticks.tracking import track
-from resources.lake import LakeResource
-from resources.pubsub import PubSubResource
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
+from tidemark.assets.drain import draining
+from tidemark.assets.events import landing_events, landing_sentence, tracking_events
+from tidemark.assets.requests import Choosing, OneAsks, Request, next_request
+from tidemark.assets.runs import Runs
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import BudgetSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.copies import RememberedCopies
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.pace import AtWork, Closings, Pace
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.pubsub import PubSubResource
 
 WHILE_DRAINING = timedelta(seconds=2)
 """The longest that a tracking tick pulls while a run drains. It suffices for what is published meanwhile, and decisions

@@ -6,20 +6,20 @@ from typing import Any
 
 import dagster as dg
 
-from assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, spec
-from assets.events import failing_run
-from assets.runs import tags_of
-from pipeline.clock import SystemClock
-from pipeline.durations import format_duration
-from pipeline.errors import NothingToTune
-from pipeline.printable import printable
-from pipeline.settings import Settings
-from pipeline.tuning.inputs import report_on_lake
-from pipeline.tuning.page import page_of
-from pipeline.tuning.report import TuningReport, facts_of, sentences
-from pipeline.tuning.report_store import write_report
-from pipeline.tuning.stream_disorder import StreamDisorder
-from resources.lake import LakeResource
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, spec
+from tidemark.assets.events import failing_run
+from tidemark.assets.runs import tags_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import NothingToTune
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.inputs import report_on_lake
+from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.report_store import write_report
+from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
+from tidemark.resources.lake import LakeResource
 
 TUNE_WATERMARK = "tune_watermark"
 """The job that makes the report."""

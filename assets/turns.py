@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pipeline.clock import iso
-from pipeline.spans import Spans
-from pipeline.windows import Windowing
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import Windowing
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=15), timedelta(minutes=10)
 """The rest after a window's first failure, which doubles with each further one, and its limit."""

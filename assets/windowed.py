@@ -11,20 +11,20 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, windowed_asset
-from assets.events import failing_run
-from pipeline.clock import SystemClock, iso
-from pipeline.errors import WindowExpired, WindowNotClosed
-from pipeline.lake.tables.diffs import diff_schema
-from pipeline.lake.tables.stream_status import STATUS, Kind
-from pipeline.lake.tables.windowed import PARTITION
-from pipeline.quality.silence import WindowSilence, silence_of
-from pipeline.settings import Settings
-from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
-from pipeline.spark.plan import DiffPlan
-from pipeline.windows import Window
-from resources.lake import LakeResource
-from resources.spark import SparkResource
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, windowed_asset
+from tidemark.assets.events import failing_run
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.silence import WindowSilence, silence_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
+from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.windows import Window
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.spark import SparkResource
 
 FEW_STOPPED = "few_streams_stopped"
 SILENT_NAMED = 10

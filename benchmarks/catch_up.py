@@ -8,11 +8,11 @@ from benchmarks.diffs import plan_of
 from benchmarks.machine import HISTORY_AGE, Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE
-from pipeline.errors import ServiceFailed
-from pipeline.settings_sections import BudgetSettings
-from pipeline.spark.micro_batch import MicroBatch, compute_windows
-from pipeline.ticks.budget import Budget
-from pipeline.windows import Window
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.settings_sections import BudgetSettings
+from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.windows import Window
 
 WHOLE_GOAL, TRACKED_GOAL = 20.0, 30.0
 MESSAGES = 100_000

@@ -14,14 +14,14 @@ from benchmarks.engines import Work, by_duckdb, by_polars
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import REGULAR
-from pipeline.clock import to_us
-from pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
-from pipeline.errors import ServiceFailed
-from pipeline.lake.tables.heartbeats import heartbeat_rows
-from pipeline.quantiles import quantile
-from pipeline.settings import Settings
-from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
-from pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
+from tidemark.pipeline.spark.plan import DiffPlan
 
 GOAL, WINDOW_GOAL = 0.8, 1.5
 SPAN = timedelta(hours=1)

@@ -16,16 +16,16 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.watched import Memory, RunOfDrain, Ticks, reports, runs_of_drain, ticks_of
-from pipeline.clock import Clock, SystemClock, iso
-from pipeline.demo.script import USUAL_PORTS, free_port
-from pipeline.demo.synthetic import Published, Source
-from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.demo.verification import Comparison, compare
-from pipeline.durations import format_duration, parse_duration
-from pipeline.errors import ServiceFailed
-from pipeline.services.processes import Supervisor
-from pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
-from pipeline.settings import Settings, load_settings
+from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.demo.script import USUAL_PORTS, free_port
+from tidemark.pipeline.demo.synthetic import Published, Source
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.demo.verification import Comparison, compare
+from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
+from tidemark.pipeline.settings import Settings, load_settings
 
 STREAMS, PERIOD = 10_000, timedelta(seconds=30)
 PER_SECOND = STREAMS / PERIOD.total_seconds()

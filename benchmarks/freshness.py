@@ -18,18 +18,18 @@ from rich.console import Console
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.watched import reports, ticks_of
-from pipeline.clock import Clock, SystemClock, iso
-from pipeline.demo.script import USUAL_PORTS, free_port
-from pipeline.demo.synthetic import Source
-from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.lake.layout import Lake
-from pipeline.quantiles import quantile
-from pipeline.services.processes import Supervisor
-from pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
-from pipeline.settings import Settings, load_settings
-from pipeline.settings_sections import EmulatorKind
-from pipeline.watermark.state import DecisionRecord
-from pipeline.windows import Window, Windowing
+from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.demo.script import USUAL_PORTS, free_port
+from tidemark.pipeline.demo.synthetic import Source
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import EmulatorKind
+from tidemark.pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.windows import Window, Windowing
 
 STREAMS, PERIOD, JITTER = 10_000, timedelta(seconds=30), timedelta(seconds=8)
 SETTLES = timedelta(seconds=100)

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.freshness import SETTLES, Played, play
-from pipeline.clock import Clock, SystemClock, iso
-from pipeline.pubsub.connection import publisher_client
-from pipeline.quantiles import quantile
-from pipeline.settings import Settings
+from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.settings import Settings
 
 KINDS = {
     "299 messages, 26 h apart": (timedelta(hours=26), 299),

@@ -21,8 +21,8 @@ from benchmarks.engines import Work
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.memory import MB, peak_bytes
-from pipeline.errors import ServiceFailed
-from pipeline.quantiles import quantile
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.quantiles import quantile
 
 HOURS = 10
 GOAL = 1.0

@@ -14,27 +14,27 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from benchmarks.traffic import LIVE_RATE, REGULAR
-from pipeline.clock import SystemClock
-from pipeline.demo.synthetic import publish
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.pubsub.provision import provision
-from pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from pipeline.services.emulator_choice import choose_emulator
-from pipeline.services.processes import Supervisor
-from pipeline.services.stack import spark_server, start_emulator, token_environment
-from pipeline.settings import Settings, load_settings
-from pipeline.settings_sections import EmulatorKind
-from pipeline.spark.session import session_config
-from pipeline.spark.warm_up import warm_up
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import Landed, land
-from pipeline.ticks.tracking import Tracked, track
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.synthetic import publish
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.services.emulator_choice import choose_emulator
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import spark_server, start_emulator, token_environment
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import EmulatorKind
+from tidemark.pipeline.spark.session import session_config
+from tidemark.pipeline.spark.warm_up import warm_up
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.ticks.tracking import Tracked, track
 
 HISTORY_AGE = timedelta(hours=1)
 """How far before now a published history ends: further than `max_idle_lag`, so that the watermark passes all of it."""

@@ -9,7 +9,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.quantiles import quantile
+from tidemark.pipeline.quantiles import quantile
 
 Better = Literal["higher", "lower"]
 

@@ -15,15 +15,15 @@ import psutil
 
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
-from pipeline.clock import SystemClock
-from pipeline.errors import ServiceFailed
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.layout import Lake
-from pipeline.settings import load_settings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import land
-from pipeline.ticks.tracking import track
-from pipeline.watermark.readings import Reading
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.watermark.readings import Reading
 
 FLAT = 1.25
 MESSAGES = 4000

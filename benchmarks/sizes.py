@@ -9,11 +9,11 @@ import numpy as np
 from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
-from pipeline.clock import duration_us, to_us
-from pipeline.lake.log.codec import encode
-from pipeline.ticks.budget import Budget
-from pipeline.watermark.histogram import Histogram, Ints
-from pipeline.watermark.state import Compacted, WatermarkState
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.lake.log.codec import encode
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.watermark.histogram import Histogram, Ints
+from tidemark.pipeline.watermark.state import Compacted, WatermarkState
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 FLAT = 1.25

@@ -7,8 +7,8 @@ from typing import Any
 
 from google.pubsub_v1 import PubsubMessage
 
-from pipeline.demo.synthetic_beats import Rows, SyntheticSource, compose, messages
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.demo.synthetic_beats import Rows, SyntheticSource, compose, messages
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
 
 LIVE_RATE = 10_000 / 30
 """Messages a second: 10,000 streams that beat every 30 s."""

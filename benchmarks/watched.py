@@ -13,16 +13,16 @@ from typing import Self
 import dagster as dg
 import psutil
 
-from pipeline.clock import Clock
-from pipeline.demo.synthetic import Source
-from pipeline.durations import format_duration
-from pipeline.errors import LakeError, ServiceFailed
-from pipeline.lake.layout import Lake
-from pipeline.quality.status import LakeReport, read_report
-from pipeline.quantiles import quantile
-from pipeline.services.dagster_names import DRAIN, DRAINED
-from pipeline.services.processes import Running
-from pipeline.settings import Settings
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.demo.synthetic import Source
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
+from tidemark.pipeline.services.processes import Running
+from tidemark.pipeline.settings import Settings
 
 SAMPLE_EVERY_SECONDS = 1.0
 TICKS_AT_MOST = 5000

@@ -17,9 +17,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.spark.java import set_java_home
-from pipeline.spark.pubsub_source import PubSubDataSource
-from pipeline.spark.session import SESSION
+from tidemark.pipeline.spark.java import set_java_home
+from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
+from tidemark.pipeline.spark.session import SESSION
 
 
 def keep_batch(messages: DataFrame, number: int, out: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from pipeline.clock import duration_us, from_us, iso, to_us
-from pipeline.durations import format_duration
+from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.durations import format_duration
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 RESERVED_FIELD_NAMES = frozenset(

@@ -16,12 +16,12 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from pipeline import settings_sections as sections
-from pipeline.durations import format_duration
-from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import MessageContract
-from pipeline.watermark.policy import Policy
-from pipeline.windows import Windowing
+from tidemark.pipeline import settings_sections as sections
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.windows import Windowing
 
 PREFIX = "TIDEMARK_"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE"})

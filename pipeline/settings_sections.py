@@ -9,9 +9,9 @@ from urllib.parse import urlparse
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from pipeline.clock import EPOCH
-from pipeline.durations import Duration, format_duration, parse_duration
-from pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, compared_columns
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.durations import Duration, format_duration, parse_duration
+from tidemark.pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, compared_columns
 
 ZERO = timedelta(0)
 DAY = timedelta(days=1)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pipeline.clock import EPOCH, iso
-from pipeline.durations import format_duration
-from pipeline.spans import Spans
+from tidemark.pipeline.clock import EPOCH, iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.spans import Spans
 
 KEY_FORMAT = "%Y-%m-%dT%H-%MZ"
 DAY = timedelta(days=1)

@@ -1,5 +1,5 @@
 """Dagster's code server, whose runs are forked from a process that has imported the definitions: `python -m
-resources.code_server` with the arguments of `dagster api grpc`, which `tidemark up` starts.
+tidemark.resources.code_server` with the arguments of `dagster api grpc`, which `tidemark up` starts.
 
 Dagster's own starts a new Python for each run, whose imports take longer than a window's micro-batch.
 """
@@ -46,7 +46,7 @@ def main() -> None:
     returned = Event()
     Thread(target=end_after, args=(returned,), name="end", daemon=True).start()
     try:
-        grpc_command(prog_name="resources.code_server")
+        grpc_command(prog_name="tidemark.resources.code_server")
     finally:
         returned.set()  # a signal that arrives before Dagster waits for one ends its command without its own event
 

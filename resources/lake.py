@@ -5,18 +5,18 @@ from typing import TypeVar
 
 import dagster as dg
 
-from pipeline.clock import Clock
-from pipeline.kept import Kept
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.kept_windows import KeptWindows
-from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.lake.tables.window_index import WindowIndex
-from pipeline.quality.late import LateHeartbeats
-from pipeline.quality.staleness import Staleness
-from pipeline.settings import Settings
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.quality.late import LateHeartbeats
+from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.settings import Settings
 
 Part = TypeVar("Part")
 

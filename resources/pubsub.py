@@ -3,13 +3,13 @@
 import dagster as dg
 from google.pubsub_v1 import SubscriberClient
 
-from pipeline.clock import Clock
-from pipeline.kept import Kept
-from pipeline.pubsub.backlog import Backlog, SnapshotBacklog
-from pipeline.pubsub.connection import subscriber_client
-from pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
-from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings import Settings
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings import Settings
 
 
 class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -11,8 +11,8 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
-from pipeline.spark.java import set_java_home
-from pipeline.spark.session import check_answers, shared_session
+from tidemark.pipeline.spark.java import set_java_home
+from tidemark.pipeline.spark.session import check_answers, shared_session
 
 
 class SparkResource(LazyPySparkResource):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Dagster's UI behind `PageGuard`: `python -m resources.webserver`, which `tidemark up` starts.
+"""Dagster's UI behind `PageGuard`: `python -m tidemark.resources.webserver`, which `tidemark up` starts.
 
 Dagster's own webserver carries out mutations from any origin and under any host name, by GET as well, and has no
 setting for it. This serves the same application, on loopback only.
@@ -17,8 +17,8 @@ from dagster_webserver.cli import (
 )
 from dagster_webserver.version import __version__
 
-from pipeline.settings import load_settings
-from resources.page_guard import PageGuard
+from tidemark.pipeline.settings import load_settings
+from tidemark.resources.page_guard import PageGuard
 
 HOST = "127.0.0.1"
 WORKSPACE = "workspace.yaml"

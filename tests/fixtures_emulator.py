@@ -12,11 +12,11 @@ from datetime import timedelta
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.errors import ToolMissing
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.services.emulator_choice import choose_emulator
-from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import running_emulator, running_own_pubsub
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.services.emulator_choice import choose_emulator
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 
 def why_no_official_emulator() -> str | None:

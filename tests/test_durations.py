@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from pipeline.durations import LONGEST, Duration, format_duration, parse_duration
 from tests.watermark.builders import bounded
+from tidemark.pipeline.durations import LONGEST, Duration, format_duration, parse_duration
 
 MILLISECOND = timedelta(milliseconds=1)
 

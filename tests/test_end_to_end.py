@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.clock import SystemClock
-from pipeline.demo.synthetic_beats import SyntheticSource
 from tests.chaos.house import House, is_a_setting, until, until_running, up
 from tests.chaos.plan import Target, Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 
 COMPUTED_WITHIN_SECONDS = 180
 REPORT_EVERY_SECONDS = 2.0

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.heartbeat import (
+from tests.watermark.builders import bounded
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.heartbeat import (
     FIELD_NAME,
     FieldKind,
     Heartbeat,
@@ -24,7 +25,6 @@ from pipeline.heartbeat import (
     read_field,
     read_payload,
 )
-from tests.watermark.builders import bounded
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST_US = to_us(FIRST)

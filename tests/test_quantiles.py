@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.quantiles import quantile
 from tests.watermark.builders import bounded
+from tidemark.pipeline.quantiles import quantile
 
 
 @given(st.lists(st.integers(-20, 20), min_size=1, max_size=60), st.floats(0, 1))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pipeline import errors
-from pipeline.cli.app import app
-from pipeline.durations import parse_duration
-from pipeline.settings import Settings
+from tidemark.pipeline import errors
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()

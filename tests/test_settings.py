@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
-from pipeline.settings import Settings, load_settings
-from pipeline.settings_sections import LENGTHS, WindowSettings
-from pipeline.watermark.policy import Policy
-from pipeline.windows import Windowing
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import LENGTHS, WindowSettings
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.windows import Windowing
 
 SHIPPED = Path(__file__).parents[1] / "tidemark.toml"
 SET_ON_PURPOSE = {("pubsub", "emulator_host"), ("message", "fields")}

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.spans import Spans
 from tests.watermark.builders import bounded
+from tidemark.pipeline.spans import Spans
 
 stretches = st.lists(st.tuples(st.integers(-50, 50), st.integers(0, 12)).map(lambda one: range(one[0], sum(one))))
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.settings_sections import LENGTHS
-from pipeline.spans import Spans
-from pipeline.windows import DAY, Window, Windowing, due, runs_of_neighbours
 from tests.watermark.builders import bounded
+from tidemark.pipeline.settings_sections import LENGTHS
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import DAY, Window, Windowing, due, runs_of_neighbours
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIVE_MINUTES = timedelta(minutes=5)

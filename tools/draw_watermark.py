@@ -14,14 +14,14 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.clock import from_us, to_us
-from pipeline.quantiles import quantile
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
-from pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import Ints
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
+from tidemark.pipeline.replay.trace import Batch, first_tick_at, late_in, ticks_of, watermarks_us
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import RULES, Rule
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 START_US = to_us(datetime(2026, 11, 21, 12, tzinfo=UTC))

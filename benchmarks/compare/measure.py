@@ -8,9 +8,9 @@ import numpy as np
 
 from benchmarks.compare.rules import WITHOUT_ANCHOR, Watermark, beam, flink, spark, ticks_for, tidemark
 from benchmarks.compare.traces import SECOND_US, Traffic
-from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK
-from pipeline.watermark.histogram import Ints
-from pipeline.watermark.policy import Policy
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.policy import Policy
 
 WINDOW_US = 60 * SECOND_US
 LEFT_OUT_US = 12 * WINDOW_US

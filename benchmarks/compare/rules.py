@@ -10,12 +10,12 @@ from datetime import timedelta
 import numpy as np
 
 from benchmarks.compare.traces import SECOND_US, Traffic
-from pipeline.clock import to_us
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
-from pipeline.replay.trace import NO_WATERMARK, Tick, ticks_of, watermarks_us
-from pipeline.watermark.histogram import Ints
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
+from tidemark.pipeline.replay.trace import NO_WATERMARK, Tick, ticks_of, watermarks_us
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import RULES, Rule
 
 READERS = 4
 """Parallel readers of a peer's source: Pub/Sub hands each message to one of them."""

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import to_us
-from pipeline.replay.trace import NO_EVENT_TIME, Batch
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, Batch
+from tidemark.pipeline.watermark.histogram import Ints
 
 START_US = to_us(datetime(2026, 11, 21, 12, tzinfo=UTC))
 SECOND_US = 1_000_000

@@ -1,5 +1,5 @@
 """The `tidemark` command."""
 
-from pipeline.cli.app import main
+from tidemark.pipeline.cli.app import main
 
 __all__ = ["main"]

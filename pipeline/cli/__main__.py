@@ -1,5 +1,5 @@
-"""`python -m pipeline.cli` is `tidemark`."""
+"""`python -m tidemark.pipeline.cli` is `tidemark`."""
 
-from pipeline.cli.app import main
+from tidemark.pipeline.cli.app import main
 
 main()

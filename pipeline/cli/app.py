@@ -14,19 +14,19 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
-from pipeline.cli.explain import explain
-from pipeline.cli.lake import diffs, status
-from pipeline.cli.pubsub import pubsub
-from pipeline.cli.release import release
-from pipeline.cli.repair import repair
-from pipeline.cli.replay import replay
-from pipeline.cli.running import provision, recompute, up
-from pipeline.cli.streams import streams
-from pipeline.cli.synthetic import demo, publish
-from pipeline.cli.tune import tune
-from pipeline.cli.upkeep import forget, housekeep
-from pipeline.errors import TidemarkError
-from pipeline.printable import printable
+from tidemark.pipeline.cli.explain import explain
+from tidemark.pipeline.cli.lake import diffs, status
+from tidemark.pipeline.cli.pubsub import pubsub
+from tidemark.pipeline.cli.release import release
+from tidemark.pipeline.cli.repair import repair
+from tidemark.pipeline.cli.replay import replay
+from tidemark.pipeline.cli.running import provision, recompute, up
+from tidemark.pipeline.cli.streams import streams
+from tidemark.pipeline.cli.synthetic import demo, publish
+from tidemark.pipeline.cli.tune import tune
+from tidemark.pipeline.cli.upkeep import forget, housekeep
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.printable import printable
 
 
 class Commands(TyperGroup):

@@ -8,24 +8,24 @@ from typing import Annotated, Any
 
 from rich.console import Console
 
-from pipeline.cli.options import AsJson, lake_of, no_decision, time_option
-from pipeline.cli.output import columns, console, grid, print_json, safe
-from pipeline.clock import from_us, iso, to_us
-from pipeline.durations import format_duration, rough
-from pipeline.errors import CorruptObject, LakeError
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
-from pipeline.quality.passed_over import PassedOver, read_passed_over
-from pipeline.quality.status import LOST_WITHIN
-from pipeline.settings import Settings, load_settings
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.explain.conditions import Outcome
-from pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
-from pipeline.watermark.explain.explanation import explain as explain_decision
-from pipeline.watermark.histogram import Cell, bucket_of
-from pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, time_option
+from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe
+from tidemark.pipeline.clock import from_us, iso, to_us
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import CorruptObject, LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, standing_before
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.status import LOST_WITHIN
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.explain.conditions import Outcome
+from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
+from tidemark.pipeline.watermark.explain.explanation import explain as explain_decision
+from tidemark.pipeline.watermark.histogram import Cell, bucket_of
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 NAMED = 5
 """Streams that are named, those with the most messages; the JSON has all."""

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import typer
 
-from pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
-from pipeline.cli.output import columns, console, facts_table, print_json, safe
-from pipeline.clock import SystemClock
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.windowed import PARTITION
-from pipeline.quality.passed_over import read_passed_over
-from pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
-from pipeline.settings import load_settings
-from pipeline.watermark.holding import passed_over
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
+from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.passed_over import read_passed_over
+from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.watermark.holding import passed_over
 
 LEFT_OUT = ("publish_time", "message_id")
 """Columns that people do not see, beside the previous values: the comparisons must fit a terminal."""

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.clock import EPOCH, Clock, SystemClock
-from pipeline.durations import format_duration, parse_duration
-from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
-from pipeline.settings import Settings
-from pipeline.windows import Window
+from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
+from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 

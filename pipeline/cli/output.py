@@ -18,9 +18,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pipeline.clock import iso
-from pipeline.durations import format_duration
-from pipeline.printable import printable
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.printable import printable
 
 FILE_WIDTH = 150
 """Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.durations import parse_duration
-from pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.server import served
-from pipeline.errors import InvalidSettings
-from pipeline.services.emulator_choice import is_loopback
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.services.emulator_choice import is_loopback
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 

@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli.options import lake_of, no_decision, time_option
-from pipeline.cli.output import columns, console, print_json, text_of
-from pipeline.clock import MICROSECOND, SystemClock, from_us, iso
-from pipeline.durations import format_duration, rough
-from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
-from pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
-from pipeline.settings import Settings, load_settings
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import bucket_of, bucket_start
-from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.state import Released, WatermarkState
-from pipeline.windows import Window
+from tidemark.pipeline.cli.options import lake_of, no_decision, time_option
+from tidemark.pipeline.cli.output import columns, console, print_json, text_of
+from tidemark.pipeline.clock import MICROSECOND, SystemClock, from_us, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.outstanding import Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
+from tidemark.pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.watermark.state import Released, WatermarkState
+from tidemark.pipeline.windows import Window
 
 LINES = 20
 """The most lines of outstanding publish times that are printed."""

@@ -10,19 +10,19 @@ from typing import Annotated, Any
 import typer
 from rich.progress import MofNCompleteColumn, TaskID
 
-from pipeline.cli.options import AsJson, Span, duration_option, window_named
-from pipeline.cli.output import console, print_json, progress_bar
-from pipeline.cli.running import launch
-from pipeline.clock import SystemClock, iso
-from pipeline.errors import LakeError, ServiceFailed
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.windowed import Fence
-from pipeline.printable import printable
-from pipeline.settings import Settings, load_settings
-from pipeline.upkeep.integrity import Progress as Tell
-from pipeline.upkeep.orphans import GRACE, Orphan
-from pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
-from pipeline.upkeep.repair import Survey, Surveyor, findings
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, window_named
+from tidemark.pipeline.cli.output import console, print_json, progress_bar
+from tidemark.pipeline.cli.running import launch
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.windowed import Fence
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.upkeep.integrity import Progress as Tell
+from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
+from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
 
 DEFAULT_GRACE, NO_TIME = Span(seconds=GRACE.total_seconds()), Span(0)
 LOOK_EVERY_SECONDS = 1.0

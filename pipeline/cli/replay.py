@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pipeline.cli.options import AsJson, duration, duration_option, positive, share, time_option
-from pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
-from pipeline.cli.replay_lake import from_lake as derive_from_lake
-from pipeline.cli.replay_views import Watched, facts_of, sentences_of
-from pipeline.replay.outcome import replayed, write_decisions
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
-from pipeline.replay.trace import extent_of, ticks_of
-from pipeline.replay.trace_file import ParquetTrace
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.cli.options import AsJson, duration, duration_option, positive, share, time_option
+from tidemark.pipeline.cli.output import WARNING, console, facts_table, print_json, progress_bar, text_of
+from tidemark.pipeline.cli.replay_lake import from_lake as derive_from_lake
+from tidemark.pipeline.cli.replay_views import Watched, facts_of, sentences_of
+from tidemark.pipeline.replay.outcome import replayed, write_decisions
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
+from tidemark.pipeline.replay.trace import extent_of, ticks_of
+from tidemark.pipeline.replay.trace_file import ParquetTrace
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import RULES, Rule
 
 DEFAULT = Policy()
 TICK = timedelta(seconds=10)

@@ -11,17 +11,17 @@ from typing import Any
 import typer
 from rich.table import Table
 
-from pipeline.cli.options import lake_of, no_decision
-from pipeline.cli.output import WARNING, console, print_json, progress_bar, safe, text_of
-from pipeline.cli.replay_views import differing, facts_of, print_difference, sentences_of
-from pipeline.clock import iso
-from pipeline.errors import LakeError
-from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from pipeline.replay.outcome import Replayed, replayed, write_decisions
-from pipeline.replay.replay import Tick, Verification, decide_again, verify
-from pipeline.settings import load_settings
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.cli.options import lake_of, no_decision
+from tidemark.pipeline.cli.output import WARNING, console, print_json, progress_bar, safe, text_of
+from tidemark.pipeline.cli.replay_views import differing, facts_of, print_difference, sentences_of
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.outcome import Replayed, replayed, write_decisions
+from tidemark.pipeline.replay.replay import Tick, Verification, decide_again, verify
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.rules import RULES, Rule
 
 
 def from_lake(

@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from pipeline.cli.output import exact_iso, safe, text_of
-from pipeline.replay.outcome import Replayed
-from pipeline.replay.replay import Difference
-from pipeline.replay.trace import Batch
-from pipeline.replay.trace_file import ParquetTrace
-from pipeline.tuning.phrases import words
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.state import DecisionRecord
+from tidemark.pipeline.cli.output import exact_iso, safe, text_of
+from tidemark.pipeline.replay.outcome import Replayed
+from tidemark.pipeline.replay.replay import Difference
+from tidemark.pipeline.replay.trace import Batch
+from tidemark.pipeline.replay.trace_file import ParquetTrace
+from tidemark.pipeline.tuning.phrases import words
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 
 def facts_of(replayed: Replayed) -> dict[str, Any]:

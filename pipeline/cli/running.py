@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.options import AsJson, config_file, window_named
-from pipeline.cli.output import console, print_json, safe
-from pipeline.clock import SystemClock
-from pipeline.errors import ServiceFailed
-from pipeline.services.dagster_names import CODE_LOCATION, COMPUTE_WINDOWS, RANGE_END, RANGE_START
-from pipeline.services.processes import Supervisor, listens
-from pipeline.services.stack import dagster_environment, project_root, provision_here, run_dagster, start_stack
-from pipeline.settings import Settings, load_settings
-from pipeline.windows import Window
+from tidemark.pipeline.cli.options import AsJson, config_file, window_named
+from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.services.dagster_names import CODE_LOCATION, COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.processes import Supervisor, listens
+from tidemark.pipeline.services.stack import dagster_environment, project_root, provision_here, run_dagster, start_stack
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
 MARKS = {

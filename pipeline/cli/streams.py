@@ -6,16 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
-from pipeline.cli.output import columns, console, print_json, safe
-from pipeline.clock import iso
-from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.stream_status import Kind
-from pipeline.lake.tables.streams import KnownStreams
-from pipeline.quality.silence import silence_of
-from pipeline.settings import load_settings
-from pipeline.windows import Window, Windowing
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
+from tidemark.pipeline.cli.output import columns, console, print_json, safe
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.streams import KnownStreams
+from tidemark.pipeline.quality.silence import silence_of
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.windows import Window, Windowing
 
 WINDOWS_SHOWN = 12
 

@@ -10,14 +10,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pipeline.cli.options import AsJson, Span, duration_option
-from pipeline.cli.output import console, print_json, text_of
-from pipeline.clock import SystemClock, iso
-from pipeline.demo.synthetic import publish as publish_synthetic
-from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.printable import printable
-from pipeline.pubsub.connection import publisher_client
-from pipeline.settings import load_settings
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option
+from tidemark.pipeline.cli.output import console, print_json, text_of
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.settings import load_settings
 
 
 def publish(
@@ -117,7 +117,7 @@ def demo(
     live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=3),
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
-    from pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
+    from tidemark.pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
 
     source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
     summary = run_demo(folder.resolve(), source, console(), SystemClock(), backlog=backlog, live=live)

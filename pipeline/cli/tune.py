@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pipeline.cli.options import AsJson, duration, duration_option, lake_of, share
-from pipeline.cli.output import columns, print_json, safe
-from pipeline.cli.output import console as terminal
-from pipeline.clock import SystemClock
-from pipeline.durations import format_duration
-from pipeline.errors import TidemarkError
-from pipeline.settings import load_settings
-from pipeline.tuning.inputs import report_on_lake, report_on_trace
-from pipeline.tuning.page import page_of
-from pipeline.tuning.phrases import at_most, percent, words
-from pipeline.tuning.report import TuningReport, facts_of, sentences
-from pipeline.tuning.stream_disorder import Side, StreamDisorder
-from pipeline.tuning.sweep import BANDS, Outcome
+from tidemark.pipeline.cli.options import AsJson, duration, duration_option, lake_of, share
+from tidemark.pipeline.cli.output import columns, print_json, safe
+from tidemark.pipeline.cli.output import console as terminal
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.tuning.inputs import report_on_lake, report_on_trace
+from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.phrases import at_most, percent, words
+from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
+from tidemark.pipeline.tuning.stream_disorder import Side, StreamDisorder
+from tidemark.pipeline.tuning.sweep import BANDS, Outcome
 
 NAMED = 5
 """At most this many slow and fast streams are printed; the page and the JSON have more."""

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from pipeline.cli.options import AsJson, lake_of
-from pipeline.cli.output import console, print_json
-from pipeline.clock import SystemClock, iso
-from pipeline.printable import printable
-from pipeline.settings import load_settings
-from pipeline.upkeep.housekeeping import Housekeeper
-from pipeline.upkeep.repair import forget_entry
+from tidemark.pipeline.cli.options import AsJson, lake_of
+from tidemark.pipeline.cli.output import console, print_json
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.upkeep.housekeeping import Housekeeper
+from tidemark.pipeline.upkeep.repair import forget_entry
 
 
 def housekeep(

@@ -12,19 +12,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from pipeline.clock import Clock, iso
-from pipeline.demo.summary import Spread, Summary, show
-from pipeline.demo.synthetic import Source
-from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.demo.verification import compare
-from pipeline.durations import format_duration
-from pipeline.errors import LakeError, ServiceFailed
-from pipeline.lake.layout import Lake
-from pipeline.quality.status import LakeReport, read_report
-from pipeline.services.processes import Supervisor
-from pipeline.services.stack import provision_here, start_emulator, start_stack
-from pipeline.settings import Settings, load_settings
-from pipeline.spark.java import find_java
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.demo.summary import Spread, Summary, show
+from tidemark.pipeline.demo.synthetic import Source
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.demo.verification import compare
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import LakeError, ServiceFailed
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.spark.java import find_java
 
 TEMPLATE = """\
 # Written by the demonstration. `make up` opens its lake in the Dagster UI.

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Column, Table
 
-from pipeline.demo.synthetic import Published
-from pipeline.demo.verification import Comparison
-from pipeline.quantiles import quantile
+from tidemark.pipeline.demo.synthetic import Published
+from tidemark.pipeline.demo.verification import Comparison
+from tidemark.pipeline.quantiles import quantile
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 from google.pubsub_v1 import PublisherClient, PublishRequest
 
-from pipeline.clock import Clock, from_us, to_us
-from pipeline.demo.synthetic_beats import (
+from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.demo.synthetic_beats import (
     DUPLICATE,
     HEARTBEAT,
     KINDS,
@@ -23,9 +23,9 @@ from pipeline.demo.synthetic_beats import (
     compose,
     messages,
 )
-from pipeline.demo.truth import TruthFile, truth_of
-from pipeline.pubsub.connection import publisher_client, reported, retrying
-from pipeline.settings import Settings
+from tidemark.pipeline.demo.truth import TruthFile, truth_of
+from tidemark.pipeline.pubsub.connection import publisher_client, reported, retrying
+from tidemark.pipeline.settings import Settings
 
 BATCH = 1000
 """Messages in one request, the service's limit. Each is under a kilobyte, so a request stays below its 10 MB."""

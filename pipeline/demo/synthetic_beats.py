@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.clock import duration_us, from_us, iso, to_us
-from pipeline.durations import format_duration
-from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.heartbeat import RejectionReason
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 REASONS = tuple(reason for reason in RejectionReason if reason is not RejectionReason.TOO_OLD)

@@ -11,9 +11,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.demo.synthetic_beats import KINDS, NUMBER, STATUSES, Rows, SyntheticSource
-from pipeline.errors import LakeUnwritable
-from pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.demo.synthetic_beats import KINDS, NUMBER, STATUSES, Rows, SyntheticSource
+from tidemark.pipeline.errors import LakeUnwritable
+from tidemark.pipeline.heartbeat import RejectionReason
 
 SCHEMA = pa.schema(
     [

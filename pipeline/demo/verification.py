@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from pipeline.clock import duration_us
-from pipeline.settings_sections import WindowSettings
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.settings_sections import WindowSettings
 
 EXPECTED = """
 create table expected as

@@ -8,12 +8,12 @@ from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from pipeline.clock import Clock
-from pipeline.emulator import limits
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.refusals import Invalid, Unavailable
-from pipeline.emulator.unacknowledged import Delivered
-from pipeline.emulator.wire import pull_response
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.emulator import limits
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.refusals import Invalid, Unavailable
+from tidemark.pipeline.emulator.unacknowledged import Delivered
+from tidemark.pipeline.emulator.wire import pull_response
 
 logger = logging.getLogger(__name__)
 

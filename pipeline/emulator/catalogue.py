@@ -4,10 +4,10 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from pipeline.clock import to_us
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.refusals import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
-from pipeline.emulator.unacknowledged import Journal, Outstanding
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.refusals import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
+from tidemark.pipeline.emulator.unacknowledged import Journal, Outstanding
 
 Found = TypeVar("Found")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from google.pubsub_v1 import types
 
-from pipeline.clock import duration_us, from_us, iso, to_us
-from pipeline.emulator.catalogue import Catalogue, State
-from pipeline.emulator.faults import FEW, Faults
-from pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
-from pipeline.emulator.unacknowledged import Delivered, Journal
+from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.emulator.catalogue import Catalogue, State
+from tidemark.pipeline.emulator.faults import FEW, Faults
+from tidemark.pipeline.emulator.refusals import AlreadyExists, Invalid, Refused
+from tidemark.pipeline.emulator.unacknowledged import Delivered, Journal
 
 SNAPSHOT_LIFETIME = timedelta(days=7)
 """A snapshot expires this long after the publish time of its oldest message. Source: `Snapshot.expire_time`."""

@@ -10,11 +10,11 @@ from typing import Any
 import grpc
 from google.pubsub_v1 import types
 
-from pipeline.clock import Clock, SystemClock
-from pipeline.emulator import refusals
-from pipeline.emulator.api import PULLS_WAIT_AT_MOST, PublisherService, Shared, SubscriberService
-from pipeline.emulator.model import PubSubModel
-from pipeline.errors import ServiceFailed
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.emulator import refusals
+from tidemark.pipeline.emulator.api import PULLS_WAIT_AT_MOST, PublisherService, Shared, SubscriberService
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.errors import ServiceFailed
 
 logger = logging.getLogger(__name__)
 

@@ -5,19 +5,19 @@ from datetime import timedelta
 
 import pyarrow.fs as pafs
 
-from pipeline.clock import Clock
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
-from pipeline.lake.tables.kept_windows import KeptWindows
-from pipeline.lake.tables.stream_status import STATUS, StreamStatus
-from pipeline.lake.tables.streams import Streams
-from pipeline.lake.tables.table import LakeTable
-from pipeline.lake.tables.window_index import WindowIndex
-from pipeline.settings_sections import LakeSettings
-from pipeline.windows import Windowing
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
+from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
+from tidemark.pipeline.lake.tables.streams import Streams
+from tidemark.pipeline.lake.tables.table import LakeTable
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 STREAM_STATUS, STREAMS = "stream_status", "streams"

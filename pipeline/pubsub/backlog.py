@@ -13,10 +13,10 @@ from typing import Protocol
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
-from pipeline.clock import Clock, from_us, to_us
-from pipeline.errors import PubSubError, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.connection import reported
-from pipeline.watermark.readings import Reading
+from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.errors import PubSubError, SnapshotRefused, SubscriptionMissing
+from tidemark.pipeline.pubsub.connection import reported
+from tidemark.pipeline.watermark.readings import Reading
 
 logger = logging.getLogger(__name__)
 

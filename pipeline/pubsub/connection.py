@@ -11,7 +11,7 @@ from google.api_core.retry import Retry, if_exception_type
 from google.auth.exceptions import GoogleAuthError
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnreachable, SubscriptionMissing
 
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that pass by themselves."""

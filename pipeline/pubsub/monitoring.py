@@ -15,12 +15,18 @@ from typing import Any
 
 from google.cloud.monitoring_v3 import MetricServiceClient
 
-from pipeline.clock import Clock
-from pipeline.durations import format_duration
-from pipeline.errors import PubSubError, PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
-from pipeline.pubsub.connection import client_of, reported
-from pipeline.watermark.readings import Reading
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import (
+    PubSubError,
+    PubSubUnreachable,
+    ReadingUnavailable,
+    SnapshotRefused,
+    SubscriptionMissing,
+)
+from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
+from tidemark.pipeline.pubsub.connection import client_of, reported
+from tidemark.pipeline.watermark.readings import Reading
 
 logger = logging.getLogger(__name__)
 

@@ -13,14 +13,14 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import Clock, iso
-from pipeline.durations import format_duration
-from pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
-from pipeline.heartbeat import MessageContract
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.connection import reported, retrying
-from pipeline.pubsub.requirements import dangers, differences, refusals, wanted
-from pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
+from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import reported, retrying
+from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 CREATE = {
     "topic": "pubsub.topics.create on the project",

@@ -19,7 +19,7 @@ from google.api_core import exceptions as api
 from google.api_core.gapic_v1.routing_header import to_grpc_metadata
 from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, PullResponse, SubscriberClient
 
-from pipeline.clock import Clock
+from tidemark.pipeline.clock import Clock
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from pipeline.durations import format_duration
-from pipeline.heartbeat import MessageContract
-from pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 DEFAULT_EXPIRY = timedelta(days=31)
 """Pub/Sub deletes a subscription without an expiration policy after this long without use."""

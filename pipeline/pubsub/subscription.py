@@ -15,11 +15,11 @@ from weakref import finalize
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
-from pipeline.clock import Clock
-from pipeline.errors import PubSubError
-from pipeline.pubsub.connection import TRANSIENT, reported, retrying
-from pipeline.pubsub.pulls import IDS_PER_CALL, Pulls
-from pipeline.settings_sections import ZERO, PullSettings
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.pubsub.connection import TRANSIENT, reported, retrying
+from tidemark.pipeline.pubsub.pulls import IDS_PER_CALL, Pulls
+from tidemark.pipeline.settings_sections import ZERO, PullSettings
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.clock import duration_us, from_us
-from pipeline.lake.tables.table import microseconds
-from pipeline.watermark.histogram import Ints
-from pipeline.windows import Window, Windowing
+from tidemark.pipeline.clock import duration_us, from_us
+from tidemark.pipeline.lake.tables.table import microseconds
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.windows import Window, Windowing
 
 NOT_COMPUTED = np.iinfo(np.int64).max
 """Stands for the version of a window that is not computed, or of which nobody knows what it was computed from."""

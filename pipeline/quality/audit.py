@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.log.history import decision_in_force
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds
-from pipeline.replay.log_ticks import recorded_ticks
-from pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
-from pipeline.watermark.state import DecisionRecord, Snapshot
+from tidemark.pipeline.lake.log.history import decision_in_force
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds
+from tidemark.pipeline.replay.log_ticks import recorded_ticks
+from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
+from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
 
 SECONDS_A_MINUTE = 60
 AT_ONCE = 10 * SECONDS_A_MINUTE

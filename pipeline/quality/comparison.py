@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.errors import CorruptObject
-from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
-from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from pipeline.lake.tables.table import MOMENT, microseconds, table_errors
-from pipeline.lake.tables.windowed import PARTITION as WINDOW
-from pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
-from pipeline.quality.first_landings import LANDINGS, landings
+from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, identities
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
+from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
+from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
+from tidemark.pipeline.quality.affected import NOT_COMPUTED, AffectedWindows
+from tidemark.pipeline.quality.first_landings import LANDINGS, landings
 
 HOURS_AT_ONCE = 6
 """Event hours in one step of a comparison. With 10,000 streams, reading an hour of both tables takes some seconds."""

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from pipeline.errors import ObjectMissing
-from pipeline.lake.tables.delta_log import AddedFile
-from pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
-from pipeline.lake.tables.heartbeats import range_of as range_of_file
-from pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.delta_log import AddedFile
+from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
+from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
 
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}

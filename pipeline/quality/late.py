@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import duration_us, from_us
-from pipeline.lake.layout import HEARTBEATS, Lake
-from pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
-from pipeline.lake.tables.table import microseconds, table_errors
-from pipeline.windows import Windowing
+from tidemark.pipeline.clock import duration_us, from_us
+from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
+from tidemark.pipeline.lake.tables.table import microseconds, table_errors
+from tidemark.pipeline.windows import Windowing
 
 
 @dataclass(frozen=True, slots=True)

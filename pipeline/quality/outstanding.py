@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.clock import EPOCH, from_us
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, bucket_of, bucket_start
+from tidemark.pipeline.clock import EPOCH, from_us
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, bucket_of, bucket_start
 
 WIDTHS = tuple(
     timedelta(seconds=seconds)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from pipeline.clock import duration_us
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.table import microseconds
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.table import microseconds
 
 
 @dataclass(frozen=True, slots=True)

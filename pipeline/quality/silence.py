@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.stream_status import Kind, StreamStatus
-from pipeline.lake.tables.streams import KnownStreams, streams_in
-from pipeline.lake.tables.windowed import PARTITION
-from pipeline.windows import Windowing
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
+from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.windows import Windowing
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,17 @@ from datetime import datetime, timedelta
 
 from deltalake import DeltaTable
 
-from pipeline.errors import CorruptObject, ObjectMissing
-from pipeline.lake.layout import HEARTBEATS, Lake
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.lake.tables.delta_log import AddedFile, added_files
-from pipeline.lake.tables.heartbeats import range_of
-from pipeline.lake.tables.table import microseconds
-from pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
-from pipeline.quality.comparison import Comparison
-from pipeline.quality.first_landings import earliest, first_landings
-from pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
-from pipeline.windows import Windowing
+from tidemark.pipeline.errors import CorruptObject, ObjectMissing
+from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, added_files
+from tidemark.pipeline.lake.tables.heartbeats import range_of
+from tidemark.pipeline.lake.tables.table import microseconds
+from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
+from tidemark.pipeline.quality.comparison import Comparison
+from tidemark.pipeline.quality.first_landings import earliest, first_landings
+from tidemark.pipeline.quality.staleness_checkpoint import CheckpointStore, StalenessCheckpoint
+from tidemark.pipeline.windows import Windowing
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import ObjectExists, ObjectMissing
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.quality.first_landings import LANDINGS
+from tidemark.pipeline.errors import ObjectExists, ObjectMissing
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.quality.first_landings import LANDINGS
 
 logger = logging.getLogger(__name__)
 

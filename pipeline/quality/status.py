@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pipeline.clock import Clock
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.tables.heartbeats import Extent
-from pipeline.lake.tables.table import data_files
-from pipeline.quality.affected import MissedHeartbeats
-from pipeline.quality.audit import Audit, audit
-from pipeline.quality.late import Late, LateHeartbeats
-from pipeline.quality.staleness import Staleness
-from pipeline.watermark.state import WatermarkState
-from pipeline.windows import Window, Windowing
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.heartbeats import Extent
+from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.quality.affected import MissedHeartbeats
+from tidemark.pipeline.quality.audit import Audit, audit
+from tidemark.pipeline.quality.late import Late, LateHeartbeats
+from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.pipeline.windows import Window, Windowing
 
 CHECKED_FOR_SECONDS = 3.0
 """How long `tidemark status` looks for what is missed. The sensor `staleness` keeps how far it has come."""

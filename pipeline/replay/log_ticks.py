@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import to_us
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
-from pipeline.lake.tables.table import MOMENT, microseconds, table_errors
-from pipeline.replay.replay import Tick
-from pipeline.replay.trace import NEVER, Batch
-from pipeline.replay.trace_file import streams_of
-from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
+from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
+from tidemark.pipeline.replay.replay import Tick
+from tidemark.pipeline.replay.trace import NEVER, Batch
+from tidemark.pipeline.replay.trace_file import streams_of
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
 def recorded_ticks(

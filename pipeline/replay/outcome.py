@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.clock import to_us
-from pipeline.errors import TidemarkError
-from pipeline.lake.tables.table import MOMENT
-from pipeline.quantiles import quantile
-from pipeline.replay.trace import Trace, landed_in, late_in, watermarks_us
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.trace import Trace, landed_in, late_in, watermarks_us
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import Ints
 
 COLUMNS: tuple[tuple[pa.Field, Callable[[Decision], object]], ...] = (
     (pa.field("tick_time", MOMENT, nullable=False), lambda made: made.at),

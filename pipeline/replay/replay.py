@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.rules import RULES, Rule, Verdict, band_start, bound, least_since
-from pipeline.watermark.situation import Situation
-from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.rules import RULES, Rule, Verdict, band_start, bound, least_since
+from tidemark.pipeline.watermark.situation import Situation
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import duration_us, from_us, to_us
-from pipeline.durations import format_duration
-from pipeline.errors import TraceUnusable
-from pipeline.replay.replay import Tick
-from pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, Ints, cells_of, grouped
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Beginning, Entry, Snapshot
+from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.replay.replay import Tick
+from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, Ints, cells_of, grouped
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning, Entry, Snapshot
 
 NO_EVENT_TIME = NO_MINIMUM
 """The event time of a rejected message."""

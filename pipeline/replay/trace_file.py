@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.errors import TraceUnusable
-from pipeline.lake.tables.table import MOMENT
-from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
+from tidemark.pipeline.watermark.histogram import Ints
 
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
 """The columns of times, and the value of each where it is null."""

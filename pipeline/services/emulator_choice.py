@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.errors import InvalidSettings, ToolMissing
-from pipeline.settings_sections import EmulatorKind
-from pipeline.spark.java import find_java
+from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.settings_sections import EmulatorKind
+from tidemark.pipeline.spark.java import find_java
 
 SDK_PLACES = (
     "/usr/lib/google-cloud-sdk",  # the Debian and RPM packages
@@ -65,7 +65,7 @@ def choose_emulator(wanted: EmulatorKind = "auto") -> Emulator:
 
     Raises ToolMissing if the official one is wanted and cannot run.
     """
-    own = (sys.executable, "-m", "pipeline.cli", "pubsub")
+    own = (sys.executable, "-m", "tidemark.pipeline.cli", "pubsub")
     if wanted == "local":
         return Emulator("tidemark's own Pub/Sub", own)
     why = "the official emulator is not on this machine"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.clock import Clock
-from pipeline.errors import ServiceFailed
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import ServiceFailed
 
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2

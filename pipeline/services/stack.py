@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.clock import Clock
-from pipeline.errors import InvalidSettings, ServiceFailed
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.pubsub.provision import ProvisionReport, provision
-from pipeline.services.emulator_choice import choose_emulator, is_loopback
-from pipeline.services.processes import ServiceSpec, Supervisor, listens
-from pipeline.settings import Settings
-from pipeline.spark.java import java_home
-from pipeline.spark.session import host_and_port, server_config
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
+from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopback
+from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.java import java_home
+from tidemark.pipeline.spark.session import host_and_port, server_config
 
-DEFINITIONS = "assets.location"
-CODE_SERVER = "resources.code_server"
-WEBSERVER = "resources.webserver"
+DEFINITIONS = "tidemark.assets.location"
+CODE_SERVER = "tidemark.resources.code_server"
+WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
 """Calls that the code server answers at a time: sensors that wait until their tick is due, and what runs ask for."""
@@ -119,7 +119,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)
     if settings.spark.master is None:
-        warm_up = [sys.executable, "-m", "pipeline.spark.warm_up"]
+        warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
         supervisor.run_once(ServiceSpec("Spark warm-up", warm_up, root, environment))
 
 

@@ -9,10 +9,10 @@ from datetime import datetime
 import numpy as np
 import polars as pl
 
-from pipeline.clock import duration_us, to_us
-from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.lake.tables.stream_status import Kind
-from pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.spark.plan import DiffPlan
 
 NUMBER = "window_number"
 """The column that says which window of the range a row is of, from 0 on. It stands in place of the window's key."""

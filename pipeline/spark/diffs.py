@@ -12,11 +12,11 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.clock import duration_us, to_us
-from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.lake.tables.heartbeats import columns_read
-from pipeline.spark.plan import DiffPlan
-from pipeline.windows import Windowing
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.tables.heartbeats import columns_read
+from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.windows import Windowing
 
 SECONDS = 1_000_000
 

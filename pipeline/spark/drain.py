@@ -20,21 +20,21 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.clock import Clock, SystemClock, to_us
-from pipeline.durations import format_duration
-from pipeline.errors import ReadingUnavailable
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.kept import Kept
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.pubsub.backlog import Backlog
-from pipeline.pubsub.connection import subscriber_client
-from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings import Settings
-from pipeline.ticks.budget import SMALL_SHARE, Budget
-from pipeline.ticks.copies import RememberedCopies
-from pipeline.ticks.landing import Landed, land
-from pipeline.ticks.tracking import Persisted, begin_where_new, persist
+from tidemark.pipeline.clock import Clock, SystemClock, to_us
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.ticks.budget import SMALL_SHARE, Budget
+from tidemark.pipeline.ticks.copies import RememberedCopies
+from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.ticks.tracking import Persisted, begin_where_new, persist
 
 logger = logging.getLogger(__name__)
 

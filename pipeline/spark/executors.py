@@ -27,7 +27,7 @@ ANSWER = pa.schema(
 def run_slices(work: bytes, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Compute the slices whose numbers are in the column `id`; yields rows of ANSWER."""
     try:
-        from pipeline.spark import slices
+        from tidemark.pipeline.spark import slices
 
         there = slices.CONTRACT
     except (ImportError, AttributeError) as error:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.errors import ToolMissing
+from tidemark.pipeline.errors import ToolMissing
 
 JAVA_AT_LEAST = 17
 """The oldest version that Spark runs on. The emulator needs less."""

@@ -15,18 +15,18 @@ from weakref import WeakSet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipeline.clock import Clock, iso
-from pipeline.errors import WindowNotClosed
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
-from pipeline.lake.tables.stream_status import Kind, StreamStatus
-from pipeline.lake.tables.windowed import PARTITION, DiffRun, Written
-from pipeline.spark.diffs import heartbeat_diffs, input_schema
-from pipeline.spark.executors import ANSWER, run_slices
-from pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
-from pipeline.spark.silence import DIFFS_READ, stream_status
-from pipeline.spark.slices import DIFFS, STATUSES, Work, cut
-from pipeline.windows import Window, runs_of_neighbours
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.errors import WindowNotClosed
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
+from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
+from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Written
+from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema
+from tidemark.pipeline.spark.executors import ANSWER, run_slices
+from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
+from tidemark.pipeline.spark.silence import DIFFS_READ, stream_status
+from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
+from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,18 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 
-from pipeline.clock import EPOCH
-from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import FieldKind, MessageContract
-from pipeline.settings_sections import LakeSettings, MessageSettings, OptionalText, Positive, PullSettings, ResourceId
-from pipeline.ticks.budget import Budget
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.heartbeat import FieldKind, MessageContract
+from tidemark.pipeline.settings_sections import (
+    LakeSettings,
+    MessageSettings,
+    OptionalText,
+    Positive,
+    PullSettings,
+    ResourceId,
+)
+from tidemark.pipeline.ticks.budget import Budget
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
 WATERMARK = "watermark"

@@ -18,20 +18,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from pipeline.clock import Clock, SystemClock, from_us, to_us
-from pipeline.errors import InvalidSettings, ObjectExists
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.kept import Kept
-from pipeline.lake.layout import Lake
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
-from pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
-from pipeline.lake.tables.table import MOMENT
-from pipeline.pubsub.connection import subscriber_client
-from pipeline.pubsub.subscription import PubSubSubscription, Subscription
-from pipeline.spark.diffs import spark_schema
-from pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
-from pipeline.ticks.landing import land_named, landed_under
+from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
+from tidemark.pipeline.errors import InvalidSettings, ObjectExists
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
+from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.spark.diffs import spark_schema
+from tidemark.pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
+from tidemark.pipeline.ticks.landing import land_named, landed_under
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()

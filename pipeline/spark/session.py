@@ -11,9 +11,9 @@ from urllib.parse import urlparse
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
-from pipeline.errors import SparkUnreachable
-from pipeline.lake.store.address import spark_storage_config
-from pipeline.settings import Settings
+from tidemark.pipeline.errors import SparkUnreachable
+from tidemark.pipeline.lake.store.address import spark_storage_config
+from tidemark.pipeline.settings import Settings
 
 ANSWERS_WITHIN_SECONDS = 5.0
 
@@ -31,7 +31,7 @@ IN_A_FOLDER = {"spark.sql.sources.parallelPartitionDiscovery.threshold": "10000"
 """Files on this disk are found faster by the driver than by a job; in a bucket each costs an answer."""
 
 
-WORKERS = {"spark.python.daemon.module": "pipeline.spark.worker_daemon"}
+WORKERS = {"spark.python.daemon.module": "tidemark.pipeline.spark.worker_daemon"}
 """Python workers that have imported what a micro-batch needs before they are forked. Spark ends them after a minute
 without work, and imports take longer than a small window."""
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
-from pipeline.clock import duration_us, to_us
-from pipeline.lake.tables.stream_status import Kind
-from pipeline.spark.diffs import moment
-from pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.spark.diffs import moment
+from tidemark.pipeline.spark.plan import DiffPlan
 
 DIFFS_READ = "stream_id string, event_time timestamp, gap_seconds double, missed_heartbeats bigint"
 """The columns of a run's diffs that are read."""

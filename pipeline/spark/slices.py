@@ -20,14 +20,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from pipeline.lake.tables.diffs import diff_schema
-from pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
-from pipeline.lake.tables.stream_status import STATUS
-from pipeline.lake.tables.windowed import PARTITION, WindowedTable, Written
-from pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
-from pipeline.spark.executors import CONTRACT as CONTRACT
-from pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
-from pipeline.windows import Window
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
+from tidemark.pipeline.lake.tables.stream_status import STATUS
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, Written
+from tidemark.pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
+from tidemark.pipeline.spark.executors import CONTRACT as CONTRACT
+from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
+from tidemark.pipeline.windows import Window
 
 ROWS_OF_A_SLICE = 1_200_000
 """Rows that a slice should have: some hundred megabytes in a Python worker."""

@@ -2,8 +2,8 @@
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import load_settings
-from pipeline.spark.session import session_config, shared_session
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.spark.session import session_config, shared_session
 
 
 def warm_up(session: SparkSession) -> int:

@@ -3,7 +3,7 @@ micro-batch needs imported beforehand. Spark ends idle workers after a minute; a
 
 from pyspark.daemon import manager
 
-import pipeline.spark.slices  # noqa: F401 (what the workers find imported)
+import tidemark.pipeline.spark.slices  # noqa: F401 (what the workers find imported)
 
 if __name__ == "__main__":
     manager()

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from pipeline.clock import Clock
-from pipeline.errors import PubSubError
-from pipeline.pubsub.backlog import Backlog
-from pipeline.pubsub.subscription import PulledBatch, Subscription
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.pubsub.subscription import PulledBatch, Subscription
 
 logger = logging.getLogger(__name__)
 

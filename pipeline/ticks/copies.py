@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import duration_us
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.watermark.histogram import Ints
 
 MOST_REMEMBERED = 1_000_000
 """Messages that are remembered at most: 16 MB, and ten minutes of 1,600 a second."""

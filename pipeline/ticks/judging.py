@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.clock import duration_us, to_us
-from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
-from pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
-from pipeline.lake.tables.quarantine import quarantine_rows
-from pipeline.lake.tables.table import MOMENT, rows_of
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
+from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
+from tidemark.pipeline.lake.tables.table import MOMENT, rows_of
 
 Attributes = dict[str, str]
 Payload = dict[str, Any] | Rejection

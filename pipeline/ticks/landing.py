@@ -15,18 +15,18 @@ from datetime import datetime
 import orjson
 import pyarrow.compute as pc
 
-from pipeline.clock import Clock, from_us, to_us
-from pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
-from pipeline.heartbeat import HeartbeatReader, RejectionReason
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
-from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.backlog import Backlog
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
-from pipeline.ticks.budget import Budget, for_each_batch
-from pipeline.ticks.judging import JudgedBatch
+from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
+from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
+from tidemark.pipeline.ticks.budget import Budget, for_each_batch
+from tidemark.pipeline.ticks.judging import JudgedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from threading import Event
 
-from pipeline.clock import Clock
-from pipeline.quantiles import quantile
-from pipeline.watermark.decision import Decision
-from pipeline.windows import Windowing
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.windows import Windowing
 
 LOOK = timedelta(seconds=5)
 """How often Dagster's daemon looks (`MIN_INTERVAL_LOOP_TIME`)."""

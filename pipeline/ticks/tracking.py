@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.clock import Clock, duration_us
-from pipeline.durations import rough
-from pipeline.errors import ReadingUnavailable, SnapshotRefused
-from pipeline.heartbeat import HeartbeatReader, Rejection, read_payload
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
-from pipeline.ticks.budget import Budget, for_each_batch
-from pipeline.ticks.copies import RememberedCopies, keys_of
-from pipeline.ticks.judging import judge, publish_times_us
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.rules import RULES, Rule
-from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
+from tidemark.pipeline.clock import Clock, duration_us
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.errors import ReadingUnavailable, SnapshotRefused
+from tidemark.pipeline.heartbeat import HeartbeatReader, Rejection, read_payload
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
+from tidemark.pipeline.ticks.budget import Budget, for_each_batch
+from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ticks.judging import judge, publish_times_us
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
 """A clock may be behind the server's by as much before a tick says so."""

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from pipeline.durations import format_duration
-from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
-from pipeline.tuning.disorder import Disorder
-from pipeline.tuning.phrases import percent, words
-from pipeline.tuning.stream_disorder import Side
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.tuning.disorder import Disorder
+from tidemark.pipeline.tuning.phrases import percent, words
+from tidemark.pipeline.tuning.stream_disorder import Side
 
 SECOND_US = 1_000_000
 

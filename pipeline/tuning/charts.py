@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, copysign, floor, log1p, log10
 
-from pipeline.tuning.phrases import percent, words
+from tidemark.pipeline.tuning.phrases import percent, words
 
 LEFT, RIGHT, TOP, BOTTOM = 96, 602, 18, 294
 """The edges of the plot, in the units of the drawing, which is 620 wide and 340 high."""

@@ -18,12 +18,12 @@ from datetime import timedelta
 
 import numpy as np
 
-from pipeline.clock import duration_us
-from pipeline.quantiles import quantile
-from pipeline.replay.trace import Batch, Trace
-from pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable
-from pipeline.tuning.tally import Tally, Totals, columns_of
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.trace import Batch, Trace
+from tidemark.pipeline.tuning.stream_disorder import SIDES, STEP_US, Blame, Side, StreamTable
+from tidemark.pipeline.tuning.tally import Tally, Totals, columns_of
+from tidemark.pipeline.watermark.histogram import Ints
 
 TOGETHER_US = 5_000_000
 """Messages whose event times fall into the same five seconds share one typical message."""

@@ -5,18 +5,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pipeline.clock import iso, to_us
-from pipeline.durations import format_duration
-from pipeline.errors import NothingToTune, TraceUnusable
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.rejected_payloads import rejected_payloads
-from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from pipeline.replay.trace import NEVER, ticks_of
-from pipeline.replay.trace_file import ParquetTrace
-from pipeline.settings import Settings
-from pipeline.tuning.disorder import disorder_of
-from pipeline.tuning.report import TuningReport, make_report
-from pipeline.tuning.sweep import BANDS, Workload
+from tidemark.pipeline.clock import iso, to_us
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import NothingToTune, TraceUnusable
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.rejected_payloads import rejected_payloads
+from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.trace import NEVER, ticks_of
+from tidemark.pipeline.replay.trace_file import ParquetTrace
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.disorder import disorder_of
+from tidemark.pipeline.tuning.report import TuningReport, make_report
+from tidemark.pipeline.tuning.sweep import BANDS, Workload
 
 
 def report_on_trace(

@@ -2,17 +2,17 @@
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from pipeline.clock import from_us, iso
-from pipeline.durations import format_duration
-from pipeline.printable import printable
-from pipeline.tuning import charts
-from pipeline.tuning.blame import blame_sentence
-from pipeline.tuning.phrases import at_most, percent, stands, words
-from pipeline.tuning.pictures import charts_of
-from pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
+from tidemark.pipeline.clock import from_us, iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.tuning import charts
+from tidemark.pipeline.tuning.blame import blame_sentence
+from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
+from tidemark.pipeline.tuning.pictures import charts_of
+from tidemark.pipeline.tuning.report import TuningReport, behind, recommendation_sentence, sentences
 
 TEMPLATES = Environment(
-    loader=PackageLoader("pipeline.tuning"),
+    loader=PackageLoader("tidemark.pipeline.tuning"),
     autoescape=True,  # stream names and paths come from outside
     finalize=lambda value: printable(value) if type(value) is str else value,  # not what the templates made
     undefined=StrictUndefined,

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from pipeline.durations import format_duration
+from tidemark.pipeline.durations import format_duration
 
 
 def percent(share: float) -> str:

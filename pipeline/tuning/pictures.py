@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from pipeline.durations import format_duration
-from pipeline.tuning.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stretched
-from pipeline.tuning.disorder import Distribution
-from pipeline.tuning.phrases import at_most, percent, stands, words
-from pipeline.tuning.report import TuningReport
-from pipeline.tuning.stream_disorder import STEP_US
-from pipeline.tuning.sweep import Outcome
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.tuning.charts import Axis, Bar, Chart, Line, Mark, counts, linear, round_step, shares, stretched
+from tidemark.pipeline.tuning.disorder import Distribution
+from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
+from tidemark.pipeline.tuning.report import TuningReport
+from tidemark.pipeline.tuning.stream_disorder import STEP_US
+from tidemark.pipeline.tuning.sweep import Outcome
 
 STEP = STEP_US / 1e6
 

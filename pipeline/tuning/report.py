@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from pipeline.clock import from_us, iso
-from pipeline.durations import format_duration
-from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
-from pipeline.settings import Settings
-from pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
-from pipeline.tuning.disorder import Disorder, Distribution
-from pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
-from pipeline.tuning.phrases import at_most, percent, stands, words
-from pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
-from pipeline.watermark.policy import Policy
+from tidemark.pipeline.clock import from_us, iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.tuning.blame import blame_sentence, rejected_sentence, those_that_delay
+from tidemark.pipeline.tuning.disorder import Disorder, Distribution
+from tidemark.pipeline.tuning.lag_bound import LagBound, lag_bound, lag_bound_sentence
+from tidemark.pipeline.tuning.phrases import at_most, percent, stands, words
+from tidemark.pipeline.tuning.sweep import BANDS, TARGETS, Outcome, Recommendation, Tuning, Variant, Workload, tune
+from tidemark.pipeline.watermark.policy import Policy
 
 SHOWN_QUANTILE = 0.05
 """The value that shows the effect of `quantile` and of `frontier_quantile` where they are not set."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.objects import ObjectStore
 
 REPORTS = "reports/tuning/"
 NAME_FORMAT = "%Y-%m-%dT%H-%M-%S.%fZ"

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.quantiles import quantile
-from pipeline.replay.trace import Batch
-from pipeline.tuning.tally import Tally, Totals
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.trace import Batch
+from tidemark.pipeline.tuning.tally import Tally, Totals
+from tidemark.pipeline.watermark.histogram import Ints
 
 STEP_US = 100_000
 """Durations are counted in steps of a tenth of a second, and are right to within one."""

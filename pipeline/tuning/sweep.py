@@ -11,14 +11,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import duration_us, to_us
-from pipeline.durations import format_duration
-from pipeline.quantiles import quantile
-from pipeline.replay.replay import Tick, decide_again
-from pipeline.replay.trace import NO_WATERMARK, Batch, Trace, first_tick_at, landed_in, watermarks_us
-from pipeline.watermark.histogram import Ints
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import WatermarkState
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.replay.replay import Tick, decide_again
+from tidemark.pipeline.replay.trace import NO_WATERMARK, Batch, Trace, first_tick_at, landed_in, watermarks_us
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import WatermarkState
 
 BANDS = tuple(timedelta(seconds=n) for n in (0, 1, 2, 3, 5, 7, 10, 14, 20, 30, 45, 60, 90, 120, 180, 300))
 TARGETS = (0.01, 0.001, 0.0001, 0.0)

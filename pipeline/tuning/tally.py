@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.histogram import Ints
 
 FEWEST_ROWS_TO_MERGE = 100_000
 """Batches wait until they have this many rows and at least as many as the table so far, so merging stays cheap."""

@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from deltalake import DeltaTable
 
-from pipeline.lake.tables.delta_log import commits
-from pipeline.lake.tables.heartbeats import HOUR
-from pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.delta_log import commits
+from tidemark.pipeline.lake.tables.heartbeats import HOUR
+from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 
 TARGET_BYTES = 16 << 20
 """Size of a rewritten file: a few minutes of 10,000 streams, so that a run skips most of an hour by statistics."""

@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
-from pipeline.clock import EPOCH, Clock, iso
-from pipeline.durations import format_duration
-from pipeline.errors import TidemarkError
-from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, QUARANTINE, STREAM_STATUS, Lake
-from pipeline.lake.log.packing import LogPacking
-from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from pipeline.lake.tables.quarantine import DAY_FORMAT
-from pipeline.settings import Settings
-from pipeline.upkeep.compaction import compact, drop_partitions, trim
-from pipeline.upkeep.orphans import find_orphans, remove_orphans
-from pipeline.windows import DAY
+from tidemark.pipeline.clock import EPOCH, Clock, iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, PARTITIONS, QUARANTINE, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.log.packing import LogPacking
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
+from tidemark.pipeline.lake.tables.quarantine import DAY_FORMAT
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.compaction import compact, drop_partitions, trim
+from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
+from tidemark.pipeline.windows import DAY
 
 PACKED_AFTER = timedelta(hours=1)
 """Entries of the tracking log stay single for so long, because people mostly look at the last minutes."""

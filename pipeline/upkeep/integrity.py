@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from pipeline.clock import iso
-from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
-from pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import event_times
-from pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_files, table_errors
-from pipeline.lake.tables.windowed import run_of
-from pipeline.quality.staleness import Staleness
-from pipeline.settings import Settings
-from pipeline.windows import Window, runs_of_neighbours
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
+from tidemark.pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.heartbeats import event_times
+from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.windowed import run_of
+from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
 """Told what is being looked at, how much of it is done, and how much there is."""

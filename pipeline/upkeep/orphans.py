@@ -12,17 +12,17 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
-from pipeline.lake.layout import HEARTBEAT_DIFFS, PARTITIONS, STREAM_STATUS, Lake
-from pipeline.lake.store.address import arrow_files, table_uri
-from pipeline.lake.store.disk import TEMPORARY
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.lake.tables.commit_sync import LOG_FOLDER
-from pipeline.lake.tables.delta_log import actions, commits
-from pipeline.lake.tables.landings import FOLDER as LANDINGS
-from pipeline.lake.tables.table import LakeTable, table_errors
-from pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
-from pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, PARTITIONS, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.store.address import arrow_files, table_uri
+from tidemark.pipeline.lake.store.disk import TEMPORARY
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
+from tidemark.pipeline.lake.tables.delta_log import actions, commits
+from tidemark.pipeline.lake.tables.landings import FOLDER as LANDINGS
+from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.lake.tables.windowed import MANIFESTS, RUNS_FOLDER
+from tidemark.pipeline.settings_sections import LakeSettings
 
 GRACE = timedelta(days=1)
 """Longer than any run: Dagster ends one after `max_runtime_seconds` in dagster.yaml, two hours."""

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from pipeline.clock import Clock
-from pipeline.durations import format_duration
-from pipeline.errors import CorruptObject, ObjectMissing
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.settings import Settings
-from pipeline.upkeep.integrity import Integrity, Progress, check_windows
-from pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
-from pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
-from pipeline.windows import Window, Windowing
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import CorruptObject, ObjectMissing
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.integrity import Integrity, Progress, check_windows
+from tidemark.pipeline.upkeep.orphans import GRACE, Orphan, find_orphans
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, Lost
+from tidemark.pipeline.windows import Window, Windowing
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from pipeline.clock import iso
-from pipeline.durations import rough
-from pipeline.watermark.histogram import Cell
-from pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.watermark.histogram import Cell
+from tidemark.pipeline.watermark.readings import EffectiveReading
 
 
 class Reason(StrEnum):

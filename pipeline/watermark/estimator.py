@@ -10,14 +10,24 @@ after a silence `publish time - event time <= recent lag + band`. The proof is i
 
 from collections.abc import Sequence
 
-from pipeline.clock import from_us
-from pipeline.watermark.decision import Bound, Decision, Reason
-from pipeline.watermark.histogram import Cell, Histogram, bucket_of
-from pipeline.watermark.holding import holding
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.rules import RULES, Candidate, Finding, Held, Passed, Rule, Verdict, anchor_before, band_start
-from pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.watermark.decision import Bound, Decision, Reason
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of
+from tidemark.pipeline.watermark.holding import holding
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.watermark.rules import (
+    RULES,
+    Candidate,
+    Finding,
+    Held,
+    Passed,
+    Rule,
+    Verdict,
+    anchor_before,
+    band_start,
+)
+from tidemark.pipeline.watermark.situation import Situation, base_after_slack, tracking_after_slack
 
 
 def estimate(situation: Situation, rules: Sequence[Rule] = RULES) -> Decision:

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import from_us, to_us
+from tidemark.pipeline.clock import from_us, to_us
 
 BUCKET_US = 1_000_000
 """Width of a bucket in microseconds, in both time domains; bucket k is the half-open [k, k + 1) seconds."""

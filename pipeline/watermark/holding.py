@@ -10,8 +10,8 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.clock import duration_us
-from pipeline.watermark.histogram import BUCKET_US, COPY, Histogram, Ints
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, Histogram, Ints
 
 
 def holding(histogram: Histogram, max_lag: timedelta | None) -> Histogram:

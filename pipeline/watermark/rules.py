@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from pipeline.clock import from_us, to_us
-from pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
-from pipeline.watermark.histogram import AFTER_ALL, BEFORE_ALL, BUCKET_US, Cell, Histogram, bucket_of, bucket_start
-from pipeline.watermark.holding import holding, passed_over
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.situation import (
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.watermark.decision import BandEvidence, FrontierEvidence, Reason, SilenceEvidence
+from tidemark.pipeline.watermark.histogram import (
+    AFTER_ALL,
+    BEFORE_ALL,
+    BUCKET_US,
+    Cell,
+    Histogram,
+    bucket_of,
+    bucket_start,
+)
+from tidemark.pipeline.watermark.holding import holding, passed_over
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
+from tidemark.pipeline.watermark.situation import (
     Situation,
     clock_ahead,
     clock_went_back,

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.histogram import Cell, Histogram
-from pipeline.watermark.holding import holding
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.histogram import Cell, Histogram
+from tidemark.pipeline.watermark.holding import holding
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading
 
 CLOCKS_AGREE = timedelta(milliseconds=100)
 """Beyond what their requests took, readings of the same error of a clock differ by at most this."""

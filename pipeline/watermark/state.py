@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from pipeline.watermark.decision import Decision
-from pipeline.watermark.estimator import estimate, reachable_from
-from pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.rules import RULES, Rule, frontier_of
-from pipeline.watermark.situation import Situation, was_sought
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.estimator import estimate, reachable_from
+from tidemark.pipeline.watermark.histogram import Cell, Histogram, bucket_of, bucket_start
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading, follow
+from tidemark.pipeline.watermark.rules import RULES, Rule, frontier_of
+from tidemark.pipeline.watermark.situation import Situation, was_sought
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipeline.clock import SystemClock
-from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.durations import parse_duration
-from pipeline.services.stack import token_environment
 from tests.chaos.house import is_a_setting
 from tests.chaos.plan import Trouble, plan_of
 from tests.chaos.play import Asked, house_of, play
 from tests.chaos.summary import show
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.services.stack import token_environment
 
 TROUBLES = (Trouble.PAUSED, Trouble.PAUSED, Trouble.DISK_FULL, Trouble.SECOND_DAEMON, Trouble.SECOND_PIPELINE)
 JITTER = timedelta(seconds=3)

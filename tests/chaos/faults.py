@@ -11,15 +11,15 @@ from urllib.parse import urlparse
 
 import psutil
 
-from pipeline.clock import Clock
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.services.processes import Supervisor, listens
-from pipeline.services.stack import dagster_environment, dagster_services
-from pipeline.settings import Settings
 from tests.chaos.house import MARK, ROOT, House, is_alive
 from tests.chaos.plan import SERVICES, Plan, Spell, Target, Trouble
 from tests.official_emulator import free_port
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.services.processes import Supervisor, listens
+from tidemark.pipeline.services.stack import dagster_environment, dagster_services
+from tidemark.pipeline.settings import Settings
 
 STEP_SECONDS = 0.2
 PATIENT_SECONDS = 10.0

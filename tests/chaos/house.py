@@ -14,14 +14,14 @@ from pathlib import Path
 import psutil
 from google.api_core import exceptions as api
 
-from pipeline.clock import SystemClock
-from pipeline.demo.verification import Comparison, compare
-from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
-from pipeline.pubsub.connection import publisher_client
-from pipeline.quality.status import LakeReport, read_report
-from pipeline.services.processes import STATE_FILE
-from pipeline.settings import Settings
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.verification import Comparison, compare
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.services.processes import STATE_FILE
+from tidemark.pipeline.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")

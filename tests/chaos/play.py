@@ -15,20 +15,20 @@ import duckdb
 from deltalake import DeltaTable
 
 from benchmarks.watched import reports, runs_of_drain, ticks_of
-from pipeline.clock import Clock, iso
-from pipeline.demo.synthetic import Source
-from pipeline.demo.synthetic_beats import SyntheticSource
-from pipeline.errors import ServiceFailed
-from pipeline.lake.layout import Lake
-from pipeline.quality.status import LakeReport, read_losses
-from pipeline.services.processes import Supervisor
-from pipeline.settings import load_settings
 from tests.chaos.disk import let_go, small_disk
 from tests.chaos.faults import BESIDE, Faults
 from tests.chaos.house import ROOT, STARTED_WITHIN_SECONDS, House, is_provisioned, until, until_running, up
 from tests.chaos.plan import Plan, Trouble, without
 from tests.chaos.summary import Summary
 from tests.official_emulator import free_port
+from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.demo.synthetic import Source
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.status import LakeReport, read_losses
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.settings import load_settings
 
 PATIENCE = timedelta(minutes=8)
 """For the faults as a whole, and then for everything to be computed."""

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.watched import RunOfDrain, Ticks
-from pipeline.demo.synthetic import Published
-from pipeline.demo.verification import Comparison
 from tests.chaos.faults import Incident
 from tests.chaos.plan import SERVICES, Plan
+from tidemark.pipeline.demo.synthetic import Published
+from tidemark.pipeline.demo.verification import Comparison
 
 KILLED = "kill -9 "
 

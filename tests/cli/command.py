@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from pipeline.cli.app import run_command
+from tidemark.pipeline.cli.app import run_command
 
 TIDEMARK = str(Path(sys.executable).parent / "tidemark")
 PROGRAM_SECONDS = 120

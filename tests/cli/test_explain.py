@@ -9,16 +9,16 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from pipeline.cli.app import app
-from pipeline.clock import iso
-from pipeline.errors import LakeError
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Released, Snapshot
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in
 from tests.ticks.fakes import to_written
 from tests.watermark.builders import at, published, reading
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, Released, Snapshot
 
 STRAGGLER = 50.25
 DEFAULT = Policy()

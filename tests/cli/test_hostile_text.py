@@ -12,18 +12,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.tuning import tuning_metadata
-from pipeline.clock import SystemClock, to_us
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.stream_status import Kind
-from pipeline.printable import printable
-from pipeline.settings import load_settings
-from pipeline.tuning.inputs import report_on_lake
-from pipeline.watermark.policy import Policy
 from tests.cli.command import Said, said_here
 from tests.lake.test_streams import KEYS, WINDOWS, beats, put
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import MemoryTrace, Source
+from tidemark.assets.tuning import tuning_metadata
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.tuning.inputs import report_on_lake
+from tidemark.pipeline.watermark.policy import Policy
 
 HOSTILE = (
     "[/]",

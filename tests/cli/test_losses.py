@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipeline.cli.app import app
-from pipeline.cli.lake import loss_details, loss_facts
-from pipeline.clock import ManualClock
-from pipeline.quality import staleness
-from pipeline.quality.status import read_losses
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.cli.lake import loss_details, loss_facts
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.quality import staleness
+from tidemark.pipeline.quality.status import read_losses
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 
 
 @pytest.fixture

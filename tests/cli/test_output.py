@@ -9,11 +9,11 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.cli import output
-from pipeline.cli.options import Span, duration, moment, positive, share, window_named
-from pipeline.printable import printable
-from pipeline.settings import Settings
-from pipeline.windows import Window
+from tidemark.pipeline.cli import output
+from tidemark.pipeline.cli.options import Span, duration, moment, positive, share, window_named
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.windows import Window
 
 
 def window(text: str) -> Window:

@@ -13,21 +13,21 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from pipeline.cli.app import app
-from pipeline.clock import ManualClock, from_us, to_us
-from pipeline.errors import LakeError, TidemarkError, TraceUnusable
-from pipeline.lake.layout import Lake
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
-from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
-from pipeline.settings_sections import LakeSettings
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import RULES
-from pipeline.watermark.state import Compacted, DecisionRecord
 from tests.lake.builders import Beat, append_beats, columns_of
 from tests.replay.test_log_ticks import record
 from tests.replay.traces import Held, sparse, steady, straggler, write_trace
 from tests.watermark.builders import START_US, at, flat, seconds
 from tests.watermark.exact_rule import exact_late
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.clock import ManualClock, from_us, to_us
+from tidemark.pipeline.errors import LakeError, TidemarkError, TraceUnusable
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, decide_again
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, ticks_of
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import RULES
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord
 
 COLUMNS = {
     "tick_time": "timestamp[us, tz=UTC]",

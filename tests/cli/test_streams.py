@@ -9,13 +9,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from pipeline.cli.app import app
-from pipeline.clock import iso
-from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.stream_status import Kind
 from tests.lake.builders import lake_in
 from tests.lake.test_streams import KEYS, WINDOWS, beats, put
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.stream_status import Kind
 
 
 def status(stream: str, kind: Kind, **told: Any) -> dict[str, Any]:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.clock import SystemClock, to_us
-from pipeline.lake.layout import Lake
-from pipeline.replay.trace import NEVER
-from pipeline.settings import load_settings
 from tests.cli.command import Said, said_by_the_program, said_here
 from tests.lake.builders import append_rejected
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import MemoryTrace, Source
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.replay.trace import NEVER
+from tidemark.pipeline.settings import load_settings
 
 CONFIG = """\
 [pubsub]

@@ -8,7 +8,7 @@ import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", dg.BetaWarning)
-    import assets.location  # noqa: F401 (built once here, where the warning is expected)
+    import tidemark.assets.location  # noqa: F401 (built once here, where the warning is expected)
 
 HERE = Path(__file__).parent
 

@@ -13,17 +13,19 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from dagster._core.test_utils import create_run_for_test
 from google.pubsub_v1 import PublisherClient, PubsubMessage
 
-from assets.definitions import build_definitions
-from assets.runs import Runs, tags_of
-from pipeline.clock import Clock, ManualClock, SystemClock, iso
-from pipeline.emulator.model import PubSubModel
-from pipeline.heartbeat import FieldKind
-from pipeline.kept import Kept
-from pipeline.lake.layout import Lake
-from pipeline.quality.status import LakeReport, read_report
-from pipeline.services.dagster_names import PIPELINE
-from pipeline.settings import Settings
-from pipeline.settings_sections import (
+from tests.emulator.builders import a_subscription, a_topic
+from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
+from tidemark.assets.definitions import build_definitions
+from tidemark.assets.runs import Runs, tags_of
+from tidemark.pipeline.clock import Clock, ManualClock, SystemClock, iso
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.status import LakeReport, read_report
+from tidemark.pipeline.services.dagster_names import PIPELINE
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import (
     LakeSettings,
     MessageSettings,
     PubSubSettings,
@@ -31,9 +33,7 @@ from pipeline.settings_sections import (
     WatermarkSettings,
     WindowSettings,
 )
-from resources.pubsub import PubSubResource
-from tests.emulator.builders import a_subscription, a_topic
-from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
+from tidemark.resources.pubsub import PubSubResource
 
 SECOND = timedelta(seconds=1)
 SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/another-lake"})

@@ -7,17 +7,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets import requests
-from assets.catalog import STREAM_STATUS
-from assets.definitions import build_definitions
-from assets.live_first import Parts
-from assets.requests import BACKLOG_OP, stretch_named, stretch_texts
-from assets.runs import Runs
-from pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
-from pipeline.windows import Windowing
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import materialized
 from tests.watermark.builders import at
+from tidemark.assets import requests
+from tidemark.assets.catalog import STREAM_STATUS
+from tidemark.assets.definitions import build_definitions
+from tidemark.assets.live_first import Parts
+from tidemark.assets.requests import BACKLOG_OP, stretch_named, stretch_texts
+from tidemark.assets.runs import Runs
+from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
+from tidemark.pipeline.windows import Windowing
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 import dagster as dg
 import pytest
 
-import assets.definitions
-import assets.location
-from assets.catalog import (
+import tidemark.assets.definitions
+import tidemark.assets.location
+from tidemark.assets.catalog import (
     HEARTBEAT_DIFFS,
     HEARTBEATS,
     QUARANTINED,
@@ -18,20 +18,26 @@ from assets.catalog import (
     cron_of,
     window_partitions,
 )
-from assets.definitions import COMPUTE_WINDOWS, build_definitions
-from assets.housekeeping import HOUSEKEEPING
-from assets.repair import REPAIR
-from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
-from pipeline.durations import format_duration
-from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.tables.diffs import diff_schema
-from pipeline.lake.tables.heartbeats import heartbeat_schema
-from pipeline.services.dagster_names import COMPUTE_BACKLOG, DRAIN, PIPELINE
-from pipeline.settings import Settings
-from pipeline.settings_sections import LENGTHS, MessageSettings, PubSubSettings, WatermarkSettings, WindowSettings
-from resources.lake import LakeResource
-from resources.pubsub import PubSubResource
+from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
+from tidemark.assets.housekeeping import HOUSEKEEPING
+from tidemark.assets.repair import REPAIR
+from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
+from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, DRAIN, PIPELINE
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import (
+    LENGTHS,
+    MessageSettings,
+    PubSubSettings,
+    WatermarkSettings,
+    WindowSettings,
+)
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.pubsub import PubSubResource
 
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
@@ -62,14 +68,14 @@ def test_those_are_all_jobs(definitions: dg.Definitions) -> None:
 
 def test_importing_what_builds_them_reads_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_BAND", "of a project that is not ours")
-    runpy.run_path(str(assets.definitions.__file__))
+    runpy.run_path(str(tidemark.assets.definitions.__file__))
     with pytest.raises(InvalidSettings, match="TIDEMARK_BAND"):
-        runpy.run_path(str(assets.location.__file__))
+        runpy.run_path(str(tidemark.assets.location.__file__))
 
 
 def test_the_definitions_are_valid(definitions: dg.Definitions) -> None:
     dg.Definitions.validate_loadable(definitions)
-    dg.Definitions.validate_loadable(assets.location.defs)
+    dg.Definitions.validate_loadable(tidemark.assets.location.defs)
     assert definitions.resolve_job_def(COMPUTE_WINDOWS).name == COMPUTE_WINDOWS
 
 

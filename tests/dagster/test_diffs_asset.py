@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from assets.catalog import HEARTBEAT_DIFFS
-from assets.definitions import COMPUTE_WINDOWS, build_definitions
-from assets.requests import RANGE_END, RANGE_START
-from pipeline.clock import SystemClock, to_us
-from pipeline.lake.layout import Lake
-from pipeline.settings import Settings
-from pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord
 from tests.dagster.house import beats_between, settings_of
 from tests.lake.builders import append_beats
 from tests.official_emulator import free_port
+from tidemark.assets.catalog import HEARTBEAT_DIFFS
+from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
+from tidemark.assets.requests import RANGE_END, RANGE_START
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -5,13 +5,13 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.catalog import HEARTBEAT_DIFFS, ON_COMPUTED, window_partitions
-from assets.definitions import build_definitions
-from pipeline.clock import SystemClock
-from pipeline.settings_sections import PubSubSettings
-from pipeline.windows import Window
 from tests.dagster.house import settings_of
 from tests.watermark.builders import seconds
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, ON_COMPUTED, window_partitions
+from tidemark.assets.definitions import build_definitions
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.windows import Window
 
 NOW = SystemClock().now()
 

@@ -8,19 +8,19 @@ import dagster as dg
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from assets.drain import OVERTIME, draining, why_drain
-from pipeline.clock import SystemClock, to_us
-from pipeline.pubsub.provision import provision
-from pipeline.services.dagster_names import DRAIN, DRAINED
-from pipeline.settings import Settings
-from pipeline.settings_sections import DrainSettings, PubSubSettings, SparkSettings
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.state import DecisionRecord, Snapshot, WatermarkState
 from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
 from tests.watermark.builders import ints
+from tidemark.assets.drain import OVERTIME, draining, why_drain
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import DrainSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading, follow
+from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot, WatermarkState
 
 CLOCK = SystemClock()
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)

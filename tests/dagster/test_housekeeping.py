@@ -8,17 +8,17 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.catalog import HEARTBEATS, WATERMARK
-from assets.definitions import build_definitions
-from assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
-from assets.runs import Runs
-from pipeline.clock import SystemClock
-from pipeline.lake.log.tracking_log import entry_name
-from pipeline.services.dagster_names import PIPELINE
-from pipeline.settings import Settings
-from pipeline.settings_sections import HousekeepingSettings, LakeSettings
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK
+from tidemark.assets.definitions import build_definitions
+from tidemark.assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
+from tidemark.assets.runs import Runs
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.services.dagster_names import PIPELINE
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings
 
 NOW = SystemClock().now()
 OURS = {PIPELINE: "file:/lake"}

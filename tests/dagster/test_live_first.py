@@ -4,7 +4,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from assets.live_first import (
+from tests.watermark.builders import START, at, seconds
+from tidemark.assets.live_first import (
     AIM_SECONDS,
     FIRST_PART,
     LONGEST_SECONDS,
@@ -13,10 +14,9 @@ from assets.live_first import (
     backlog_goes_first,
     backlog_may_begin,
 )
-from assets.turns import Attempt
-from pipeline.spans import Spans
-from pipeline.windows import Windowing
-from tests.watermark.builders import START, at, seconds
+from tidemark.assets.turns import Attempt
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import Windowing
 
 WINDOWING = Windowing(seconds(60), START)
 

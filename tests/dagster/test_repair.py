@@ -7,15 +7,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
-from assets.definitions import build_definitions
-from assets.repair import REPAIR
-from assets.windowed import FEW_STOPPED
-from pipeline.clock import SystemClock
-from pipeline.settings_sections import LakeSettings, SparkSettings
-from pipeline.upkeep.integrity import Fault
-from pipeline.upkeep.repair import Survey, Surveyor
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, WINDOWS, Materializing, failure_of
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+from tidemark.assets.definitions import build_definitions
+from tidemark.assets.repair import REPAIR
+from tidemark.assets.windowed import FEW_STOPPED
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
+from tidemark.pipeline.upkeep.integrity import Fault
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 

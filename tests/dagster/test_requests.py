@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assets import requests
-from assets.requests import SEEN_WITHIN, OneAsks, Request, next_request, stale_request
-from assets.turns import Attempt
-from pipeline.clock import ManualClock
-from pipeline.errors import LakeError
-from pipeline.spans import Spans
-from pipeline.windows import DAY, Window, Windowing, due
 from tests.watermark.builders import START, bounded, seconds
+from tidemark.assets import requests
+from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request, stale_request
+from tidemark.assets.turns import Attempt
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import DAY, Window, Windowing, due
 
 TICK, A_RUN = timedelta(seconds=10), timedelta(seconds=12)
 

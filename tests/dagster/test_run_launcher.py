@@ -19,11 +19,11 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
 
-from pipeline.services.processes import listens
-from pipeline.services.stack import CODE_SERVER
-from resources.run_launcher import WatchedRunLauncher
 from tests.dagster import waiting_job
 from tests.official_emulator import HOST, free_port
+from tidemark.pipeline.services.processes import listens
+from tidemark.pipeline.services.stack import CODE_SERVER
+from tidemark.resources.run_launcher import WatchedRunLauncher
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 STUBBORN = "tests.dagster.stubborn"

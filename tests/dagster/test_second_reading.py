@@ -10,18 +10,18 @@ import dagster as dg
 import grpc
 import pytest
 
-from pipeline.clock import SystemClock
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.server import served as serve_pubsub
-from pipeline.errors import ReadingUnavailable
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.pubsub.provision import provision
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.dagster.house import Ticking, metadata_of, publish, settings_of
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.fake_monitoring import FakeMonitoring
 from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served as serve_pubsub
+from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 CLOCK = SystemClock()
 MINUTE = timedelta(minutes=1)

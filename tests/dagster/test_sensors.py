@@ -10,17 +10,6 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from assets import requests
-from assets.definitions import COMPUTE_WINDOWS
-from assets.requests import RANGE_END, RANGE_START, pause_of
-from pipeline.clock import Clock, SystemClock, iso
-from pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
-from pipeline.lake.tables.windowed import DiffRun
-from pipeline.pubsub.provision import provision
-from pipeline.services.dagster_names import DRAIN
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
-from pipeline.windows import Window
 from tests.dagster.house import (
     SOMEBODY_ELSES,
     ModelWorld,
@@ -32,6 +21,17 @@ from tests.dagster.house import (
     settings_of,
 )
 from tests.dagster.relay import Relay
+from tidemark.assets import requests
+from tidemark.assets.definitions import COMPUTE_WINDOWS
+from tidemark.assets.requests import RANGE_END, RANGE_START, pause_of
+from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.services.dagster_names import DRAIN
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.windows import Window
 
 CLOCK = SystemClock()
 MINUTE = timedelta(minutes=1)
@@ -457,7 +457,7 @@ def test_a_window_of_the_sources_future_is_left_until_the_clock_has_passed_it(
     world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in a log from before event times were clamped to their publish times.
-    monkeypatch.setattr("pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
+    monkeypatch.setattr("tidemark.pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
     settings = settings_of(PUBSUB, tmp_path)
     never_idle = settings.watermark.model_copy(update={"idle_timeout": MINUTE})  # however slow a tick is
     ticking = Ticking(settings.model_copy(update={"watermark": never_idle}), instance, world.clock, world)

@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
-from assets.definitions import COMPUTE_WINDOWS, build_definitions
-from assets.windowed import FEW_STOPPED, stopped_result, stream_status_asset
-from pipeline.quality.silence import WindowSilence
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
+from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
+from tidemark.assets.windowed import FEW_STOPPED, stopped_result, stream_status_asset
+from tidemark.pipeline.quality.silence import WindowSilence
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 

@@ -7,20 +7,26 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.definitions import COMPUTE_WINDOWS
-from assets.requests import BACKLOG_OP
-from pipeline.clock import ManualClock
-from pipeline.quality import staleness as quality_staleness
-from pipeline.settings import Settings
-from pipeline.settings_sections import CheckSettings, LakeSettings, PubSubSettings, WatermarkSettings, WindowSettings
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.dagster.house import Ticking, keys
 from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializing
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
+from tidemark.assets.definitions import COMPUTE_WINDOWS
+from tidemark.assets.requests import BACKLOG_OP
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.quality import staleness as quality_staleness
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import (
+    CheckSettings,
+    LakeSettings,
+    PubSubSettings,
+    WatermarkSettings,
+    WindowSettings,
+)
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 
 
 @pytest.fixture

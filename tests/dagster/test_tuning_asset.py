@@ -10,14 +10,14 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.definitions import build_definitions
-from assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
-from pipeline.clock import SystemClock, to_us
-from pipeline.lake.layout import Lake
-from pipeline.settings import Settings
-from pipeline.settings_sections import LakeSettings, PubSubSettings, TuneSettings, WatermarkSettings
 from tests.tuning.tuning_lake import ending_before, record
 from tests.tuning.tuning_traces import Source
+from tidemark.assets.definitions import build_definitions
+from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, TuneSettings, WatermarkSettings
 
 SLOW = Source(seconds=600, rate=20, streams=200, slow=1, slow_by=45, left=0)
 SHORT = replace(SLOW, seconds=60)

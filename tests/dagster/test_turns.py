@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assets.turns import LONGEST_REST, Attempt, Turn, take_turn
-from pipeline.spans import Spans
-from pipeline.windows import Windowing
 from tests.watermark.builders import START, at, bounded, seconds
+from tidemark.assets.turns import LONGEST_REST, Attempt, Turn, take_turn
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import Windowing
 
 WINDOWING = Windowing(seconds(60), START)
 

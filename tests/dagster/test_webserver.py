@@ -81,7 +81,7 @@ def ui(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     environment["PYTHONPATH"] = str(Path(__file__).parents[2])
     with (home / "log").open("wb") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "resources.webserver"], cwd=home, env=environment, stdout=log, stderr=log
+            [sys.executable, "-m", "tidemark.resources.webserver"], cwd=home, env=environment, stdout=log, stderr=log
         )
     try:
         started = Ui(port)

@@ -13,14 +13,14 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 
-from pipeline.clock import ManualClock, SystemClock, to_us
-from pipeline.demo.synthetic import BATCH, Published, publish
-from pipeline.demo.synthetic_beats import SyntheticSource, messages
-from pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
-from pipeline.pubsub.provision import provision
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.pubsub.builders import subscription_of
+from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
+from tidemark.pipeline.demo.synthetic import BATCH, Published, publish
+from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, messages
+from tidemark.pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 SOURCE = SyntheticSource(streams=300, duplicates=0.05, broken=0.01)

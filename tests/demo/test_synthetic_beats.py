@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import duration_us, from_us, to_us
-from pipeline.demo.synthetic_beats import (
+from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.demo.synthetic_beats import (
     DUPLICATE,
     FIRST_BROKEN,
     HEARTBEAT,
@@ -22,10 +22,10 @@ from pipeline.demo.synthetic_beats import (
     compose,
     messages,
 )
-from pipeline.demo.truth import truth_of
-from pipeline.errors import InvalidSettings
-from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
-from pipeline.settings import Settings
+from tidemark.pipeline.demo.truth import truth_of
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
+from tidemark.pipeline.settings import Settings
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
 LARGE = SyntheticSource(streams=2_000)

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from pipeline.demo.truth import SCHEMA
-from pipeline.demo.verification import Comparison, compare
-from pipeline.heartbeat import FieldKind, RejectionReason
-from pipeline.lake.tables.diffs import diff_schema
-from pipeline.lake.tables.heartbeats import heartbeat_schema
-from pipeline.lake.tables.quarantine import QUARANTINE
-from pipeline.settings_sections import WindowSettings
+from tidemark.pipeline.demo.truth import SCHEMA
+from tidemark.pipeline.demo.verification import Comparison, compare
+from tidemark.pipeline.heartbeat import FieldKind, RejectionReason
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.settings_sections import WindowSettings
 
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.pubsub.connection import publisher_client, subscriber_client
 from tests.emulator.servers import OFFICIAL, OWN, Server
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
 
 @pytest.fixture(params=[OFFICIAL, OWN])

@@ -7,8 +7,8 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock
-from pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 
 CLOCK = SystemClock()
 DEADLINE_SECONDS = 10

@@ -10,26 +10,26 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock, to_us
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.server import served
-from pipeline.errors import PubSubUnreachable, SnapshotRefused
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.layout import Lake
-from pipeline.pubsub import pulls
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.pubsub.provision import provision
-from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings_sections import LakeSettings, PubSubSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import Landed, land
-from pipeline.ticks.tracking import Tracked, track
-from pipeline.watermark.policy import Policy
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import Pulling, send, subscription_of
 from tests.ticks.fakes import CONTRACT
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub import pulls
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.ticks.tracking import Tracked, track
+from tidemark.pipeline.watermark.policy import Policy
 
 SPEED = 10
 MUCH = 1 << 30

@@ -14,10 +14,10 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.pubsub_v1.types import SeekRequest, Subscription
 
-from pipeline.clock import to_us
-from pipeline.errors import SubscriptionMissing
-from pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tests.emulator.servers import CLOCK, DEADLINE_SECONDS, Server, ids_of, published
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import SubscriptionMissing
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 
 
 def test_created_resources_are_listed_and_deleted_ones_are_gone(server: Server) -> None:

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
 from tests.emulator.builders import (
     BASE,
     DEADLINE,
@@ -27,6 +24,9 @@ from tests.emulator.builders import (
     publish,
     pull,
 )
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.refusals import DeadlineExceeded, ModelError, Refused, Throttled, Unavailable
 
 WEEK = timedelta(days=7)
 

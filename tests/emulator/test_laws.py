@@ -8,11 +8,11 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.refusals import Refused, Transient
-from pipeline.emulator.unacknowledged import Delivered
 from tests.emulator.builders import BASE, DEADLINE, START, TOPIC, a_subscription, a_topic, expiry, plain
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.refusals import Refused, Transient
+from tidemark.pipeline.emulator.unacknowledged import Delivered
 
 WEEK = timedelta(days=7)
 

@@ -4,8 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from pipeline.clock import to_us
-from pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 from tests.emulator.builders import (
     BASE,
     START,
@@ -22,6 +20,8 @@ from tests.emulator.builders import (
     publish,
     pull,
 )
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.emulator.refusals import AlreadyExists, Invalid, NotFound, Refused
 
 WEEK = timedelta(days=7)
 

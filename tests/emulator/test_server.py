@@ -17,23 +17,23 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1.types import PullRequest, PullResponse
 
-from pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
-from pipeline.clock import SystemClock
-from pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
-from pipeline.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.refusals import Transient
-from pipeline.emulator.server import CALLS_AT_ONCE, served
-from pipeline.emulator.unacknowledged import Delivered
-from pipeline.emulator.wire import length, pull_response
-from pipeline.errors import InvalidSettings, ServiceFailed
-from pipeline.pubsub.connection import publisher_client, subscriber_client
 from tests.emulator.builders import START, a_subscription, a_topic, plain
 from tests.official_emulator import HOST, free_port
+from tidemark.pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
+from tidemark.pipeline.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.refusals import Transient
+from tidemark.pipeline.emulator.server import CALLS_AT_ONCE, served
+from tidemark.pipeline.emulator.unacknowledged import Delivered
+from tidemark.pipeline.emulator.wire import length, pull_response
+from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
 TOPIC = "projects/project/topics/topic"
 BASE = "projects/project/subscriptions/base"
-COMMAND = [sys.executable, "-m", "pipeline.cli", "pubsub"]
+COMMAND = [sys.executable, "-m", "tidemark.pipeline.cli", "pubsub"]
 
 
 @contextmanager

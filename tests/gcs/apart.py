@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.settings_sections import LakeSettings
 from tests.gcs.server import LOCAL_PROJECT, CloudStorageServer
+from tidemark.pipeline.settings_sections import LakeSettings
 
 STOP_SECONDS = 15.0
 

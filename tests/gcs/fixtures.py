@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pipeline.settings_sections import LakeSettings
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.gcs.server import CloudStorageServer
+from tidemark.pipeline.settings_sections import LakeSettings
 
 
 @pytest.fixture(scope="session")

@@ -11,12 +11,12 @@ from pathlib import Path
 import dagster as dg
 import pyarrow.compute as pc
 
-from pipeline.lake.layout import HEARTBEAT_DIFFS
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.settings_sections import LakeSettings
 from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS
 from tests.dagster.test_repair import Repairing, materialized, output
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.settings_sections import LakeSettings
 
 ORPHAN = f"{HEARTBEAT_DIFFS}/runs/dead/window={WINDOWS[1]}/part-0.parquet"
 

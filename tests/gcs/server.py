@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pipeline.errors import ServiceFailed
 from tests.gcs.tools import fake_gcs_server
 from tests.gcs.xml_proxy import XmlProxy
 from tests.official_emulator import free_port
+from tidemark.pipeline.errors import ServiceFailed
 
 READY_SECONDS = 20.0
 ANSWER_SECONDS = 5.0

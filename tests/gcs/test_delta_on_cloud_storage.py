@@ -11,10 +11,10 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from pipeline.lake.store.address import storage_options, table_uri
-from pipeline.settings_sections import LakeSettings
 from tests.gcs.server import CloudStorageServer
 from tests.gcs.xml_proxy import XmlProxy
+from tidemark.pipeline.lake.store.address import storage_options, table_uri
+from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
 

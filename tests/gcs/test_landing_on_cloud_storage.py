@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
-from pipeline.settings_sections import LakeSettings
-from pipeline.ticks.landing import NamedLanding, landed_under
 from tests.ticks.fakes import Crash
 from tests.ticks.test_named_landing import NAME, PiecesWorld, ids, publish
+from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.ticks.landing import NamedLanding, landed_under
 
 pytestmark = pytest.mark.gcs
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.settings_sections import LakeSettings
 from tests.gcs.repair_through_spark import ORPHAN
 from tests.gcs.tools import gcs_connector
+from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
 

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pipeline.lake.store.address import open_objects
-from pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.errors import ServiceFailed, ToolMissing
+from tidemark.pipeline.errors import ServiceFailed, ToolMissing
 
 SERVER_MODULE = "github.com/fsouza/fake-gcs-server"
 SERVER_VERSION = "v1.56.1"

@@ -6,13 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pipeline.clock import ManualClock
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
-from pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
-from pipeline.settings_sections import LakeSettings
 from tests.watermark.builders import at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
+from tidemark.pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
+from tidemark.pipeline.settings_sections import LakeSettings
 
 HOUR = timedelta(hours=1)
 LATER = 600.0

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lake.store.address import open_objects, spark_storage_config, storage_options, table_uri
-from pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.lake.store.address import open_objects, spark_storage_config, storage_options, table_uri
+from tidemark.pipeline.settings_sections import LakeSettings
 
 ENDPOINT = "http://127.0.0.1:4443"
 LOOPBACK_ONLY = {"fs.gs.storage.root.url", "fs.gs.project.id", "fs.gs.operation.move.enable"}

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.errors import LakeFull
-from pipeline.lake.tables.commit_sync import RECENT_COMMITS
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tidemark.pipeline.errors import LakeFull
+from tidemark.pipeline.lake.tables.commit_sync import RECENT_COMMITS
 
 
 class Disk:
@@ -78,7 +78,7 @@ def test_commits_of_others_are_on_the_disk_since_no_later_one_can_be_read_withou
     heartbeats = lake_in(tmp_path).heartbeats()
     append_beats(heartbeats, beats(1))
     with monkeypatch.context() as patch:
-        patch.setattr("pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
+        patch.setattr("tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
         for number in range(3):
             land(tmp_path, number)  # and the process ends before it syncs
     assert disk.not_durable() != []

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties
 
-from pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables import windowed
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at
+from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables import windowed
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.windowed import COMMIT_ATTEMPTS, DiffRun, Fence, Replaced
 
 RUNS = 8
 ROUNDS = 3

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import CorruptObject
-from pipeline.lake.log.history import decision_in_force, first_decision, standing_before
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Compacted, Entry, Snapshot
 from tests.watermark.builders import LONG_AGO, at, published, reading
+from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, standing_before
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Snapshot
 
 
 class CountingObjects(DiskObjects):

@@ -12,18 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import CorruptObject, NewerFormat
-from pipeline.lake.log import codec
-from pipeline.lake.log.codec import decode, encode
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.upkeep.repair import check_log
-from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
-from pipeline.watermark.histogram import A_COPY, Cell, Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.watermark.builders import at, bounded, histogram_of, message_lists, published, reading, rejected_lists
+from tidemark.pipeline.errors import CorruptObject, NewerFormat
+from tidemark.pipeline.lake.log import codec
+from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.upkeep.repair import check_log
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
+from tidemark.pipeline.watermark.histogram import A_COPY, Cell, Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
+from tidemark.pipeline.watermark.state import (
+    Beginning,
+    Compacted,
+    DecisionRecord,
+    Entry,
+    Lost,
+    Snapshot,
+    WatermarkState,
+)
 
 NAME = "tracking/log/000000000007.parquet"
 

@@ -7,22 +7,30 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
-from pipeline.lake.log import packing as log_packing
-from pipeline.lake.log.archive import LogArchive, archive_name
-from pipeline.lake.log.history import decision_in_force, standing_before
-from pipeline.lake.log.packing import LogPacking, Packed
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.replay.log_ticks import recorded_ticks
-from pipeline.replay.replay import verify
-from pipeline.settings_sections import LakeSettings
-from pipeline.upkeep.repair import check_log
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.watermark.builders import at, published, reading
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, ObjectExists, ObjectMissing
+from tidemark.pipeline.lake.log import packing as log_packing
+from tidemark.pipeline.lake.log.archive import LogArchive, archive_name
+from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
+from tidemark.pipeline.lake.log.packing import LogPacking, Packed
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.replay.log_ticks import recorded_ticks
+from tidemark.pipeline.replay.replay import verify
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.upkeep.repair import check_log
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import (
+    Beginning,
+    Compacted,
+    DecisionRecord,
+    Entry,
+    Lost,
+    Snapshot,
+    WatermarkState,
+)
 
 TICKS = 40
 END = 100 + 20 * TICKS

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import (
+from tests.gcs.server import CloudStorageServer
+from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
+from tidemark.pipeline.errors import (
     CorruptObject,
     LakeError,
     LakeFull,
@@ -24,13 +26,11 @@ from pipeline.errors import (
     ObjectExists,
     ObjectMissing,
 )
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.store.disk import TEMPORARY, DiskObjects
-from pipeline.lake.store.gcs import CloudStorageObjects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.settings_sections import LakeSettings
-from tests.gcs.server import CloudStorageServer
-from tests.gcs.xml_proxy import Answer, XmlHandler, XmlProxy
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects
+from tidemark.pipeline.lake.store.gcs import CloudStorageObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.settings_sections import LakeSettings
 
 CREATORS = 16
 ROUNDS = 5

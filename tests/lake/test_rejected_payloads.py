@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.lake.tables import rejected_payloads as module
-from pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
 from tests.lake.builders import append_rejected, lake_in
 from tests.ticks.fakes import CONTRACT, to_written
 from tests.watermark.builders import START_US, at
+from tidemark.pipeline.lake.tables import rejected_payloads as module
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
 
 SECOND_US = 1_000_000
 

@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.stream_status import Kind
-from pipeline.lake.tables.streams import KnownStreams, streams_in
-from pipeline.lake.tables.windowed import DiffRun, WindowedTable
-from pipeline.quality.silence import WindowSilence, silence_of
-from pipeline.windows import Windowing
 from tests.lake.builders import lake_in
 from tests.watermark.builders import at
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.stream_status import Kind
+from tidemark.pipeline.lake.tables.streams import KnownStreams, streams_in
+from tidemark.pipeline.lake.tables.windowed import DiffRun, WindowedTable
+from tidemark.pipeline.quality.silence import WindowSilence, silence_of
+from tidemark.pipeline.windows import Windowing
 
 LENGTH = timedelta(minutes=5)
 FIRST = at(0).replace(hour=0, minute=0, second=0, microsecond=0)

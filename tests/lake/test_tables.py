@@ -16,18 +16,18 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us
-from pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.layout import HEARTBEATS, Lake
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.tables import heartbeats
-from pipeline.lake.tables import table as tables
-from pipeline.lake.tables.delta_log import added_files
-from pipeline.lake.tables.heartbeats import Extent
-from pipeline.settings_sections import LakeSettings
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
 from tests.watermark.builders import START_US, at
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.tables import heartbeats
+from tidemark.pipeline.lake.tables import table as tables
+from tidemark.pipeline.lake.tables.delta_log import added_files
+from tidemark.pipeline.lake.tables.heartbeats import Extent
+from tidemark.pipeline.settings_sections import LakeSettings
 
 HOUR_US = 3_600_000_000
 

@@ -9,20 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.upkeep import forget
-from pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
-from pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
-from pipeline.lake.log.witness import FOLDER as NOTES
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.windowed import DiffRun
-from pipeline.settings_sections import LakeSettings
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, Snapshot, WatermarkState
 from tests.lake.builders import lake_in
 from tests.watermark.builders import at, published, reading
+from tidemark.pipeline.cli.upkeep import forget
+from tidemark.pipeline.errors import CorruptObject, LakeUnreachable, ObjectMissing, TableConflict
+from tidemark.pipeline.lake.log.tracking_log import ATTEMPTS, TrackingLog, entry_name
+from tidemark.pipeline.lake.log.witness import FOLDER as NOTES
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import (
+    Beginning,
+    Compacted,
+    DecisionRecord,
+    Entry,
+    Lost,
+    Snapshot,
+    WatermarkState,
+)
 
 WRITERS = 4
 ROUNDS = 12

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.lake.tables import window_index
-from pipeline.lake.tables.window_index import WindowIndex
-from pipeline.spans import Spans
-from pipeline.windows import DAY, Windowing
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, bounded, seconds
+from tidemark.pipeline.lake.tables import window_index
+from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import DAY, Windowing
 
 FIRST = WINDOWING.number_of(START)
 

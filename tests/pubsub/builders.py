@@ -7,9 +7,9 @@ from typing import Any
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import Clock, SystemClock
-from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 
 class Altered:

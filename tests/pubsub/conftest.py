@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 
-from pipeline.clock import ManualClock
-from pipeline.pubsub.monitoring import monitoring_client
 from tests.pubsub.fake_monitoring import START, FakeMonitoring, served
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.pubsub.monitoring import monitoring_client
 
 
 @pytest.fixture

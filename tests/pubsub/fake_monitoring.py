@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from google.cloud.monitoring_v3.types import ListTimeSeriesRequest, ListTimeSeriesResponse
 
-from pipeline.clock import EPOCH
-from pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE, UNDELIVERED
 
 CLAUSE = re.compile(r'([a-z_.]+) = "([^"]*)"')
 REQUEST, RESPONSE = ListTimeSeriesRequest.pb(), ListTimeSeriesResponse.pb()

@@ -7,16 +7,16 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.types import Snapshot
 
-from pipeline.clock import EPOCH, ManualClock, SystemClock
-from pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
-from pipeline.pubsub.connection import reported, subscriber_client
-from pipeline.pubsub.provision import provision
-from pipeline.pubsub.subscription import PulledBatch
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send, subscription_of
+from tidemark.pipeline.clock import EPOCH, ManualClock, SystemClock
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
+from tidemark.pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import reported, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.subscription import PulledBatch
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 CLOCK = SystemClock()
 

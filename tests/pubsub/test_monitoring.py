@@ -6,9 +6,11 @@ import grpc
 import pytest
 from google.cloud.monitoring_v3 import MetricServiceClient
 
-from pipeline.clock import ManualClock
-from pipeline.errors import PermissionMissing, PubSubError, ReadingUnavailable
-from pipeline.pubsub.monitoring import (
+from tests.official_emulator import free_port
+from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import PermissionMissing, PubSubError, ReadingUnavailable
+from tidemark.pipeline.pubsub.monitoring import (
     LOOK_BACK,
     MAX_PAGES,
     OLDEST_AGE,
@@ -18,8 +20,6 @@ from pipeline.pubsub.monitoring import (
     Undelivered,
     monitoring_client,
 )
-from tests.official_emulator import free_port
-from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, Series
 
 BASE = "heartbeats-base"
 PATH = f"projects/{PROJECT}/subscriptions/{BASE}"

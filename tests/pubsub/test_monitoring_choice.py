@@ -10,24 +10,24 @@ from google.api_core import exceptions as api
 from google.cloud.monitoring_v3 import MetricServiceClient
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import ManualClock, SystemClock
-from pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.kept import Kept
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
-from pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
-from pipeline.pubsub.provision import provision
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.tracking import track
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
-from resources.pubsub import PubSubResource
 from tests.pubsub.builders import Altered, raising, subscription_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
+from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
+from tidemark.pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.resources.pubsub import PubSubResource
 
 PATH = f"projects/{PROJECT}/subscriptions/heartbeats-base"
 WEEK_SECONDS = 7 * 24 * 3600

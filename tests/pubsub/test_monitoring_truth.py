@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pipeline.clock import ManualClock, to_us
-from pipeline.errors import ReadingUnavailable
-from pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading, follow
-from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
+from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.pubsub.monitoring import SAMPLE_PERIOD, MonitoringBacklog, monitoring_client
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 NEVER = datetime.max.replace(tzinfo=UTC)
 MINUTES = 15

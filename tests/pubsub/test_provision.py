@@ -9,15 +9,15 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock
-from pipeline.errors import PermissionMissing, ProvisionRefused, PubSubUnreachable
-from pipeline.heartbeat import MessageContract
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.pubsub.provision import ProvisionReport, provision
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import PermissionMissing, ProvisionRefused, PubSubUnreachable
+from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 CONTRACT: MessageContract = Settings().contract
 Provision = Callable[..., ProvisionReport]

@@ -6,15 +6,15 @@ from datetime import timedelta
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock
-from pipeline.pubsub import pulls
-from pipeline.pubsub.connection import publisher_client, subscriber_client
-from pipeline.pubsub.provision import provision
-from pipeline.pubsub.subscription import PubSubSubscription
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.fixtures_emulator import unique_pubsub
 from tests.pubsub.builders import send, subscription_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.pubsub import pulls
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 MUCH = 1 << 30
 CLOCK = SystemClock()

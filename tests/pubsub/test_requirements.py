@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import types
 
-from pipeline.heartbeat import MessageContract
-from pipeline.pubsub.requirements import dangers, differences, refusals, wanted
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 SETTINGS = PubSubSettings()
 CONTRACT: MessageContract = Settings().contract

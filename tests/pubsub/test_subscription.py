@@ -7,17 +7,17 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock
-from pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
-from pipeline.pubsub import pulls
-from pipeline.pubsub import subscription as module
-from pipeline.pubsub.connection import subscriber_client
-from pipeline.pubsub.provision import provision
-from pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, Pulling, raising, send, subscription_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.pubsub import pulls
+from tidemark.pipeline.pubsub import subscription as module
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 MUCH = 1 << 30
 PULL = 100

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.windowed import DiffRun, Fence
-from pipeline.quality.affected import MissedHeartbeats
-from pipeline.quality.staleness import Staleness
-from pipeline.windows import Windowing
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in, version_of
 from tests.watermark.builders import START, at, seconds
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.windowed import DiffRun, Fence
+from tidemark.pipeline.quality.affected import MissedHeartbeats
+from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.windows import Windowing
 
 LENGTH, LOOKBACK = seconds(60), seconds(90)
 WINDOWING = Windowing(length=LENGTH, first=START)

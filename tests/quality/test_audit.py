@@ -11,27 +11,27 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import SystemClock, to_us
-from pipeline.emulator.faults import Faults
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.layout import Lake
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.provision import provision
-from pipeline.quality.audit import Audit, audit
-from pipeline.settings_sections import LakeSettings, PubSubSettings
-from pipeline.ticks.landing import land
-from pipeline.ticks.tracking import track
-from pipeline.watermark.policy import Policy
 from tests.pubsub.builders import subscription_of
 from tests.ticks.fakes import AMPLE, CONTRACT, World, published_at
 from tests.watermark.builders import at, bounded, seconds
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.quality.audit import Audit, audit
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.watermark.policy import Policy
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _unsynced() -> Iterator[None]:
     """Nothing here is about a machine that loses its power."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
+        patch.setattr("tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync", lambda *_: None)
         yield
 
 
@@ -132,7 +132,7 @@ def test_a_landed_message_that_happens_after_its_publish_time_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_by: str
 ) -> None:
     if written_by == "a log from before the clamp":
-        monkeypatch.setattr("pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
+        monkeypatch.setattr("tidemark.pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
         monkeypatch.setattr(World, "not_tracked", lambda *_: [])
     world = World(tmp_path)
     world.topic.publish(60.0)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from pipeline.quality.late import Late, LateHeartbeats
-from pipeline.windows import Windowing
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, seconds
+from tidemark.pipeline.quality.late import Late, LateHeartbeats
+from tidemark.pipeline.windows import Windowing
 
 WINDOWING = Windowing(length=seconds(60), first=START)
 

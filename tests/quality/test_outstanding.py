@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import LakeError
-from pipeline.lake.layout import Lake
-from pipeline.quality.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
-from pipeline.watermark.histogram import Histogram
 from tests.lake.builders import LATER, Beat, append_beats, append_rejected, columns_of, lake_in
 from tests.watermark.builders import START_BUCKET, at, bounded, published
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.outstanding import AT_ONCE, Outstanding, landed_by_second, outstanding
+from tidemark.pipeline.watermark.histogram import Histogram
 
 Message = tuple[str, float, float]
 """A message's id, publish time and event time, in seconds from the start."""

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from pathlib import Path
 
-from pipeline.quality.passed_over import PassedOver, read_passed_over
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
+from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 
 
 def test_streams_are_named_from_what_has_landed(tmp_path: Path) -> None:

@@ -13,12 +13,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.errors import ObjectMissing
-from pipeline.lake.tables.windowed import MANIFESTS
-from pipeline.quality import comparison, first_landings
-from pipeline.quality import staleness as staleness_module
-from pipeline.quality.affected import MissedHeartbeats
-from pipeline.quality.staleness_checkpoint import FOLDER, StalenessCheckpoint
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, lake_of
 from tests.quality.staleness_history import (
@@ -30,8 +24,14 @@ from tests.quality.staleness_history import (
     new_history,
 )
 from tests.watermark.builders import at, bounded
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.windowed import MANIFESTS
+from tidemark.pipeline.quality import comparison, first_landings
+from tidemark.pipeline.quality import staleness as staleness_module
+from tidemark.pipeline.quality.affected import MissedHeartbeats
+from tidemark.pipeline.quality.staleness_checkpoint import FOLDER, StalenessCheckpoint
 
-SYNC_IS_SLOW = "pipeline.lake.tables.commit_sync.CommitSync._sync"
+SYNC_IS_SLOW = "tidemark.pipeline.lake.tables.commit_sync.CommitSync._sync"
 
 new_beats = st.tuples(st.sampled_from("abc"), st.integers(0, 39).map(lambda half: half * 15.0), st.booleans())
 landings = st.lists(st.one_of(new_beats, st.integers(0, 50)), min_size=1, max_size=4)

@@ -7,11 +7,11 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from pipeline.replay.outcome import Replayed, replayed
-from pipeline.replay.replay import decide_again
-from pipeline.replay.trace import ticks_of
-from pipeline.watermark.policy import Policy
 from tests.tuning.tuning_traces import MemoryTrace, Source
+from tidemark.pipeline.replay.outcome import Replayed, replayed
+from tidemark.pipeline.replay.replay import decide_again
+from tidemark.pipeline.replay.trace import ticks_of
+from tidemark.pipeline.watermark.policy import Policy
 
 RuleName = Literal["band", "frontier"]
 both_rules = pytest.mark.parametrize("rule", ["band", "frontier"])
@@ -35,7 +35,7 @@ def test_a_clock_that_runs_fast_makes_nobody_late(rule: RuleName, apart: int, mo
     source = FAST if apart == 1 else replace(FAST, seconds=3600, streams=3, fast=1)
     trace, policy = one_in(source.trace(), apart), Policy(rule=rule)
     assert decided(trace, policy).late == 0
-    monkeypatch.setattr("pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
+    monkeypatch.setattr("tidemark.pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
     share = decided(trace, policy).late_share
     assert share == 0 if (rule, apart) == ("band", 1) else share > 0.4  # without the clamp
 

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import ObjectMissing
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.store.read_ahead import READ_AHEAD
-from pipeline.replay.log_ticks import LakeLandings, recorded_ticks
-from pipeline.replay.replay import Tick, Verification, decide_again, verify
-from pipeline.replay.trace import NEVER, Batch, ticks_of
-from pipeline.settings_sections import LakeSettings
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import DecisionRecord, Released, WatermarkState
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.replay.traces import Held, both_down, sparse, steady
 from tests.watermark.builders import at, reading, seconds
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.read_ahead import READ_AHEAD
+from tidemark.pipeline.replay.log_ticks import LakeLandings, recorded_ticks
+from tidemark.pipeline.replay.replay import Tick, Verification, decide_again, verify
+from tidemark.pipeline.replay.trace import NEVER, Batch, ticks_of
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import DecisionRecord, Released, WatermarkState
 
 CHECKPOINT_EVERY = 10
 

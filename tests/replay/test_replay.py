@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.replay.outcome import Hold, Replayed, replayed
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Difference, Tick, Verification, decide_again, verify
-from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, extent_of, ticks_of, watermarks_us
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
-from pipeline.watermark.histogram import Histogram, Ints
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading, follow
-from pipeline.watermark.rules import RULES, Rule
-from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
 from tests.replay.test_trace import histogram_at, traces
 from tests.replay.traces import NAMED, Held, sparse
 from tests.watermark.builders import at, bounded, ints, published, reading, seconds, situation_of
 from tests.watermark.exact_rule import exact_late, exact_readings, exact_watermarks
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.replay.outcome import Hold, Replayed, replayed
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR, Difference, Tick, Verification, decide_again, verify
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, Batch, extent_of, ticks_of, watermarks_us
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.estimator import estimate
+from tidemark.pipeline.watermark.histogram import Histogram, Ints
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading, follow
+from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Released, Snapshot, WatermarkState
 
 RuleName = Literal["band", "frontier"]
 SEEDS = 4

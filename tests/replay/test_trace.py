@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.errors import TraceUnusable
-from pipeline.replay.replay import Tick
-from pipeline.replay.trace import (
+from tests.replay.traces import NAMED, Held, disorder_us, late_per_tick, steady
+from tests.watermark.builders import START_US, at, bounded, ints, seconds
+from tests.watermark.exact_rule import exact_late, exact_readings
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.replay.replay import Tick
+from tidemark.pipeline.replay.trace import (
     NEVER,
     NO_EVENT_TIME,
     Batch,
@@ -23,11 +26,8 @@ from pipeline.replay.trace import (
     ticks_of,
     watermarks_us,
 )
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.state import Beginning, Snapshot
-from tests.replay.traces import NAMED, Held, disorder_us, late_per_tick, steady
-from tests.watermark.builders import START_US, at, bounded, ints, seconds
-from tests.watermark.exact_rule import exact_late, exact_readings
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.state import Beginning, Snapshot
 
 SECOND_US = 1_000_000
 
@@ -116,7 +116,7 @@ def test_how_a_trace_is_cut_into_batches_and_ordered_makes_no_difference(trace: 
 
 def test_many_batches_are_merged_on_the_way_to_the_same_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ticks_in(Held(steady(1, minutes=3)))
-    monkeypatch.setattr("pipeline.replay.trace.FEWEST_CELLS_TO_MERGE", 50)
+    monkeypatch.setattr("tidemark.pipeline.replay.trace.FEWEST_CELLS_TO_MERGE", 50)
     assert ticks_in(Held(steady(1, minutes=3), part=17)) == expected
 
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.clock import to_us
-from pipeline.errors import TraceUnusable
-from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
-from pipeline.replay.trace_file import COLUMNS, ROWS, ParquetTrace
 from tests.replay.traces import steady, write_trace
 from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import TraceUnusable
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch
+from tidemark.pipeline.replay.trace_file import COLUMNS, ROWS, ParquetTrace
 
 US = pa.timestamp("us", tz="UTC")
 

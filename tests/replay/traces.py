@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.clock import duration_us
-from pipeline.lake.tables.table import MOMENT
-from pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams, Trace, late_in
-from pipeline.watermark.histogram import Ints
 from tests.watermark.builders import START_US
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams, Trace, late_in
+from tidemark.pipeline.watermark.histogram import Ints
 
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US

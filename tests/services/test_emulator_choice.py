@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import InvalidSettings, ToolMissing
-from pipeline.services import emulator_choice
-from pipeline.services.emulator_choice import choose_emulator, find_emulator_jar, is_loopback
 from tests.spark.machine import bare, java_saying
+from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.services import emulator_choice
+from tidemark.pipeline.services.emulator_choice import choose_emulator, find_emulator_jar, is_loopback
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_without_the_official_emulator_our_own_is_taken_and_that_is_reported(bar
     java_saying(bare_machine, "17.0.1")
     chosen = choose_emulator("auto")
     assert chosen.name == "tidemark's own Pub/Sub (the official emulator is not on this machine)"
-    own = [sys.executable, "-m", "pipeline.cli", "pubsub", "--host=127.0.0.1", "--port=8085"]
+    own = [sys.executable, "-m", "tidemark.pipeline.cli", "pubsub", "--host=127.0.0.1", "--port=8085"]
     assert chosen.command("127.0.0.1", 8085) == own
 
 
@@ -69,7 +69,7 @@ def test_our_own_is_taken_beside_the_official_one_where_it_is_wanted(bare_machin
     (bare_machine / "gcloud").symlink_to(put_sdk(tmp_path / "sdk"))
     java_saying(bare_machine, "17.0.1")
     assert choose_emulator("local").name == "tidemark's own Pub/Sub"
-    assert choose_emulator("local").command("127.0.0.1", 8085)[1:4] == ["-m", "pipeline.cli", "pubsub"]
+    assert choose_emulator("local").command("127.0.0.1", 8085)[1:4] == ["-m", "tidemark.pipeline.cli", "pubsub"]
 
 
 def test_the_official_one_is_not_replaced_where_it_is_wanted(bare_machine: Path) -> None:

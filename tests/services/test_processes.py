@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.clock import SystemClock
-from pipeline.errors import ServiceFailed
-from pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
 from tests.official_emulator import HOST, free_port
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"
@@ -153,7 +153,7 @@ def test_stopping_ends_services_with_all_their_descendants_and_what_was_started_
 
 
 def test_a_process_that_does_not_end_when_asked_is_killed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.services.processes.STOP_WITHIN_SECONDS", 0.5)
+    monkeypatch.setattr("tidemark.pipeline.services.processes.STOP_WITHIN_SECONDS", 0.5)
     house.supervisor.start(house.spec("deaf", DEAF))
     until("it is deaf", lambda: "deaf" in house.log("deaf"))
     pid = house.pid("deaf")
@@ -180,8 +180,8 @@ def test_processes_that_a_killed_supervisor_left_are_stopped_by_the_next(house: 
     program = f"""
 import sys
 from pathlib import Path
-from pipeline.clock import SystemClock
-from pipeline.services.processes import ServiceSpec, Supervisor
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.services.processes import ServiceSpec, Supervisor
 supervisor = Supervisor(Path({str(house.supervisor.state_folder)!r}), SystemClock(), print)
 command = [sys.executable, "-c", {WITH_A_CHILD!r}]
 supervisor.start(ServiceSpec("left behind", command, Path({str(house.folder)!r})))

@@ -7,14 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.clock import SystemClock
-from pipeline.pubsub.connection import publisher_client
-from pipeline.services import emulator_choice
-from pipeline.services.processes import Supervisor
-from pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
 from tests.official_emulator import free_port
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.services import emulator_choice
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import emulator_is_absent, provision_here, start_emulator
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 
 @dataclass

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import fields
 
-from pipeline.watermark.decision import Reason
 from tests.simulation.faults import AS_IT_IS, PLANTED, Planted
 from tests.simulation.oracle import Broken
 from tests.simulation.simulation import Outcome, Simulation
+from tidemark.pipeline.watermark.decision import Reason
 
 COUNTED = ("messages", "steps", "crashes", "failed ticks", "windows", "late", "missed")
 """What is told of runs: an outcome's own names, with spaces."""

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.clock import duration_us
-from pipeline.replay.replay import bound_without_anchor
-from pipeline.watermark import estimator, readings, rules
-from pipeline.watermark.decision import Decision, SilenceEvidence
-from pipeline.watermark.histogram import BUCKET_US, COPY, Cell, Histogram, Ints, bucket_of
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import (
+from tests.watermark.builders import LONG_AGO
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.replay.replay import bound_without_anchor
+from tidemark.pipeline.watermark import estimator, readings, rules
+from tidemark.pipeline.watermark.decision import Decision, SilenceEvidence
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, Cell, Histogram, Ints, bucket_of
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
+from tidemark.pipeline.watermark.rules import (
     RULES,
     Candidate,
     Held,
@@ -28,8 +29,7 @@ from pipeline.watermark.rules import (
     least_since,
     silence,
 )
-from pipeline.watermark.situation import Situation
-from tests.watermark.builders import LONG_AGO
+from tidemark.pipeline.watermark.situation import Situation
 
 ZERO = timedelta(0)
 FAR_AHEAD = datetime(2200, 1, 1, tzinfo=UTC)

@@ -6,24 +6,24 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from pipeline.errors import ObjectExists, ReadingUnavailable
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.log import codec as log_codec
-from pipeline.lake.log import tracking_log
-from pipeline.lake.log.packing import LogPacking
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.pubsub.subscription import Acknowledged
-from pipeline.ticks.copies import RememberedCopies
-from pipeline.ticks.judging import judge
-from pipeline.ticks.landing import land
-from pipeline.ticks.tracking import track
-from pipeline.watermark.histogram import Histogram, Ints
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
-from pipeline.windows import Window
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
+from tidemark.pipeline.errors import ObjectExists, ReadingUnavailable
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.log import codec as log_codec
+from tidemark.pipeline.lake.log import tracking_log
+from tidemark.pipeline.lake.log.packing import LogPacking
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.pubsub.subscription import Acknowledged
+from tidemark.pipeline.ticks.copies import RememberedCopies
+from tidemark.pipeline.ticks.judging import judge
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.watermark.histogram import Histogram, Ints
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.windows import Window
 
 # The order of a tick
 

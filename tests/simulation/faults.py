@@ -13,14 +13,6 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
-from pipeline.lake.log.packing import LogPacking
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
-from pipeline.ticks.copies import RememberedCopies, keys_of
-from pipeline.ticks.landing import land
-from pipeline.ticks.tracking import track
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import RULES, Rule, bound, complete, silence
 from tests.simulation.broken_estimates import (
     advance_or_go_back,
     anchor_by_what_is_rejected,
@@ -111,6 +103,14 @@ from tests.simulation.where import (
     two_runners,
     two_trackers,
 )
+from tidemark.pipeline.lake.log.packing import LogPacking
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
+from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import RULES, Rule, bound, complete, silence
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ class Planted:
 AS_IT_IS = Planted("as it is")
 
 
-ESTIMATOR = "pipeline.watermark.estimator"
+ESTIMATOR = "tidemark.pipeline.watermark.estimator"
 ZERO = timedelta(0)
-STATE = "pipeline.watermark.state"
-PASSED_OVER = "pipeline.watermark.holding._is_passed_over"
-HISTOGRAM = "pipeline.watermark.histogram.Histogram"
+STATE = "tidemark.pipeline.watermark.state"
+PASSED_OVER = "tidemark.pipeline.watermark.holding._is_passed_over"
+HISTOGRAM = "tidemark.pipeline.watermark.histogram.Histogram"
 
 
 def _patched(name: str, found_within: int, where: Callable[[Plan], bool], target: str, replacement: Any) -> Planted:
@@ -239,7 +239,7 @@ _ALL = (
         "a clock that runs fast counts as it says",
         300,
         by_frontier,
-        "pipeline.watermark.histogram.clamped",
+        "tidemark.pipeline.watermark.histogram.clamped",
         lambda event_us, _publish_us: event_us,
     ),
     _ruled("what is passed over is an anchor", 2000, bounded, bound, band_with_an_anchor_that_does_not_hold),
@@ -307,7 +307,7 @@ _ALL = (
         "copies are told by their id alone",
         500,
         kept,
-        "pipeline.ticks.tracking.keys_of",
+        "tidemark.pipeline.ticks.tracking.keys_of",
         lambda _streams, ids, _event_us: keys_of(ids, ids, [0] * len(ids)),
     ),
     Planted(
@@ -315,7 +315,7 @@ _ALL = (
         100,
         aged,
         ages=True,
-        patches=(("pipeline.ticks.tracking.judge", judge_whatever_the_age),),
+        patches=(("tidemark.pipeline.ticks.tracking.judge", judge_whatever_the_age),),
     ),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
-from pipeline.lake.log import codec as log_codec
-from pipeline.lake.log import tracking_log
-from pipeline.watermark.state import Entry, WatermarkState
+from tidemark.pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
+from tidemark.pipeline.lake.log import codec as log_codec
+from tidemark.pipeline.lake.log import tracking_log
+from tidemark.pipeline.watermark.state import Entry, WatermarkState
 
 Row = dict[str, Any]
 
@@ -49,7 +49,7 @@ class Codec:
         self._entries: dict[bytes, Entry] = {}
 
     def encode(self, entry: Entry, writer: str) -> bytes:
-        """As `pipeline.lake.log.codec.encode`."""
+        """As `tidemark.pipeline.lake.log.codec.encode`."""
         if self._real:
             return log_codec.encode(entry, writer)
         content = f"{len(self._entries)} by {writer}".encode()
@@ -57,7 +57,7 @@ class Codec:
         return content
 
     def decode(self, content: bytes, name: str) -> Entry:
-        """As `pipeline.lake.log.codec.decode`."""
+        """As `tidemark.pipeline.lake.log.codec.decode`."""
         if content not in self._entries:
             self._entries[content] = log_codec.decode(content, name)
         return self._entries[content]

@@ -1,7 +1,7 @@
 """A small micro-batch: windows below the newest watermark, each computed once from what had landed when the run began.
 
-What is real here is how windows are chosen (`pipeline.windows`); copies, differences, the fence and the commit are
-design.md's sections 4 and 5 in the fewest words.
+What is real here is how windows are chosen (`tidemark.pipeline.windows`); copies, differences, the fence and the
+commit are design.md's sections 4 and 5 in the fewest words.
 """
 
 from collections import defaultdict
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pipeline.clock import duration_us, from_us, to_us
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.spans import Spans
-from pipeline.windows import DAY, Window, due, runs_of_neighbours
 from tests.simulation.lake import Outside, Row, Table, fail_if
 from tests.simulation.plan import LOOKBACK, WINDOWING
+from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.windows import DAY, Window, due, runs_of_neighbours
 
 Key = tuple[str, int, str]
 WINDOWS_AT_MOST = 5

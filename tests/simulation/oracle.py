@@ -8,22 +8,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pipeline.clock import MICROSECOND, from_us, iso
-from pipeline.heartbeat import RejectionReason
-from pipeline.ticks.judging import publish_times_us
-from pipeline.watermark.decision import BandEvidence, Decision, Reason
-from pipeline.watermark.estimator import estimate
-from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram, bucket_of, bucket_start
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import RULES, Rule
-from pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
 from tests.simulation.ages import TOO_OLD
 from tests.simulation.lake import Row, Table
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
 from tests.simulation.plan import WINDOWING, Plan
 from tests.simulation.traffic import Planned
 from tests.watermark.builders import situation_of, uncounted
+from tidemark.pipeline.clock import MICROSECOND, from_us, iso
+from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.ticks.judging import publish_times_us
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, Reason
+from tidemark.pipeline.watermark.estimator import estimate
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram, bucket_of, bucket_start
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
+from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Released, Snapshot
 
 FAR_AHEAD = datetime(2200, 1, 1, tzinfo=UTC)
 

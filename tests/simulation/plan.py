@@ -7,12 +7,6 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Literal
 
-from pipeline.clock import MICROSECOND
-from pipeline.emulator.faults import Faults
-from pipeline.heartbeat import MessageContract
-from pipeline.ticks.budget import Budget
-from pipeline.watermark.policy import Policy
-from pipeline.windows import Windowing
 from tests.simulation.ages import with_old_messages
 from tests.simulation.traffic import (
     SECOND,
@@ -32,6 +26,12 @@ from tests.simulation.traffic import (
 from tests.ticks.fakes import AMPLE
 from tests.ticks.fakes import CONTRACT as FAKES_CONTRACT
 from tests.watermark.builders import START, START_US
+from tidemark.pipeline.clock import MICROSECOND
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.windows import Windowing
 
 CONTRACT: MessageContract = replace(FAKES_CONTRACT, fields={}, max_future_skew=timedelta(hours=12))
 """Clocks that run fast are let through: what they do to the watermark is the point."""

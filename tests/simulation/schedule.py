@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from greenlet import getcurrent, greenlet
 
-from pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.clock import ManualClock, to_us
 
 
 class Schedule:

@@ -10,16 +10,6 @@ from datetime import timedelta
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from pipeline.clock import MICROSECOND, ManualClock, from_us, iso
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.log.archive import archived_numbers
-from pipeline.lake.log.tracking_log import FOLDER as LOG
-from pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
-from pipeline.ticks.budget import Budget
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.state import WatermarkState
 from tests.emulator.builders import a_subscription, a_topic
 from tests.simulation.ages import by_age
 from tests.simulation.faults import AS_IT_IS, Planted
@@ -32,6 +22,16 @@ from tests.simulation.traffic import SECOND, Planned
 from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
 from tests.ticks.fakes import AMPLE
 from tests.watermark.builders import START, START_US
+from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, iso
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.log.archive import archived_numbers
+from tidemark.pipeline.lake.log.tracking_log import FOLDER as LOG
+from tidemark.pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.state import WatermarkState
 
 TOPIC = "heartbeats"
 LAST_STEPS = 25
@@ -164,7 +164,7 @@ class Simulation:
 
     @contextmanager
     def _world_in_place(self) -> Iterator[None]:
-        module, packing = "pipeline.lake.log.tracking_log", "pipeline.lake.log.packing"
+        module, packing = "tidemark.pipeline.lake.log.tracking_log", "tidemark.pipeline.lake.log.packing"
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
             stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))

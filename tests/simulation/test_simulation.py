@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.watermark.decision import Reason
 from tests.simulation.__main__ import counted
 from tests.simulation.ages import TOO_OLD
 from tests.simulation.first_shown import SEEDS
 from tests.simulation.plan import SOURCES, plan_of
 from tests.simulation.simulation import Simulation
+from tidemark.pipeline.watermark.decision import Reason
 
 PARTS = 2
 

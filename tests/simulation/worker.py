@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clock import MICROSECOND, Clock
-from pipeline.emulator.refusals import ModelError
-from pipeline.errors import TidemarkError
-from pipeline.watermark.state import Released
 from tests.simulation.lake import WorkersObjects, WorkersTable
 from tests.simulation.oracle import Broken
 from tests.simulation.traffic import SECOND
 from tests.ticks.fakes import Crash
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
+from tidemark.pipeline.clock import MICROSECOND, Clock
+from tidemark.pipeline.emulator.refusals import ModelError
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.watermark.state import Released
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation

@@ -9,9 +9,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.spark.diffs import heartbeat_diffs, input_schema
-from pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema
+from tidemark.pipeline.spark.plan import DiffPlan
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIELDS = {

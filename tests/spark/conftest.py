@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.java import set_java_home
-from pipeline.spark.session import session_config
 from tests.spark.standalone import connect_server
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.java import set_java_home
+from tidemark.pipeline.spark.session import session_config
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,11 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.session import session_config
-from pipeline.spark.warm_up import warm_up
 from tests.spark.beats import Beat, diffs
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.session import session_config
+from tidemark.pipeline.spark.warm_up import warm_up
 
 BEATS = [
     *(Beat("a", event, str(event), values={"temperature": event / 10}) for event in (-30, 0, 30, 119.9)),

@@ -6,10 +6,10 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings, SparkSettings
-from pipeline.spark.session import session_config
 from tests.spark.drains import drained, settings_of, small_drain
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
+from tidemark.pipeline.spark.session import session_config
 
 if __name__ == "__main__":
     remote, lake, pubsub = sys.argv[1], sys.argv[2], PubSubSettings.model_validate_json(sys.argv[3])

@@ -7,20 +7,20 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from pipeline.clock import SystemClock
-from pipeline.heartbeat import FieldKind
-from pipeline.kept import Kept
-from pipeline.lake import layout
-from pipeline.lake.layout import Lake
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.connection import subscriber_client
-from pipeline.settings import Settings
-from pipeline.settings_sections import DrainSettings, LakeSettings, MessageSettings, PubSubSettings
-from pipeline.spark.drain import Drain, Reader, Round, Side, Split, read_split
 from tests.spark.dying_source import DyingObjects, maybe_die
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake import layout
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import DrainSettings, LakeSettings, MessageSettings, PubSubSettings
+from tidemark.pipeline.spark.drain import Drain, Reader, Round, Side, Split, read_split
 
 
 def settings_of(pubsub: PubSubSettings, lake: str, drain: DrainSettings) -> Settings:

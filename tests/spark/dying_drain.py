@@ -9,11 +9,11 @@ from threading import Thread
 
 from pyspark.sql import SparkSession
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings, SparkSettings
-from pipeline.spark.java import set_java_home
-from pipeline.spark.session import session_config
 from tests.spark.drains import drained, settings_of, small_drain
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
+from tidemark.pipeline.spark.java import set_java_home
+from tidemark.pipeline.spark.session import session_config
 
 
 def die_once_landed(lake: Path) -> None:

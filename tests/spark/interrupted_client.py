@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.session import session_config
-from resources.spark import SparkResource
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.session import session_config
+from tidemark.resources.spark import SparkResource
 
 LONG_SECONDS = 240
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.pubsub_source import PubSubDataSource
-from pipeline.spark.session import session_config
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
+from tidemark.pipeline.spark.session import session_config
 
 
 def ids(frame: DataFrame) -> list[str]:

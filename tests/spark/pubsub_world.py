@@ -10,11 +10,11 @@ from typing import Any
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.clock import SystemClock, to_us
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.provision import provision
-from pipeline.settings_sections import PubSubSettings
 from tests.ticks.fakes import CONTRACT
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 QUIET_WITHIN_SECONDS = 120
 

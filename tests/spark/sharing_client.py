@@ -4,10 +4,10 @@ ids of their sessions as JSON."""
 import json
 import sys
 
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.session import session_config, shared_session
-from pipeline.spark.warm_up import warm_up
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.session import session_config, shared_session
+from tidemark.pipeline.spark.warm_up import warm_up
 
 if __name__ == "__main__":
     config = session_config(Settings(spark=SparkSettings(remote=sys.argv[1])))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pyspark
 
-from pipeline.clock import SystemClock
-from pipeline.services.processes import ServiceSpec, Supervisor, listens
-from pipeline.services.stack import TOKEN, spark_server
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.java import java_home
 from tests.official_emulator import HOST, free_port
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
+from tidemark.pipeline.services.stack import TOKEN, spark_server
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.java import java_home
 
 READY_WITHIN_SECONDS = 90
 SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)

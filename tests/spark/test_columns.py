@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from pipeline.clock import ManualClock
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.diffs import diff_schema
-from pipeline.lake.tables.heartbeats import columns_read
-from pipeline.lake.tables.stream_status import STATUS
-from pipeline.lake.tables.windowed import PARTITION
-from pipeline.settings_sections import LakeSettings
-from pipeline.spark import slices
-from pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
-from pipeline.windows import Windowing
 from tests.lake.builders import append_beats
 from tests.spark import test_silence
 from tests.spark.beats import FIELDS, LENGTH, LOOKBACK, PLAN, T0, Beat, at, diffs, expected
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.heartbeats import columns_read
+from tidemark.pipeline.lake.tables.stream_status import STATUS
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.spark import slices
+from tidemark.pipeline.spark.columns import NUMBER, heartbeat_diffs, stream_status
+from tidemark.pipeline.windows import Windowing
 
 WINDOW = int(LENGTH.total_seconds())
 BACK = LOOKBACK.total_seconds()

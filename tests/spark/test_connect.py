@@ -14,16 +14,16 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.clock import SystemClock
-from pipeline.errors import InvalidSettings, SparkUnreachable
-from pipeline.services.processes import Supervisor
-from pipeline.services.stack import TOKEN, is_ours_to_start, spark_server
-from pipeline.settings import Settings
-from pipeline.settings_sections import SparkSettings
-from pipeline.spark.session import check_answers, with_session
 from tests.official_emulator import free_port
 from tests.spark.beats import diffs
 from tests.spark.connect_client import BEATS
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import InvalidSettings, SparkUnreachable
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start, spark_server
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark.session import check_answers, with_session
 
 NAME = uuid.UUID(int=1)
 ENDED_WITHIN_SECONDS = 60

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.spark.diffs import heartbeat_diffs
 from tests.spark.beats import PLAN, Beat, at, diffs, expected, frame
+from tidemark.pipeline.spark.diffs import heartbeat_diffs
 
 STREAMS = 60
 

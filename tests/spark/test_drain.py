@@ -13,17 +13,17 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
-from pipeline.clock import SystemClock
-from pipeline.lake.layout import Lake
-from pipeline.settings import Settings
-from pipeline.settings_sections import PubSubSettings
-from pipeline.spark.drain import Ended, Round, Side, at_once
-from pipeline.ticks.landing import Landed
-from pipeline.ticks.tracking import Persisted
-from pipeline.watermark.state import Snapshot
 from tests.spark.drains import drained, read_and_die, settings_of, small_drain
 from tests.spark.dying_source import deaths, ordain
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, PubSubWorld
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.spark.drain import Ended, Round, Side, at_once
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.tracking import Persisted
+from tidemark.pipeline.watermark.state import Snapshot
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock
-from pipeline.lake.layout import Lake
-from pipeline.services.stack import TOKEN
-from pipeline.settings_sections import LakeSettings, PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.services.stack import TOKEN
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 
 pytestmark = pytest.mark.slow
 

@@ -4,14 +4,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from pipeline.clock import to_us
-from pipeline.settings import Settings
-from pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings
-from pipeline.spark.drain import PERSISTED, Connections, Side, Split, batches
-from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
-from pipeline.watermark.state import Beginning
 from tests.ticks.fakes import World
 from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings
+from tidemark.pipeline.spark.drain import PERSISTED, Connections, Side, Split, batches
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
+from tidemark.pipeline.watermark.state import Beginning
 
 
 def test_readers_judge_the_payload_of_laggards_and_remember_copies_from_round_to_round(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
-from pipeline.lake.store.address import open_objects
-from pipeline.settings_sections import LakeSettings, PubSubSettings
-from pipeline.spark.drain import Ended
 from tests.spark.drains import drained, settings_of, small_drain
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.test_drain import landed, quarantined, tracked
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.spark.drain import Ended
 
 pytestmark = pytest.mark.gcs
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.errors import ToolMissing
-from pipeline.spark.java import find_java, java_home, java_version, make_wrapper, set_java_home
 from tests.spark.machine import bare, java_saying, script
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.spark.java import find_java, java_home, java_version, make_wrapper, set_java_home
 
 CHECK = Path(__file__).parents[2] / "tools" / "check_machine.sh"
 SAY_ARGUMENTS = "printf '%s\\n' \"$@\""
@@ -93,7 +93,7 @@ def test_run_as_a_module_it_prints_the_home_of_what_it_found(
 ) -> None:
     java_saying(tmp_path / "jdk/bin", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    printed = subprocess.check_output([sys.executable, "-m", "pipeline.spark.java"], text=True, timeout=30)
+    printed = subprocess.check_output([sys.executable, "-m", "tidemark.pipeline.spark.java"], text=True, timeout=30)
     assert printed == f"{tmp_path / 'jdk'}\n"
 
 

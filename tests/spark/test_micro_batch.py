@@ -15,24 +15,24 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.clock import ManualClock
-from pipeline.errors import WindowNotClosed
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.layout import Lake
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.stream_status import StreamStatus
-from pipeline.lake.tables.windowed import DiffRun
-from pipeline.settings_sections import LakeSettings
-from pipeline.spark import micro_batch
-from pipeline.spark.executors import run_slices
-from pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
-from pipeline.spark.plan import DiffPlan
-from pipeline.upkeep.orphans import find_orphans, remove_orphans
-from pipeline.windows import Window, Windowing
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
 from tests.spark.machine import script
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import WindowNotClosed
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.stream_status import StreamStatus
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.spark import micro_batch
+from tidemark.pipeline.spark.executors import run_slices
+from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
+from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans
+from tidemark.pipeline.windows import Window, Windowing
 
 KINDS = {"temperature": FieldKind.NUMBER}
 PLAN = DiffPlan(KINDS, timedelta(minutes=10), timedelta(seconds=30), timedelta(minutes=5))

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.clock import ManualClock
-from pipeline.lake.layout import Lake
-from pipeline.settings_sections import LakeSettings
-from pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, PLAN, at
 from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 
 pytestmark = pytest.mark.gcs
 

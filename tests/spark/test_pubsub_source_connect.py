@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.services.stack import TOKEN
-from pipeline.settings_sections import PubSubSettings
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.standalone import SECRET
+from tidemark.pipeline.services.stack import TOKEN
+from tidemark.pipeline.settings_sections import PubSubSettings
 
 pytestmark = pytest.mark.slow
 

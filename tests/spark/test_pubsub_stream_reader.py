@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from pipeline.clock import to_us
-from pipeline.errors import InvalidSettings, LandingOver
-from pipeline.heartbeat import FieldKind
-from pipeline.settings_sections import LakeSettings
-from pipeline.spark.pubsub_options import SourceOptions, read_options
-from pipeline.spark.pubsub_source import Connections, PubSubStreamReader, source_schema
 from tests.ticks.fakes import World
 from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import InvalidSettings, LandingOver
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.spark.pubsub_options import SourceOptions, read_options
+from tidemark.pipeline.spark.pubsub_source import Connections, PubSubStreamReader, source_schema
 
 GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake.tables.stream_status import STATUS
-from pipeline.spark.diffs import heartbeat_diffs
-from pipeline.spark.silence import stream_status
 from tests.spark.beats import LENGTH, LOOKBACK, PERIOD, PLAN, Beat, at, frame
+from tidemark.pipeline.lake.tables.stream_status import STATUS
+from tidemark.pipeline.spark.diffs import heartbeat_diffs
+from tidemark.pipeline.spark.silence import stream_status
 
 WINDOW = int(LENGTH.total_seconds())
 BACK = LOOKBACK.total_seconds()

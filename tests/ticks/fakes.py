@@ -15,28 +15,28 @@ from typing import Any
 import pyarrow as pa
 from google.pubsub_v1 import PubsubMessage
 
-from pipeline.clock import ManualClock, from_us, to_us
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, Rejection, read_payload
-from pipeline.lake.layout import Lake
-from pipeline.lake.log.tracking_log import TrackingLog
-from pipeline.lake.store.address import open_objects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import Heartbeats
-from pipeline.lake.tables.quarantine import Quarantine
-from pipeline.pubsub.subscription import Acknowledged
-from pipeline.settings_sections import LakeSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.copies import RememberedCopies
-from pipeline.ticks.landing import Landed, land
-from pipeline.ticks.tracking import Tracked, track
-from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Entry, Snapshot
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START, at
+from tidemark.pipeline.clock import ManualClock, from_us, to_us
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, Rejection, read_payload
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.pubsub.subscription import Acknowledged
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.copies import RememberedCopies
+from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.ticks.tracking import Tracked, track
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Entry, Snapshot
 
 FIELDS = {"load": FieldKind.NUMBER}
 CONTRACT = MessageContract(

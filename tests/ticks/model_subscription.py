@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from pipeline.clock import Clock, ManualClock
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.emulator.refusals import DeadlineExceeded, NotFound, Refused, Transient
-from pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
-from pipeline.pubsub.backlog import LIFETIME, ReadingTimes
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch
-from pipeline.watermark.readings import Reading
 from tests.emulator.builders import expiry
+from tidemark.pipeline.clock import Clock, ManualClock
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.refusals import DeadlineExceeded, NotFound, Refused, Transient
+from tidemark.pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
+from tidemark.pipeline.pubsub.backlog import LIFETIME, ReadingTimes
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.watermark.readings import Reading
 
 SNAPSHOT = "reading"
 NO_FAULTS = Faults()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.clock import ManualClock
-from pipeline.errors import ReadingUnavailable
-from pipeline.pubsub.subscription import Acknowledged, PulledBatch
-from pipeline.ticks.budget import Budget, for_each_batch
-from pipeline.watermark.readings import Reading
 from tests.watermark.builders import at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.ticks.budget import Budget, for_each_batch
+from tidemark.pipeline.watermark.readings import Reading
 
 BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)
 MESSAGE_BYTES = 10

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock, to_us
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.layout import Lake
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.provision import provision
-from pipeline.settings_sections import LakeSettings, PubSubSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import land
-from pipeline.ticks.tracking import Tracked, track
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
 from tests.pubsub.builders import subscription_of
 from tests.ticks.fakes import CONTRACT
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.tracking import Tracked, track
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
 
 BUDGET = Budget(max_messages=2000, max_bytes=1 << 24, max_time=timedelta(seconds=5), batch_messages=500)
 POLICY = Policy(band=timedelta(seconds=1))

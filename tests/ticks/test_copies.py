@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.clock import to_us
-from pipeline.errors import LakeUnreachable
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.quality.audit import audit
-from pipeline.ticks.copies import RememberedCopies, keys_of
-from pipeline.ticks.tracking import count
-from pipeline.watermark.histogram import COPY, NO_EVENT
 from tests.ticks.fakes import CONTRACT, World
 from tests.watermark.builders import at, ints, seconds
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import LakeUnreachable
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ticks.tracking import count
+from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT
 
 TEN_MINUTES = timedelta(minutes=10)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.pubsub.subscription import PulledBatch
 from tests.ticks.fakes import World, WorldSubscription
 from tests.ticks.test_named_landing import BUDGET, NAME, PiecesWorld, publish
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 
 
 class Messages(list[Any]):

@@ -11,8 +11,10 @@ from google.pubsub_v1 import PubsubMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.heartbeat import (
+from tests.ticks.fakes import CONTRACT
+from tests.watermark.builders import START, at
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.heartbeat import (
     FieldKind,
     Heartbeat,
     HeartbeatReader,
@@ -21,13 +23,11 @@ from pipeline.heartbeat import (
     read_field,
     read_payload,
 )
-from pipeline.lake.tables.heartbeats import heartbeat_schema
-from pipeline.lake.tables.quarantine import QUARANTINE
-from pipeline.ticks.judging import JudgedBatch
-from pipeline.ticks.tracking import histogram_of
-from pipeline.watermark.histogram import NO_EVENT, Histogram
-from tests.ticks.fakes import CONTRACT
-from tests.watermark.builders import START, at
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.ticks.judging import JudgedBatch
+from tidemark.pipeline.ticks.tracking import histogram_of
+from tidemark.pipeline.watermark.histogram import NO_EVENT, Histogram
 
 NOW = to_us(at(100_000))
 FIRST, LAST = to_us(CONTRACT.first_event_time), NOW + to_us(START + CONTRACT.max_future_skew) - to_us(START)

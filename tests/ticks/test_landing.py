@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, PubSubUnreachable
-from pipeline.heartbeat import RejectionReason
-from pipeline.lake.log.tracking_log import entry_name
-from pipeline.ticks.budget import Budget
-from pipeline.watermark.state import DecisionRecord
 from tests.ticks.fakes import World, to_written
 from tests.watermark.builders import at
+from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, PubSubUnreachable
+from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
 

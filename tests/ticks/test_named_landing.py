@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import CorruptObject, LakeFull, LandingOver
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
-from pipeline.settings_sections import LakeSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import NamedLanding, land_named, landed_under
 from tests.ticks.fakes import Crash, World
 from tests.watermark.builders import at
+from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import NamedLanding, land_named, landed_under
 
 NAME = "run/000000001-0000"
 BUDGET = Budget(max_messages=100, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)

@@ -6,19 +6,19 @@ from pathlib import Path
 
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
-from pipeline.clock import SystemClock, to_us
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.layout import Lake
-from pipeline.pubsub.backlog import SnapshotBacklog
-from pipeline.pubsub.provision import provision
-from pipeline.settings_sections import LakeSettings, PubSubSettings
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.landing import Landed, land
-from pipeline.ticks.tracking import track
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
 from tests.pubsub.builders import subscription_of
 from tests.ticks.fakes import CONTRACT
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
 
 MESSAGES = 500
 TICKS_AT_MOST = 60

@@ -7,11 +7,11 @@ from threading import Event, Thread
 
 import pytest
 
-from pipeline.clock import ManualClock
-from pipeline.ticks.pace import AtWork, Closings, Pace, least_interval
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.windows import Windowing
 from tests.watermark.builders import START, at, seconds
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.ticks.pace import AtWork, Closings, Pace, least_interval
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.windows import Windowing
 
 LOOK = 5.02
 """What the daemon's loop takes: its own work comes on top of its 5 s."""

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.clock import to_us
-from pipeline.errors import (
+from tests.ticks.fakes import AMPLE, CONTRACT, Crash, World
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import (
     CorruptObject,
     LakeFull,
     LakeUnreachable,
@@ -16,16 +18,14 @@ from pipeline.errors import (
     ReadingUnavailable,
     SnapshotRefused,
 )
-from pipeline.heartbeat import HeartbeatReader
-from pipeline.lake.log.tracking_log import entry_name
-from pipeline.pubsub.backlog import LIFETIME
-from pipeline.ticks.budget import Budget
-from pipeline.ticks.tracking import histogram_of
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
-from tests.ticks.fakes import AMPLE, CONTRACT, Crash, World
-from tests.watermark.builders import at
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.pubsub.backlog import LIFETIME
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.tracking import histogram_of
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 
 SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
 STEPS_AT_MOST = 60

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.replay.trace import NO_EVENT_TIME
-from pipeline.tuning.disorder import Disorder, disorder_of
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START_US, Times, bounded, ints
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME
+from tidemark.pipeline.tuning.disorder import Disorder, disorder_of
 
 BAND = timedelta(seconds=10)
 TENTH_US = 100_000

@@ -14,20 +14,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.lake.tables.rejected_payloads import RejectedPayload
-from pipeline.printable import printable
-from pipeline.replay.trace import extent_of, ticks_of
-from pipeline.settings import Settings
-from pipeline.settings_sections import WatermarkSettings
-from pipeline.tuning.disorder import disorder_of
-from pipeline.tuning.page import page_of
-from pipeline.tuning.phrases import percent, stands, words
-from pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
-from pipeline.tuning.report import TuningReport, facts_of, make_report, recommendation_sentence, sentences, variants_of
-from pipeline.tuning.sweep import Variant, Workload
-from pipeline.watermark.policy import Policy
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
 from tests.watermark.builders import START, START_US, ints
+from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.replay.trace import extent_of, ticks_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import WatermarkSettings
+from tidemark.pipeline.tuning.disorder import disorder_of
+from tidemark.pipeline.tuning.page import page_of
+from tidemark.pipeline.tuning.phrases import percent, stands, words
+from tidemark.pipeline.tuning.pictures import disorder_of_messages, lag_of_messages
+from tidemark.pipeline.tuning.report import (
+    TuningReport,
+    facts_of,
+    make_report,
+    recommendation_sentence,
+    sentences,
+    variants_of,
+)
+from tidemark.pipeline.tuning.sweep import Variant, Workload
+from tidemark.pipeline.watermark.policy import Policy
 
 ROOT = Path(__file__).parents[2]
 PRESENT = Policy()

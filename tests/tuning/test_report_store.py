@@ -4,8 +4,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline.lake.store.disk import DiskObjects
-from pipeline.tuning.report_store import REPORTS, write_report
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.tuning.report_store import REPORTS, write_report
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -7,10 +7,21 @@ from functools import cache
 import numpy as np
 import pytest
 
-from pipeline.clock import from_us, to_us
-from pipeline.replay.replay import Tick, decide_again
-from pipeline.replay.trace import NO_EVENT_TIME, NO_WATERMARK, extent_of, landed_in, late_in, ticks_of, watermarks_us
-from pipeline.tuning.sweep import (
+from tests.replay.traces import late_per_tick
+from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
+from tests.watermark.builders import START, START_US, at, published, reading, seconds
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.replay.replay import Tick, decide_again
+from tidemark.pipeline.replay.trace import (
+    NO_EVENT_TIME,
+    NO_WATERMARK,
+    extent_of,
+    landed_in,
+    late_in,
+    ticks_of,
+    watermarks_us,
+)
+from tidemark.pipeline.tuning.sweep import (
     Outcome,
     Tuning,
     Variant,
@@ -20,11 +31,8 @@ from pipeline.tuning.sweep import (
     tune,
     watermarks_of,
 )
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
-from tests.replay.traces import late_per_tick
-from tests.tuning.tuning_traces import SECOND_US, MemoryTrace, Source
-from tests.watermark.builders import START, START_US, at, published, reading, seconds
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Lost, Released, Snapshot, WatermarkState
 
 TICK = timedelta(seconds=10)
 IDLE = timedelta(minutes=2)
@@ -207,7 +215,7 @@ def test_a_band_that_happens_to_do_well_below_one_that_does_not_is_not_enough() 
     def outcome(band: int, late: int) -> Outcome:
         return Outcome(BAND, seconds(band), 100, late, 1.0, 1.0)
 
-    from pipeline.tuning.sweep import _enough
+    from tidemark.pipeline.tuning.sweep import _enough
 
     outcomes = {seconds(band): outcome(band, late) for band, late in ((1, 9), (2, 0), (3, 1), (4, 0), (5, 0))}
     enough = _enough(outcomes, 0.0)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.tuning.tally import Tally, Totals
 from tests.watermark.builders import bounded, ints
+from tidemark.pipeline.tuning.tally import Tally, Totals
 
 pairs = st.lists(st.tuples(st.integers(-3, 3), st.integers(-20, 20)), max_size=60)
 

@@ -4,13 +4,13 @@ from datetime import timedelta
 
 import numpy as np
 
-from pipeline.clock import duration_us, to_us
-from pipeline.lake.layout import Lake
-from pipeline.replay.replay import decide_again
-from pipeline.replay.trace import NEVER, ticks_of
-from pipeline.watermark.policy import Policy
 from tests.lake.builders import append_beats
 from tests.tuning.tuning_traces import SECOND_US, MemoryTrace
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.replay.replay import decide_again
+from tidemark.pipeline.replay.trace import NEVER, ticks_of
+from tidemark.pipeline.watermark.policy import Policy
 
 TICK = timedelta(seconds=10)
 LAST_SECONDS = 30

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.replay.trace import NEVER, Batch, Streams
-from pipeline.watermark.histogram import Ints
 from tests.watermark.builders import START_US
+from tidemark.pipeline.replay.trace import NEVER, Batch, Streams
+from tidemark.pipeline.watermark.histogram import Ints
 
 SECOND_US = 1_000_000
 MOMENT = pa.timestamp("us", tz="UTC")

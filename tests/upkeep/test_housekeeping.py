@@ -13,26 +13,26 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from pipeline.clock import ManualClock
-from pipeline.errors import WindowExpired
-from pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
-from pipeline.lake.log.archive import LogArchive
-from pipeline.lake.log.tracking_log import entry_name
-from pipeline.lake.tables.windowed import DiffRun
-from pipeline.quality.status import read_report
-from pipeline.settings import Settings
-from pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
-from pipeline.upkeep import housekeeping
-from pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
-from pipeline.upkeep.housekeeping import Chore, Housekeeper
-from pipeline.upkeep.orphans import find_orphans
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import WindowExpired
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.log.archive import LogArchive
+from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.quality.status import read_report
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
+from tidemark.pipeline.upkeep import housekeeping
+from tidemark.pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
+from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
+from tidemark.pipeline.upkeep.orphans import find_orphans
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
 
 DAY, HOUR, NOTHING = timedelta(days=1), timedelta(hours=1), timedelta(0)
 MANY_DAYS = 30 * DAY

@@ -9,22 +9,22 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.clock import ManualClock
-from pipeline.errors import CorruptObject
-from pipeline.lake.log.tracking_log import entry_name
-from pipeline.lake.log.witness import FOLDER, LogWitness, Note
-from pipeline.lake.tables.windowed import DiffRun
-from pipeline.settings import Settings
-from pipeline.settings_sections import LakeSettings, WindowSettings
-from pipeline.upkeep.integrity import Broken, Fault
-from pipeline.upkeep.orphans import remove_orphans
-from pipeline.upkeep.repair import Survey, Surveyor, forget_entry
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import START, at, published
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.lake.log.witness import FOLDER, LogWitness, Note
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, WindowSettings
+from tidemark.pipeline.upkeep.integrity import Broken, Fault
+from tidemark.pipeline.upkeep.orphans import remove_orphans
+from tidemark.pipeline.upkeep.repair import Survey, Surveyor, forget_entry
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Lost, Snapshot
 
 CLOSED = 5
 """Windows that have heartbeats and are computed; the watermark is at 600 s, by which five more are closed."""

@@ -10,15 +10,15 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from pipeline.clock import to_us
-from pipeline.lake.log import codec
-from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason
-from pipeline.watermark.estimator import estimate
-from pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading
-from pipeline.watermark.rules import RULES, Rule
-from pipeline.watermark.situation import Situation
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.lake.log import codec
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason
+from tidemark.pipeline.watermark.estimator import estimate
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, Ints
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
+from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.situation import Situation
 
 START = datetime(2026, 11, 21, 5, 20, tzinfo=UTC)
 START_US = to_us(START)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pipeline.clock import duration_us
-from pipeline.replay.trace import NO_EVENT_TIME, Batch
-from pipeline.watermark.histogram import Ints
-from pipeline.watermark.policy import Policy
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.replay.trace import NO_EVENT_TIME, Batch
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.watermark.policy import Policy
 
 SECOND_US = 1_000_000
 

@@ -2,14 +2,14 @@
 
 from datetime import datetime
 
-from pipeline.lake.log.codec import decode, encode
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.explain.explanation import Explanation, explain
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Beginning, Entry, Released, Snapshot, WatermarkState
 from tests.watermark.builders import at, reading
+from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.explain.explanation import Explanation, explain
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning, Entry, Released, Snapshot, WatermarkState
 
 
 class Log:

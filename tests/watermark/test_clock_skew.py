@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.readings import Reading
 from tests.watermark.builders import EVERY_SECOND, at, bounded, empty_at, reading, seconds
 from tests.watermark.explain import explained
 from tests.watermark.fold import Log
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.readings import Reading
 
 
 def ticks(log: Log, ahead: float, *servers: float) -> list[Reason]:

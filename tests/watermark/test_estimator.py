@@ -5,10 +5,6 @@ Seconds from a fixed start throughout; the band is 10 s unless an example says o
 
 from dataclasses import replace
 
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.policy import Policy
 from tests.watermark.builders import (
     EVERY_SECOND,
     at,
@@ -19,6 +15,10 @@ from tests.watermark.builders import (
     seconds,
     standing_at,
 )
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
 
 # ------------------------------------------------------------------------------------ the band and its anchor
 

@@ -2,9 +2,6 @@
 
 import pytest
 
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import follow
 from tests.watermark.builders import (
     EVERY_SECOND,
     LONG_AGO,
@@ -18,6 +15,9 @@ from tests.watermark.builders import (
     seconds,
     standing_at,
 )
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import follow
 
 # ----------------------------------------------------------------------------------------------- being ready
 

@@ -4,10 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.histogram import Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import recent_lag
 from tests.watermark.builders import (
     EVERY_SECOND,
     START_BUCKET,
@@ -19,6 +15,10 @@ from tests.watermark.builders import (
     seconds,
     standing_at,
 )
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import recent_lag
 
 # ------------------------------------------------------------------------------------------------------- idle
 

@@ -6,13 +6,6 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import duration_us, from_us, to_us
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate, reachable_from
-from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading, follow
 from tests.watermark.builders import (
     LONG_AGO,
     START,
@@ -32,6 +25,13 @@ from tests.watermark.builders import (
     situation_of,
 )
 from tests.watermark.exact_rule import least_in_band
+from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.estimator import estimate, reachable_from
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
 
 # ------------------------------------------------------------------------------------- against plain lists
 

@@ -7,13 +7,6 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
-from pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.rules import frontier_of
-from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Snapshot, WatermarkState
 from tests.watermark.builders import (
     EVERY_SECOND,
     LONG_AGO,
@@ -31,6 +24,13 @@ from tests.watermark.builders import (
     seconds,
     situation_of,
 )
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.estimator import estimate
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram, bucket_of, bucket_start
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.rules import frontier_of
+from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Snapshot, WatermarkState
 
 FRONTIER = Policy(rule="frontier", idle="hold")
 

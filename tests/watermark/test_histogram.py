@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.watermark.histogram import BUCKET_US, NO_EVENT, SLOT_US, Cell, Histogram, bucket_of, bucket_start
 from tests.watermark.builders import (
     START_BUCKET,
     START_US,
@@ -26,6 +24,8 @@ from tests.watermark.builders import (
     published,
     rejected_lists,
 )
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_EVENT, SLOT_US, Cell, Histogram, bucket_of, bucket_start
 
 Cells = dict[tuple[int, int], tuple[int, int | None]]
 """(publish bucket, event bucket) -> (count, least event time), the independent counterpart of a histogram."""

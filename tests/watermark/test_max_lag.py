@@ -8,12 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clock import from_us, to_us
-from pipeline.lake.log.codec import decode, encode
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.histogram import BUCKET_US, Histogram
-from pipeline.watermark.holding import holding, passed_over
-from pipeline.watermark.policy import Policy
 from tests.watermark.builders import (
     EVERY_SECOND,
     START_US,
@@ -29,6 +23,12 @@ from tests.watermark.builders import (
     seconds,
 )
 from tests.watermark.fold import Log
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram
+from tidemark.pipeline.watermark.holding import holding, passed_over
+from tidemark.pipeline.watermark.policy import Policy
 
 RuleName = Literal["band", "frontier"]
 both_rules = pytest.mark.parametrize("rule", ["band", "frontier"])

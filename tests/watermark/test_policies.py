@@ -10,12 +10,12 @@ from datetime import datetime
 
 import pytest
 
-from pipeline.clock import to_us
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Compacted, WatermarkState
 from tests.watermark.builders import START_US, Times, at, beats, histogram_of, published, reading, seconds
 from tests.watermark.fold import Log, outcome
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Compacted, WatermarkState
 
 SECOND_US = 1_000_000
 DAY = 24 * 3600

@@ -5,10 +5,10 @@ A message is published each second and happens a second before, unless a test sa
 
 import pytest
 
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
 from tests.watermark.builders import at, beats, published, reading, seconds
 from tests.watermark.fold import Log, outcome
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
 
 # -------------------------------------------------------------------------------------------- max_reading_age
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.watermark.readings import EffectiveReading, Reading, follow
 from tests.watermark.builders import at, bounded, reading, seconds
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
 
 TOLERANCE = seconds(30)
 

@@ -5,11 +5,11 @@ One message is published every second and happens a second before; base holds th
 
 import pytest
 
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Compacted, Lost, Released, Snapshot, WatermarkState
 from tests.watermark.builders import at, flat, published, reading, seconds
 from tests.watermark.fold import Log, outcome
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Compacted, Lost, Released, Snapshot, WatermarkState
 
 STRAGGLER = 50.25
 """When the message that base holds was published; it happened at 49.25."""

@@ -14,21 +14,21 @@ from typing import Any, Literal
 import pytest
 from google.pubsub_v1 import PubsubMessage
 
-from pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
-from pipeline.emulator.faults import Faults
-from pipeline.emulator.model import PubSubModel
-from pipeline.pubsub.subscription import PulledBatch
-from pipeline.replay.replay import RULES_WITHOUT_ANCHOR
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.estimator import estimate
-from pipeline.watermark.histogram import BUCKET_US, Histogram
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import EffectiveReading, Reading, follow
-from pipeline.watermark.rules import RULES
-from pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
 from tests.emulator.builders import a_subscription, a_topic
 from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
+from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.pubsub.subscription import PulledBatch
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.estimator import estimate
+from tidemark.pipeline.watermark.histogram import BUCKET_US, Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading, follow
+from tidemark.pipeline.watermark.rules import RULES
+from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
 
 SECOND_US = 1_000_000
 SCHEDULES = 500

@@ -4,7 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from pipeline.watermark.policy import Policy
 from tests.watermark.builders import START_US
 from tests.watermark.what_counts import (
     SECOND,
@@ -16,6 +15,7 @@ from tests.watermark.what_counts import (
     late_in,
     remembering,
 )
+from tidemark.pipeline.watermark.policy import Policy
 
 SCHEDULES = 150
 
@@ -27,7 +27,7 @@ def test_nothing_that_holds_the_watermark_is_late() -> None:
 
 
 def test_without_the_clamp_a_fast_clock_makes_others_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
+    monkeypatch.setattr("tidemark.pipeline.watermark.histogram.clamped", lambda event_us, _publish_us: event_us)
     seed, _ = first_late(range(SCHEDULES), copies=False, bounded=False)
     assert seed is not None
 

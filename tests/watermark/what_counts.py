@@ -14,13 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.clock import from_us
-from pipeline.ticks.copies import RememberedCopies, keys_of
-from pipeline.watermark.histogram import A_COPY, Histogram, Ints
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.readings import Reading
-from pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 from tests.watermark.builders import START_US, disorder, ints
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
+from tidemark.pipeline.watermark.histogram import A_COPY, Histogram, Ints
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
 SECOND = 1_000_000
 Rule = Literal["band", "frontier"]

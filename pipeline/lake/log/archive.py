@@ -13,8 +13,8 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import CorruptObject
-from pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "tracking/archive/"
 NAME = re.compile(rf"{FOLDER}(\d{{12}})-(\d{{12}})\.parquet")

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from pipeline.errors import CorruptObject, NewerFormat
-from pipeline.version import own_version
-from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
-from pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
-from pipeline.watermark.state import (
+from tidemark.pipeline.errors import CorruptObject, NewerFormat
+from tidemark.pipeline.version import own_version
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
+from tidemark.pipeline.watermark.state import (
     Beginning,
     Compacted,
     DecisionRecord,

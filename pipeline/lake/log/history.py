@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from pipeline.errors import CorruptObject
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name, folded_up_to
-from pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
+from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name, folded_up_to
+from tidemark.pipeline.watermark.state import DecisionRecord, Entry, WatermarkState
 
 
 def decision_in_force(log: TrackingLog, moment: datetime | None = None) -> tuple[int, DecisionRecord] | None:

@@ -13,12 +13,12 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import CorruptObject, ObjectExists
-from pipeline.lake.log.archive import LogArchive, archive_name
-from pipeline.lake.log.codec import decode
-from pipeline.lake.log.tracking_log import TrackingLog, entry_name
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.watermark.state import Compacted, DecisionRecord, Entry
+from tidemark.pipeline.errors import CorruptObject, ObjectExists
+from tidemark.pipeline.lake.log.archive import LogArchive, archive_name
+from tidemark.pipeline.lake.log.codec import decode
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
 """An archive with this many entries ends at the next compacted one. It is then some hundred kilobytes large."""

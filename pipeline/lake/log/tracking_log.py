@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
-from pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissing, TableConflict
-from pipeline.lake.log.archive import FOLDER as ARCHIVES
-from pipeline.lake.log.archive import LogArchive
-from pipeline.lake.log.codec import decode, encode
-from pipeline.lake.log.witness import LogWitness, lost_end
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
+from tidemark.pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissing, TableConflict
+from tidemark.pipeline.lake.log.archive import FOLDER as ARCHIVES
+from tidemark.pipeline.lake.log.archive import LogArchive
+from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.lake.log.witness import LogWitness, lost_end
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 
-from pipeline.clock import iso
-from pipeline.errors import ObjectExists, ObjectMissing
-from pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import ObjectExists, ObjectMissing
+from tidemark.pipeline.lake.store.objects import ObjectStore
 
 FOLDER = "log_witness/"
 """Beside `tracking/`, so that the notes outlast the loss of that folder."""

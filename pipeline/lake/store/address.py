@@ -4,10 +4,10 @@ import json
 
 import pyarrow.fs as pafs
 
-from pipeline.lake.store.disk import DiskObjects, check_folder
-from pipeline.lake.store.gcs import LOCAL_PROJECT, CloudStorageObjects
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.lake.store.disk import DiskObjects, check_folder
+from tidemark.pipeline.lake.store.gcs import LOCAL_PROJECT, CloudStorageObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def open_objects(lake: LakeSettings) -> ObjectStore:

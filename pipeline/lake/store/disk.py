@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing
 
 TEMPORARY = ".tmp-"
 """Prefix of a file that is being written. A crash may leave one behind; readers ignore it."""

@@ -13,7 +13,14 @@ from google.cloud.storage import Client
 from google.cloud.storage.exceptions import DataCorruption
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, LakeUnwritable, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    LakeUnreachable,
+    LakeUnwritable,
+    ObjectExists,
+    ObjectMissing,
+)
 
 T = TypeVar("T")
 

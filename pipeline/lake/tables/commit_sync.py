@@ -9,7 +9,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from urllib.parse import unquote
 
-from pipeline.lake.store.disk import sync
+from tidemark.pipeline.lake.store.disk import sync
 
 LOG_FOLDER = "_delta_log"
 

@@ -9,10 +9,10 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
-from pipeline.errors import ObjectMissing
-from pipeline.lake.store.read_ahead import read_ahead
-from pipeline.lake.tables.commit_sync import LOG_FOLDER
-from pipeline.lake.tables.table import LakeTable, table_errors
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
+from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER
+from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from pipeline.heartbeat import FieldKind, compared_columns
-from pipeline.lake.tables.heartbeats import ARROW_TYPES
-from pipeline.lake.tables.table import MOMENT
-from pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.tables.heartbeats import ARROW_TYPES
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
 def diff_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import to_us
-from pipeline.errors import LakeError
-from pipeline.heartbeat import FieldKind
-from pipeline.lake.tables.delta_log import AddedFile
-from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.tables.delta_log import AddedFile
+from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
 
 PARTITION = "event_hour"
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
@@ -37,7 +37,7 @@ ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
 
 IDENTITY = ("stream_id", "event_time", "id")
 """The columns that copies of a heartbeat share. `id` is the publisher's id after a `p` if there is one, else the
-message's id after an `m`. `pipeline.spark.diffs` has the same key as a Spark expression."""
+message's id after an `m`. `tidemark.pipeline.spark.diffs` has the same key as a Spark expression."""
 
 IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 """The columns that `identities` makes them from."""

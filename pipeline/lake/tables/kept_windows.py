@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from pipeline.errors import ObjectExists, WindowExpired
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.windows import Window, Windowing
+from tidemark.pipeline.errors import ObjectExists, WindowExpired
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.windows import Window, Windowing
 
 FOLDER = "retention/"
 NAME = re.compile(rf"{FOLDER}windows-from-(.+)\.json")

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.errors import CorruptObject, ObjectExists
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.heartbeats import PARTITION
+from tidemark.pipeline.errors import CorruptObject, ObjectExists
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION
 
 FOLDER = "landings/"
 OVER = "over"

@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.lake.tables.heartbeats import message_columns
-from pipeline.lake.tables.table import LakeTable, rows_of
+from tidemark.pipeline.lake.tables.heartbeats import message_columns
+from tidemark.pipeline.lake.tables.table import LakeTable, rows_of
 
 PARTITION = "rejected_on"
 DAY_FORMAT = "%Y-%m-%d"

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import pyarrow.compute as pc
 
-from pipeline.clock import to_us
-from pipeline.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
-from pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
+from tidemark.pipeline.lake.tables.quarantine import Quarantine
 
 COLUMNS = ("message_id", "reason", "publish_time", "attributes")
 

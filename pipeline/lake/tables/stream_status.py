@@ -9,9 +9,9 @@ from enum import StrEnum
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import ObjectMissing
-from pipeline.lake.tables.table import MOMENT, table_errors
-from pipeline.lake.tables.windowed import PARTITION, WindowedTable
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.table import MOMENT, table_errors
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
 class Kind(StrEnum):

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from pipeline.errors import LakeError, ObjectMissing, TableConflict
-from pipeline.lake.tables.delta_log import added_files
-from pipeline.lake.tables.diffs import HeartbeatDiffs
-from pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.errors import LakeError, ObjectMissing, TableConflict
+from tidemark.pipeline.lake.tables.delta_log import added_files
+from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
-from pipeline.clock import from_us
-from pipeline.errors import (
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.errors import (
     CorruptObject,
     LakeError,
     LakeFull,
@@ -29,8 +29,8 @@ from pipeline.errors import (
     ObjectMissing,
     TableConflict,
 )
-from pipeline.lake.tables.commit_sync import CommitSync
-from pipeline.watermark.histogram import Ints
+from tidemark.pipeline.lake.tables.commit_sync import CommitSync
+from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
 """Appends conflict with nothing but the table's creation and a change of its schema: the library tries again."""

@@ -8,16 +8,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pipeline.clock import duration_us
-from pipeline.errors import ObjectMissing
-from pipeline.lake.tables.delta_log import AddedFile, committed, new_files
-from pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
-from pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
-from pipeline.lake.tables.table import CUT, MOMENT, LakeTable, microseconds
-from pipeline.lake.tables.windowed import PARTITION as WINDOW
-from pipeline.spans import Spans
-from pipeline.watermark.histogram import Ints
-from pipeline.windows import DAY, KEY_FORMAT, Windowing, due
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, committed, new_files
+from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
+from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, microseconds
+from tidemark.pipeline.lake.tables.windowed import PARTITION as WINDOW
+from tidemark.pipeline.spans import Spans
+from tidemark.pipeline.watermark.histogram import Ints
+from tidemark.pipeline.windows import DAY, KEY_FORMAT, Windowing, due
 
 COMMITS_AT_ONCE = 100
 """New commits that are read one by one. Beyond that, the list of a table's files costs less."""
@@ -48,7 +48,7 @@ class WindowIndex:
         return self
 
     def due(self, closed: range) -> Iterator[range]:
-        """The closed windows that are still to be computed, the newest first: see `pipeline.windows.due`."""
+        """The closed windows that are still to be computed, the newest first: see `tidemark.pipeline.windows.due`."""
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _catch_up(self, table: LakeTable) -> None:

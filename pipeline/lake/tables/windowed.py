@@ -19,10 +19,10 @@ from deltalake import CommitProperties, DeltaTable, Field, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from pipeline.clock import Clock, iso, to_us
-from pipeline.errors import CorruptObject, LakeError, LakeUnreachable, TableConflict
-from pipeline.lake.store.objects import ObjectStore
-from pipeline.lake.tables.table import LakeTable, data_files, table_errors
+from tidemark.pipeline.clock import Clock, iso, to_us
+from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, TableConflict
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
 
 PARTITION = "window"
 RUNS_FOLDER = "runs"

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from pipeline.clock import from_us, iso
-from pipeline.durations import format_duration, rough
-from pipeline.watermark.decision import BandEvidence, Bound, Decision, FrontierEvidence, SilenceEvidence, when
-from pipeline.watermark.readings import EffectiveReading
-from pipeline.watermark.rules import Finding, Held, Verdict, naming
-from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, is_stale, known, was_sought
+from tidemark.pipeline.clock import from_us, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.watermark.decision import BandEvidence, Bound, Decision, FrontierEvidence, SilenceEvidence, when
+from tidemark.pipeline.watermark.readings import EffectiveReading
+from tidemark.pipeline.watermark.rules import Finding, Held, Verdict, naming
+from tidemark.pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, is_stale, known, was_sought
 
 ZERO, A_MOMENT = timedelta(0), timedelta(seconds=1)
 

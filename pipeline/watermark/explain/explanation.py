@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from pipeline.clock import iso
-from pipeline.durations import format_duration
-from pipeline.watermark.decision import Decision, FrontierEvidence, Reason
-from pipeline.watermark.estimator import advance, verdicts_of
-from pipeline.watermark.explain.conditions import Condition, Outcome, conditions, messages
-from pipeline.watermark.explain.moves import SECOND, moves, published_since
-from pipeline.watermark.histogram import bucket_of, bucket_start
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.situation import Situation
-from pipeline.watermark.state import DecisionRecord, WatermarkState
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.watermark.decision import Decision, FrontierEvidence, Reason
+from tidemark.pipeline.watermark.estimator import advance, verdicts_of
+from tidemark.pipeline.watermark.explain.conditions import Condition, Outcome, conditions, messages
+from tidemark.pipeline.watermark.explain.moves import SECOND, moves, published_since
+from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.situation import Situation
+from tidemark.pipeline.watermark.state import DecisionRecord, WatermarkState
 
 BANDS = (timedelta(seconds=5), timedelta(seconds=1))
 """The bands that are tried, beside half of the present one, where they are smaller."""

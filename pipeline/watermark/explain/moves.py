@@ -9,14 +9,14 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from pipeline.clock import from_us, iso, to_us
-from pipeline.durations import format_duration, rough
-from pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
-from pipeline.watermark.estimator import is_pinned_by_backlog
-from pipeline.watermark.explain.conditions import messages
-from pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, bucket_of, bucket_start
-from pipeline.watermark.holding import passed_over
-from pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
+from tidemark.pipeline.clock import from_us, iso, to_us
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
+from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
+from tidemark.pipeline.watermark.explain.conditions import messages
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, bucket_of, bucket_start
+from tidemark.pipeline.watermark.holding import passed_over
+from tidemark.pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
 
 ZERO, MICROSECOND, SECOND = timedelta(0), timedelta(microseconds=1), timedelta(microseconds=BUCKET_US)
 

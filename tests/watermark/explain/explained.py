@@ -3,9 +3,9 @@
 A message is published each second and happens a second before, unless a log says otherwise; the band is 10 s.
 """
 
-from pipeline.watermark.policy import Policy
 from tests.watermark.builders import empty_at, published, reading, seconds
 from tests.watermark.fold import Log
+from tidemark.pipeline.watermark.policy import Policy
 
 EVERY_SECOND = published((second + 0.25, second - 0.75) for second in range(100))
 

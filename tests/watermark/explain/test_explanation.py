@@ -5,16 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from pipeline.clock import iso
-from pipeline.watermark.decision import Reason
-from pipeline.watermark.explain.conditions import RULES, Outcome
-from pipeline.watermark.explain.explanation import TRIED, Explanation, explain
-from pipeline.watermark.policy import Policy
-from pipeline.watermark.state import Lost
 from tests.watermark.builders import START_BUCKET, at, published, reading, seconds
 from tests.watermark.explain import explained
 from tests.watermark.explain.explained import EVERY_SECOND, SITUATIONS
 from tests.watermark.fold import Log
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.explain.conditions import RULES, Outcome
+from tidemark.pipeline.watermark.explain.explanation import TRIED, Explanation, explain
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Lost
 
 REASONS = {
     "steady": Reason.ADVANCED,

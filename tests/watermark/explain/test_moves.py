@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from pipeline.clock import iso
-from pipeline.settings_sections import WatermarkSettings
-from pipeline.watermark.decision import Decision, Reason
-from pipeline.watermark.explain.explanation import Explanation
-from pipeline.watermark.policy import Policy
 from tests.watermark.builders import at, flat, published, seconds
 from tests.watermark.explain import explained
 from tests.watermark.explain.explained import EVERY_SECOND, SITUATIONS
 from tests.watermark.fold import Log
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.settings_sections import WatermarkSettings
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.explain.explanation import Explanation
+from tidemark.pipeline.watermark.policy import Policy
 
 TIME = r"(\d{4}-[\dT:.-]+Z)"
 LANDED, LATER, NEWER = (
