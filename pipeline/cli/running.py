@@ -1,4 +1,4 @@
-"""What runs: `tidemark provision`, `tidemark up`, and `tidemark recompute`, which asks it for windows."""
+"""What runs: `tidemark init`, `provision` and `up`, and `tidemark recompute`, which asks it for windows."""
 
 import json
 import signal
@@ -14,8 +14,9 @@ from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.services.dagster_names import CODE_LOCATION, COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.own_files import INSTANCE, SETTINGS, WORKSPACE, dagster_home, put_down
 from tidemark.pipeline.services.processes import Supervisor, listens
-from tidemark.pipeline.services.stack import dagster_environment, project_root, provision_here, run_dagster, start_stack
+from tidemark.pipeline.services.stack import dagster_environment, provision_here, run_dagster, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.windows import Window
 
@@ -26,6 +27,19 @@ MARKS = {
     "differences": "[yellow]differs[/]  ",
     "warnings": "[bold yellow]warning[/]  ",
 }
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write; it is made.")] = Path(),
+    dagster: Annotated[
+        bool, typer.Option("--dagster", help="Write workspace.yaml and dagster.yaml too, to change them.")
+    ] = False,
+) -> None:
+    """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
+    for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ())):
+        print(f"wrote {put_down(name, folder)}")
+    inside = "" if folder == Path() else f"cd {folder}; "
+    print(f"next: {inside}tidemark up, and in another terminal tidemark publish, then tidemark status")
 
 
 def provision(as_json: AsJson = False) -> None:
@@ -91,9 +105,9 @@ def launch(settings: Settings, first: Window, last: Window) -> str:
             f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, "
             "and try again"
         )
-    root = project_root()
+    home = dagster_home(settings)
     tags = json.dumps({RANGE_START: first.key, RANGE_END: last.key})
-    job = ["-w", str(root / "workspace.yaml"), "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags]
-    environment = dagster_environment(settings, config_file(), root)
-    run_dagster(["job", "launch", *job], environment, root, otherwise="Dagster did not take the run")
+    job = ["-w", str(home / WORKSPACE), "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags]
+    environment = dagster_environment(settings, config_file(), home)
+    run_dagster(["job", "launch", *job], environment, home, otherwise="Dagster did not take the run")
     return f"the run is at http://127.0.0.1:{settings.dagster.web_port}/runs"
