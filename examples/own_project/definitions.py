@@ -31,5 +31,5 @@ def gaps(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     return dg.MaterializeResult(metadata={"rows": rows.num_rows, "gaps": found.num_rows})
 
 
-mine = dg.Definitions(assets=[gaps])
-defs = dg.Definitions.merge(mine, heartbeats.definitions(), orders.definitions())
+# Dagster wants one Definitions in a module, so those that are merged have no names of their own here.
+defs = dg.Definitions.merge(dg.Definitions(assets=[gaps]), heartbeats.definitions(), orders.definitions())

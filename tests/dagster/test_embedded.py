@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
 from dagster.components.testing import create_defs_folder_sandbox
 
 import tidemark
@@ -124,8 +125,10 @@ def test_a_file_that_is_not_there_is_refused_and_names_itself(folder: Path) -> N
 
 
 def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
-    project = runpy.run_path(str(ROOT / "examples" / "own_project" / "definitions.py"))
-    dg.Definitions.validate_loadable(project["defs"])
+    file = ROOT / "examples" / "own_project" / "definitions.py"
+    (target,) = loadable_targets_from_python_file(str(file))
+    dg.Definitions.validate_loadable(target.target_definition)
+    project = runpy.run_path(str(file))
     gaps = project["gaps"]
     keys = project["heartbeats"].windows.get_first_partition_key()
     result = dg.materialize([gaps], partition_key=keys)

@@ -76,9 +76,11 @@ def rows_of_orders(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
 automation = dg.AutomationConditionSensorDefinition(
     "automation", target="rows_of_orders", default_status=dg.DefaultSensorStatus.RUNNING
 )
-own = dg.Definitions(assets=[rows_of_orders], sensors=[automation])
 defs = dg.Definitions.merge(
-    assets.defs, own, heartbeats.definitions(), orders.definitions()
+    assets.defs,
+    dg.Definitions(assets=[rows_of_orders], sensors=[automation]),
+    heartbeats.definitions(),
+    orders.definitions(),
 )
 """
 
