@@ -51,7 +51,7 @@ defs = dg.Definitions(
     jobs=[repair, drain],
     sensors=[tracking, drains_for_long],
     resources={"spark": dg.ResourceDefinition.hardcoded_resource("theirs")},
-    executor=dg.multiprocess_executor,
+    executor=dg.in_process_executor,
 )
 '''
 
