@@ -7,14 +7,18 @@ from typing import Self
 
 import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
 
 from tidemark.pipeline.services.dagster_names import PIPELINE
 from tidemark.pipeline.settings import Settings
 
+MAX_RUNTIME_SECONDS = 7200
+"""How long a run may take, where the instance monitors runs. Ours does in any case: `max_runtime_seconds`."""
+
 
 def tags_of(settings: Settings) -> dict[str, str]:
     """The tags of this pipeline's jobs, and so of their runs: a lake is one pipeline's."""
-    return {PIPELINE: settings.lake.uri}
+    return {PIPELINE: settings.lake.uri, MAX_RUNTIME_SECONDS_TAG: str(MAX_RUNTIME_SECONDS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Runs:
     @classmethod
     def of(cls, instance: dg.DagsterInstance, settings: Settings) -> Self:
         """Those of the pipeline with these settings."""
-        return cls(instance, tags_of(settings))
+        return cls(instance, {PIPELINE: settings.lake.uri})
 
     def newest(
         self, job_name: str, limit: int, statuses: Sequence[dg.DagsterRunStatus] | None = None

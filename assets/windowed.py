@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, windowed_asset
 from tidemark.assets.events import failing_run
+from tidemark.assets.lost_runs import beating
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.diffs import diff_schema
@@ -41,7 +42,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         One partition a window, computed once the watermark has passed its end; any window can be computed again, alone
         or in a range, and gives the same rows."""
         windows = sorted(map(settings.windowing.named, context.partition_keys))
-        with failing_run(WindowExpired, WindowNotClosed):
+        with failing_run(WindowExpired, WindowNotClosed), beating(context):
             computed = compute_range(windows, lake, spark, context.run.run_id)
         for key in computed.rows:
             context.add_asset_metadata(metadata_of(computed, key), asset_key=HEARTBEAT_DIFFS, partition_key=key)
@@ -107,7 +108,7 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
         """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
         Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
         what stands."""
-        with failing_run():
+        with failing_run(), beating(context):
             report = silence_report(lake, context.partition_keys)
         for key, metadata in report.metadata.items():
             context.add_asset_metadata(metadata, asset_key=STREAM_STATUS, partition_key=key)
