@@ -375,8 +375,9 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's own processes, and which Dagster is asked for runs."""
+    """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
 
+    name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone] = None
     url: OptionalUrl = None
     location: str = Field("tidemark", min_length=1)
     web_port: Port = 3000

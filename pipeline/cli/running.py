@@ -12,7 +12,7 @@ from tidemark.pipeline.cli.options import AsJson, config_file, window_named
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.services.dagster_api import DagsterApi
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, name_of
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
@@ -85,5 +85,6 @@ def recompute(
 def launch(settings: Settings, first: Window, last: Window) -> str:
     """Have Dagster compute a range of windows in one run, and say where the run can be watched. Raises ServiceFailed if
     Dagster does not answer, or does not take the run."""
-    run = DagsterApi(settings.dagster).launch(COMPUTE_WINDOWS, {RANGE_START: first.key, RANGE_END: last.key})
+    job = name_of(settings, COMPUTE_WINDOWS)
+    run = DagsterApi(settings.dagster).launch(job, {RANGE_START: first.key, RANGE_END: last.key})
     return f"the run is at {run}"

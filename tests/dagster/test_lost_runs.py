@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def runs(instance: dg.DagsterInstance) -> Runs:
-    return Runs.of(instance, SETTINGS)
+    return Runs(instance, SETTINGS)
 
 
 def noted(runs: Runs, status: STATUS, job_name: str = COMPUTE_WINDOWS) -> dg.DagsterRun:
@@ -172,7 +171,8 @@ def test_a_run_that_was_killed_under_dagsters_own_launcher_is_reported_and_the_n
                 one.kill()
             server.kill()
             heard = SystemClock().now()
-            runs = replace(Runs.of(instance, SETTINGS), tags={})
+            instance.add_run_tags(run.run_id, tags_of(SETTINGS))
+            runs = Runs(instance, SETTINGS)
             assert pause_of(runs, "waiting", heard + SILENT_FOR - 60 * SECOND) is not None
             assert server.run(run).status is STATUS.STARTED
             assert pause_of(runs, "waiting", heard + SILENT_FOR + LONGEST_PAUSE) is None
