@@ -19,7 +19,7 @@ def become_the_server(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     server = spark_server(load_settings(), folder, {TOKEN: token})
     os.chdir(server.folder)
-    os.execve(server.command[0], server.command, {**os.environ, **server.environment})  # noqa: S606 (built here)
+    os.execve(server.command[0], list(server.command), {**os.environ, **server.environment})  # noqa: S606 (built here)
 
 
 if __name__ == "__main__":
