@@ -59,6 +59,18 @@ def _recompute_within(written: str) -> timedelta:
     raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"')
 
 
+def _http_address(text: str | None) -> str | None:
+    """An address that paths are appended to. A login in it would be a secret in a file."""
+    if text is None:
+        return None
+    named = urlparse(text)
+    if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
+        raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
+    if named.username is not None or named.password is not None:
+        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may hold one")
+    return text.rstrip("/")
+
+
 def _host_and_port(text: str | None) -> str | None:
     host, _, port = (text or "").rpartition(":")
     if text is not None and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
@@ -77,6 +89,7 @@ TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minut
 CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
 OptionalText = Annotated[str | None, EmptyIsNone]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
+OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
@@ -362,9 +375,11 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's own processes, and the name of the pipeline in it."""
+    """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
 
     name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone] = None
+    url: OptionalUrl = None
+    location: str = Field("tidemark", min_length=1)
     web_port: Port = 3000
     allowed_hosts: list[str] = Field(default_factory=list)
     code_port: Port = 4266
@@ -378,3 +393,8 @@ class DagsterSettings(Section):
             if not HOST_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
         return value
+
+    @property
+    def ui(self) -> str:
+        """Where the UI and its GraphQL are: as set, otherwise those of `tidemark up` on this machine."""
+        return self.url or f"http://127.0.0.1:{self.web_port}"
