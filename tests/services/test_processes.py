@@ -65,7 +65,7 @@ class House:
         return pid
 
     def noted(self) -> list[tuple[str, int, float]]:
-        return [tuple(one) for one in json.loads((self.supervisor.state_folder / STATE_FILE).read_text())]
+        return [tuple(one) for one in json.loads((self.supervisor.state_folder / STATE_FILE).read_text())["services"]]
 
     def log(self, name: str) -> str:
         file = self.supervisor.log_file(name)
