@@ -217,7 +217,7 @@ def _decision_row(entry: DecisionRecord) -> pa.Table:
 
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
-    metadata: dict[bytes | str, bytes | str] = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, **marks()}
+    metadata: dict[Any, Any] = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, **marks()}
     metadata[SEAL] = OPEN_SEAL
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
