@@ -90,27 +90,31 @@ class Settings(BaseSettings):
         return Policy(**chosen)
 
 
-def load_settings(path: Path | None = None, *, needs_file: bool = True) -> Settings:
+def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
     """Read the tree from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
 
-    If it needs no file, and none is named or here, only the environment and the defaults count. If
+    A `name` becomes `dagster.name`, and the variables of a pipeline called `orders` begin with `ORDERS_TIDEMARK_`. If
+    it needs no file, and none is named or here, only the environment and the defaults count. If
     `PUBSUB_EMULATOR_HOST` is set, it is the emulator's address. Relative paths are relative to the file's folder.
     Raises InvalidSettings, which names every wrong setting, its value, its source and the rule.
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
     written = _read_toml(file) if needs_file or named is not None or file.exists() else {}
-    _refuse_unknown_variables(os.environ)
+    prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
+    _refuse_unknown_variables(os.environ, prefix)
+    if name:
+        written["dagster"] = {**written.get("dagster", {}), "name": name}
     if host := os.environ.get("PUBSUB_EMULATOR_HOST"):
         section = written.setdefault("pubsub", {})
         if isinstance(section, dict):
             section["emulator_host"] = host
     try:
-        settings = Settings(**written)
+        settings = Settings(_env_prefix=prefix, **written)
     except ValidationError as error:
-        raise InvalidSettings(_explain(error, file)) from error
+        raise InvalidSettings(_explain(error, file, prefix)) from error
     except SettingsError as error:
-        raise InvalidSettings(f"a TIDEMARK_ variable cannot be read: {error}; write a table as JSON") from error
+        raise InvalidSettings(f"a variable {prefix}... cannot be read: {error}; write a table as JSON") from error
     return _with_absolute_paths(settings, file.parent)
 
 
@@ -126,22 +130,23 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise InvalidSettings(f"the settings file {file} cannot be read: {error}") from error
 
 
-def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
     for name, value in environ.items():
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS or OF_KUBERNETES.fullmatch(f"{name}={value}"):
+        of_kubernetes = OF_KUBERNETES.fullmatch(f"{PREFIX}{name.removeprefix(prefix)}={value}")
+        if not name.startswith(prefix) or name in NOT_SETTINGS or of_kubernetes:
             continue
-        section, _, key = name.removeprefix(PREFIX).lower().partition("__")
+        section, _, key = name.removeprefix(prefix).lower().partition("__")
         if section not in Settings.model_fields or not key:
-            known = ", ".join(f"{PREFIX}{known.upper()}__<KEY>" for known in Settings.model_fields)
+            known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
             raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
 
 
-def _explain(error: ValidationError, file: Path) -> str:
+def _explain(error: ValidationError, file: Path, prefix: str) -> str:
     lines = []
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
         name = ".".join(place)
-        source = _source(place, file)
+        source = _source(place, file, prefix)
         if problem["type"] == "extra_forbidden":
             lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
         else:
@@ -154,14 +159,14 @@ def _as_duration(bound: re.Match[str]) -> str:
     return format_duration(timedelta(days=int(bound["days"] or 0), seconds=int(bound["seconds"] or 0)))
 
 
-def _source(place: list[str], file: Path) -> str:
+def _source(place: list[str], file: Path, prefix: str) -> str:
     """Where a value was written: the variable that sets it, else the file and every variable that adds to it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):
-        if not name.upper().startswith(PREFIX):
+        if not name.upper().startswith(prefix):
             continue
-        set_here = name[len(PREFIX) :].lower().split("__")
+        set_here = name[len(prefix) :].lower().split("__")
         if set_here == path:
             return f"${name}"
         shared = min(len(set_here), len(path))

@@ -362,8 +362,9 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's own processes."""
+    """Dagster's own processes, and the name of the pipeline in it."""
 
+    name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone] = None
     web_port: Port = 3000
     allowed_hosts: list[str] = Field(default_factory=list)
     code_port: Port = 4266

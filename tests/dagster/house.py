@@ -183,7 +183,7 @@ class Ticking:
 
     @property
     def runs(self) -> Runs:
-        return Runs.of(self.instance, self.settings)
+        return Runs(self.instance, self.settings)
 
     def run(self, job_name: str, status: dg.DagsterRunStatus, tags: Mapping[str, str] | None = None) -> dg.DagsterRun:
         """A run of one of our jobs, noted and not launched; with other tags, somebody else's."""

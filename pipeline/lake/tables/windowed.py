@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema
@@ -83,6 +84,16 @@ class WindowedTable:
         """The keys of the windows that have been computed, empty ones included."""
         table = self.table.current()
         return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
+
+    def read(self, windows: Iterable[str], where: pc.Expression | None = None) -> pa.Table:
+        """The rows of these windows, by their keys, or those of them that `where` selects. A window that is not
+        computed has none. Raises LakeError."""
+        table, wanted = self.table.current(), sorted(windows)
+        if table is None or not wanted:
+            return self.schema.empty_table()
+        with table_errors(self.table.uri):
+            files = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "in", wanted)])
+            return files.to_table(columns=self.schema.names, filter=where, use_threads=False).cast(self.schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
         """The version of `heartbeats` that each computed window was made from, by its run's manifest."""
