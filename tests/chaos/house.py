@@ -96,7 +96,7 @@ class House:
     def services(self) -> dict[str, psutil.Process]:
         """What `tidemark up` has noted as running, and runs: known by process id and moment of creation."""
         try:
-            noted = json.loads((self.state / STATE_FILE).read_text())
+            noted = json.loads((self.state / STATE_FILE).read_text())["services"]
         except (FileNotFoundError, json.JSONDecodeError):  # an instant in which it is being written
             return {}
         found = {}

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tidemark.pipeline.errors import LakeError, ObjectMissing, TableConflict
+from tidemark.pipeline.errors import ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.delta_log import added_files
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
@@ -73,18 +73,15 @@ class Streams:
         """Like `known`, and saved for the next time. Raises LakeError, TableConflict; then nothing was saved."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
+            seen = 0 if table is None else table.version()
             kept = self._kept(table)
             known = self._after(kept)
             if known is kept:
                 return known
             try:
-                self._keep(table, known)
+                self._keep(known, seen)
             except TableConflict:
                 continue
-            except LakeError:
-                if table is not None or self.table.current() is None:
-                    raise
-                continue  # another process has created it meanwhile
             self.table.make_durable()
             return known
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
@@ -128,13 +125,17 @@ class Streams:
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
         return rows.sort_by("stream_id")
 
-    def _keep(self, table: DeltaTable | None, known: KnownStreams) -> None:
+    def _keep(self, known: KnownStreams, seen: int) -> None:
+        """Save as the version after `seen`. Raises TableConflict if that is taken."""
+        table = self.table.created(STREAMS)
+        if table.version() != seen:
+            raise TableConflict(f"{self.table.uri} is at version {table.version()}, and was at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
         with table_errors(self.table.uri):
             write_deltalake(
-                self.table.uri if table is None else table,
+                table,
                 known.rows,
-                mode="error" if table is None else "overwrite",
+                mode="overwrite",
                 storage_options=self.table.storage_options,
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=metadata),
             )

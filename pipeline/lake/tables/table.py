@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.errors import (
     CorruptObject,
@@ -26,10 +27,13 @@ from tidemark.pipeline.errors import (
     LakeFull,
     LakeUnreachable,
     LakeUnwritable,
+    NewerFormat,
     ObjectMissing,
     TableConflict,
 )
+from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.commit_sync import CommitSync
+from tidemark.pipeline.version import format_of, marks, newer_format, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
@@ -56,12 +60,19 @@ class DataFile:
 
 
 class LakeTable:
-    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads."""
+    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads.
 
-    def __init__(self, uri: str, storage_options: dict[str, str], partition_column: str) -> None:
+    Its properties carry the mark of the newest version that has written it. Whatever opens it raises NewerFormat if
+    that version's format is newer than this one's, or if the lake does not admit this version.
+    """
+
+    def __init__(
+        self, uri: str, storage_options: dict[str, str], partition_column: str, admission: Admission | None = None
+    ) -> None:
         self.uri = uri
         self.storage_options = storage_options
         self.partition_column = partition_column
+        self._admission = admission
         self._table: DeltaTable | None = None
         self._files: pafs.FileSystem | None = None
         self._commit: tuple[int, int] | None = None
@@ -71,13 +82,15 @@ class LakeTable:
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
         and begun anew, is noticed: the file of the commit that is held is looked at."""
+        if self._admission is not None:
+            self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
             if held is not None:
-                return held
+                return self._readable(held)
             self._table = None
             try:
-                table = DeltaTable(self.uri, storage_options=self.storage_options)
+                table = self._readable(DeltaTable(self.uri, storage_options=self.storage_options))
                 self._files = self.file_system()
             except TableNotFoundError:
                 return None
@@ -85,6 +98,10 @@ class LakeTable:
             if self._sync is not None:
                 self._sync.opened_at(table.version())
             return table
+
+    def _readable(self, table: DeltaTable) -> DeltaTable:
+        refuse_newer(self.uri, table.metadata().configuration)
+        return table
 
     def _updated(self) -> DeltaTable | None:
         """The open table at its newest version; None if none is open, or if the table was replaced."""
@@ -112,8 +129,8 @@ class LakeTable:
         cannot be read any more."""
         try:
             with table_errors(self.uri):
-                return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
-        except LakeUnreachable:
+                return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
+        except (LakeUnreachable, NewerFormat):
             raise
         except LakeError as error:
             raise ObjectMissing(f"version {version} of {self.uri} cannot be read any more: {error}") from error
@@ -148,20 +165,53 @@ class LakeTable:
         self.make_durable()
 
     def _append(self, rows: pa.Table) -> None:
-        held = self.current()  # written to as it is open: opening reads what the table's newest checkpoint lists
+        held = self.created(rows.schema)  # written to as it is open: opening reads what its newest checkpoint lists
         with table_errors(self.uri):
             write_deltalake(
-                self.uri if held is None else held,
+                held,
                 rows,
                 mode="append",
                 partition_by=[self.partition_column],
                 schema_mode="merge",
                 storage_options=self.storage_options,
-                # With retries, the loser of a race to create the table would create it over again.
-                commit_properties=CommitProperties(max_commit_retries=0 if held is None else APPEND_RETRIES),
+                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
             )
-            if held is not None:
-                self._commit = self._commit_of(held)
+            self._commit = self._commit_of(held)
+
+    def created(self, schema: pa.Schema) -> DeltaTable:
+        """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
+        created with this schema if it is not there. Raises TableConflict, NewerFormat, LakeError."""
+        if self._admission is not None:
+            self._admission.claim()
+        table = self.current()
+        if table is None:
+            with table_errors(self.uri):
+                self._create(schema)
+            table = self.current()
+        if table is None:
+            raise TableConflict(f"{self.uri} vanished while it was written; run again")
+        if format_of(table.metadata().configuration) < version.FORMAT:
+            with table_errors(self.uri):
+                table.alter.set_table_properties(marks(), raise_if_not_exists=False)
+                self._commit = self._commit_of(table)
+        return table
+
+    def _create(self, schema: pa.Schema) -> None:
+        try:
+            DeltaTable.create(
+                self.uri,
+                schema,
+                mode="error",
+                partition_by=[self.partition_column] if self.partition_column else None,
+                configuration=marks(),
+                raise_if_key_not_exists=False,  # the mark is none of Delta's own properties
+                storage_options=self.storage_options,
+                # With retries, the loser of a race to create the table would create it over again.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except DeltaError:  # another program may have created it first
+            if not DeltaTable.is_deltatable(self.uri, self.storage_options):
+                raise
 
     def make_durable(self) -> None:
         """Make every commit since the last call durable, with the files that it adds. Raises LakeFull, LakeError."""
@@ -224,6 +274,8 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     try:
         yield
     except CommitFailedError as error:
+        if any(sign in str(error) for sign in NEWER):
+            raise newer_format(uri, {}, str(error)) from error
         raise TableConflict(f"a commit to {uri} lost against others again and again: {error}") from error
     except SchemaMismatchError as error:
         raise LakeError(
@@ -242,6 +294,7 @@ UNWRITABLE = (
     *("401 Unauthorized", "necessary privileges", "valid authentication credentials"),
 )
 DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
+NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
 """How the Delta library says it; a folder that is a file is an invalid location to it."""
 
 
@@ -253,6 +306,8 @@ def _storage_error(uri: str, text: str) -> LakeError:
         return LakeUnwritable(f"the lake refuses {uri}: {told}; let these credentials or this user write there")
     if any(sign in text for sign in ("error sending request", "Connection refused", "timed out", "dns error")):
         return LakeUnreachable(f"no answer from the lake at {uri}: {told}; the next tick tries again")
+    if any(sign in text for sign in NEWER):
+        return newer_format(uri, {}, told)
     if any(sign in text for sign in DAMAGED):
         return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
     return LakeError(f"the lake failed at {uri}: {told}")
