@@ -50,11 +50,11 @@ class Lake:
 
     def heartbeats(self) -> heartbeats.Heartbeats:
         """Landed messages."""
-        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields)
+        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, self._bucket(HEARTBEATS))
 
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
-        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION)
+        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, self._bucket(QUARANTINE))
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
@@ -78,10 +78,13 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""
-        return LakeTable(*self._place(name), PARTITIONS[name])
+        return LakeTable(*self._place(name), PARTITIONS[name], self._bucket(name))
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)
+
+    def _bucket(self, name: str) -> pafs.FileSystem | None:
+        return None if self._settings.folder is not None else arrow_files(self._settings, name)
 
     def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
         return self.table(name), self.objects(), arrow_files(self._settings, name)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
@@ -147,8 +148,14 @@ class Extent:
 class Heartbeats(LakeTable):
     """The table of landed messages."""
 
-    def __init__(self, uri: str, storage_options: dict[str, str], fields: Mapping[str, FieldKind]) -> None:
-        super().__init__(uri, storage_options, PARTITION)
+    def __init__(
+        self,
+        uri: str,
+        storage_options: dict[str, str],
+        fields: Mapping[str, FieldKind],
+        bucket: pafs.FileSystem | None = None,
+    ) -> None:
+        super().__init__(uri, storage_options, PARTITION, bucket)
         self._fields = fields
         self._is_checked = False
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
@@ -29,7 +29,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     TableConflict,
 )
-from tidemark.pipeline.lake.tables.commit_sync import CommitSync
+from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
@@ -56,21 +56,33 @@ class DataFile:
 
 
 class LakeTable:
-    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads."""
+    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads.
 
-    def __init__(self, uri: str, storage_options: dict[str, str], partition_column: str) -> None:
+    `bucket` is the table's folder where the lake is a bucket: no call to it, and no call of the methods here, keeps
+    Python's lock while it waits for an answer.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        storage_options: dict[str, str],
+        partition_column: str,
+        bucket: pafs.FileSystem | None = None,
+    ) -> None:
         self.uri = uri
         self.storage_options = storage_options
         self.partition_column = partition_column
         self._table: DeltaTable | None = None
-        self._files: pafs.FileSystem | None = None
+        self._bucket = bucket
+        self._log = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in uri else CommitSync(Path(uri))
         """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
-        and begun anew, is noticed: the file of the commit that is held is looked at."""
+        and begun anew, is noticed: the file of the commit that is held is looked at. While nothing is committed, that
+        and a look for the next commit are all that it asks for."""
         with table_errors(self.uri):
             held = self._updated()
             if held is not None:
@@ -78,34 +90,35 @@ class LakeTable:
             self._table = None
             try:
                 table = DeltaTable(self.uri, storage_options=self.storage_options)
-                self._files = self.file_system()
             except TableNotFoundError:
                 return None
-            self._table, self._commit = table, self._commit_of(table)
+            self._table, (self._commit,) = table, self._commits(table.version())
             if self._sync is not None:
                 self._sync.opened_at(table.version())
             return table
 
     def _updated(self) -> DeltaTable | None:
         """The open table at its newest version; None if none is open, or if the table was replaced."""
-        table, commit = self._table, self._commit
-        if table is None or commit is None or self._commit_of(table) != commit:
+        table = self._table
+        if table is None or self._commit is None:
             return None
         version = table.version()
+        held, following = self._commits(version, version + 1)
+        if held != self._commit:
+            return None
+        if following is None:
+            return table
         try:
             table.update_incremental()
         except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
             return None
-        if table.version() != version:
-            self._commit = self._commit_of(table)
+        self._commit = following if table.version() == version + 1 else self._commits(table.version())[0]
         return table
 
-    def _commit_of(self, table: DeltaTable) -> tuple[int, int] | None:
-        """The size of the file of the newest commit that is known, and when it was written; None if it is gone."""
-        if self._files is None:
-            return None
-        info = self._files.get_file_info(f"_delta_log/{table.version():020d}.json")
-        return None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns)
+    def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
+        """The size of the file of each of these commits, and when it was written; None if it is not there."""
+        found = self._log.get_file_info([f"{LOG_FOLDER}/{version:020d}.json" for version in versions])
+        return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
         """The table as it was at a version, whatever has been written or compacted since. Raises ObjectMissing if that
@@ -120,6 +133,8 @@ class LakeTable:
 
     def file_system(self) -> pafs.FileSystem:
         """The table's folder as Arrow reads it, including files that no version lists any more."""
+        if self._bucket is not None:
+            return self._bucket
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
     def published_between(
@@ -159,9 +174,11 @@ class LakeTable:
                 storage_options=self.storage_options,
                 # With retries, the loser of a race to create the table would create it over again.
                 commit_properties=CommitProperties(max_commit_retries=0 if held is None else APPEND_RETRIES),
+                # Housekeeping cleans the log up: here it would be listed at each append.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
             if held is not None:
-                self._commit = self._commit_of(held)
+                (self._commit,) = self._commits(held.version())
 
     def make_durable(self) -> None:
         """Make every commit since the last call durable, with the files that it adds. Raises LakeFull, LakeError."""

@@ -207,7 +207,7 @@ class WindowedTable:
                         commit_properties=CommitProperties(max_commit_retries=0),
                     )
                 except DeltaError:  # another run may have created it first
-                    if not DeltaTable.is_deltatable(self.table.uri, self.table.storage_options):
+                    if self.table.current() is None:
                         raise
             table = self.table.current()
         if table is None:
