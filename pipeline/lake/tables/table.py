@@ -20,16 +20,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from deltalake.fs import DeltaStorageHandler
 
 from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    ObjectMissing,
-    TableConflict,
-)
+from tidemark.pipeline.errors import LakeError, LakeUnreachable, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
+from tidemark.pipeline.lake.tables.storage_errors import storage_error
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
@@ -74,7 +67,8 @@ class LakeTable:
         self.partition_column = partition_column
         self._table: DeltaTable | None = None
         self._bucket = bucket
-        self._log = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
+        self.folder = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
+        """The table's folder without a look at whether it is there: for single files of its log."""
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in uri else CommitSync(Path(uri))
         """None for a bucket, which is durable by itself."""
@@ -115,9 +109,16 @@ class LakeTable:
         self._commit = following if table.version() == version + 1 else self._commits(table.version())[0]
         return table
 
+    def _open(self) -> DeltaTable | None:
+        """The open table as it was last seen; None if none is open, or if the table was replaced."""
+        if self._table is None or self._commit is None:
+            return None
+        with table_errors(self.uri):
+            return self._table if self._commits(self._table.version()) == [self._commit] else None
+
     def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
         """The size of the file of each of these commits, and when it was written; None if it is not there."""
-        found = self._log.get_file_info([f"{LOG_FOLDER}/{version:020d}.json" for version in versions])
+        found = self.folder.get_file_info([f"{LOG_FOLDER}/{version:020d}.json" for version in versions])
         return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
@@ -155,15 +156,15 @@ class LakeTable:
         which a redelivery repeats and the micro-batch drops."""
         for changes in range(SCHEMA_CHANGES):
             try:
-                self._append(rows)
+                # At first to the table as it is open: what was committed since matters only if it conflicts.
+                self._append(rows, (self._open() if changes == 0 else None) or self.current())
                 break
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
         self.make_durable()
 
-    def _append(self, rows: pa.Table) -> None:
-        held = self.current()  # written to as it is open: opening reads what the table's newest checkpoint lists
+    def _append(self, rows: pa.Table, held: DeltaTable | None) -> None:
         with table_errors(self.uri):
             write_deltalake(
                 self.uri if held is None else held,
@@ -250,26 +251,4 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     except (DeltaError, OSError) as error:
         if gone is not None and isinstance(error, FileNotFoundError):
             raise gone(error) from error
-        raise _storage_error(uri, str(error)) from error
-
-
-UNWRITABLE = (
-    *("os error 13", "os error 30", "os error 20", "Permission denied", "Read-only file system", "Not a directory"),
-    *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location", "403 Forbidden"),
-    *("401 Unauthorized", "necessary privileges", "valid authentication credentials"),
-)
-DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
-"""How the Delta library says it; a folder that is a file is an invalid location to it."""
-
-
-def _storage_error(uri: str, text: str) -> LakeError:
-    told = text.splitlines()[0][:500] if text else "no reason given"
-    if "os error 28" in text or "No space left" in text or "os error 122" in text:
-        return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
-    if any(sign in text for sign in UNWRITABLE):
-        return LakeUnwritable(f"the lake refuses {uri}: {told}; let these credentials or this user write there")
-    if any(sign in text for sign in ("error sending request", "Connection refused", "timed out", "dns error")):
-        return LakeUnreachable(f"no answer from the lake at {uri}: {told}; the next tick tries again")
-    if any(sign in text for sign in DAMAGED):
-        return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
-    return LakeError(f"the lake failed at {uri}: {told}")
+        raise storage_error(uri, str(error)) from error
