@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from tidemark.pipeline.errors import ObjectMissing
+from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects, StoredObject
 
 WHOLE_BYTES = 4 << 20
@@ -136,6 +136,8 @@ class _Upload(io.BytesIO):
         if not self.closed:
             try:
                 self._objects.create(self._name, self.getvalue())
+            except ObjectExists as error:
+                raise FileExistsError(errno.EEXIST, str(error)) from error
             finally:
                 super().close()
 
