@@ -43,8 +43,9 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
                 settings=settings,
                 run=context.run_id,
                 log=lake_of(context, settings).tracking_log("run"),
-                backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+                backlogs={Side.TRACKING: pubsub.tracking_backlog(DRAIN), Side.BASE: pubsub.base_backlog(DRAIN)},
                 clock=clock,
+                spending=pubsub.spending(),
             )
             for done in drain.rounds():
                 context.log.info(done.sentence())

@@ -22,6 +22,9 @@ LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
 PULLS_AT_ONCE = 8
 """The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
+SNAPSHOT_BUDGET = 10 << 30
+"""Bytes a day, on the service. Ten thousand sources that publish every 30 s need about a third of it, read at each tick
+of 10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
@@ -139,6 +142,7 @@ class PubSubSettings(PullSettings):
     metadata_only: bool = False
     reading: ReadingKind = "auto"
     snapshot_max_backlog: int = Field(10_000_000, ge=1)
+    snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
     monitoring_endpoint: OptionalAddress = None
 
     @model_validator(mode="after")
@@ -151,6 +155,13 @@ class PubSubSettings(PullSettings):
                 "a server that has them in monitoring_endpoint"
             )
         return self
+
+    @property
+    def snapshot_bytes_a_day(self) -> int | None:
+        """As set; otherwise `SNAPSHOT_BUDGET` on the service, and no bound on an emulator, where nothing costs."""
+        if self.snapshot_budget is not None:
+            return self.snapshot_budget
+        return SNAPSHOT_BUDGET if self.emulator_host is None else None
 
     @property
     def topic_path(self) -> str:
