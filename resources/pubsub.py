@@ -67,8 +67,8 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
         pubsub = self.settings.pubsub
-        client = self.kept.get("monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint))
+        client = self.kept.get("monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint, pubsub.impersonate))
         return MonitoringBacklog(client, path, self.clock, pubsub.call_timeout)
 
     def _client(self) -> SubscriberClient:
-        return self.kept.get("subscriber client", lambda: subscriber_client(self.settings.pubsub.emulator_host))
+        return self.kept.get("subscriber client", lambda: subscriber_client(*self.settings.pubsub.server))
