@@ -1,4 +1,4 @@
-"""The check `subscriptions`: whether both still are what the method needs, which anybody may change after `provision`."""
+"""The check `subscriptions`: whether both still are what the method needs. Anybody may change them after provisioning."""
 
 import logging
 from collections.abc import Sequence

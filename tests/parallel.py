@@ -28,6 +28,7 @@ SHARED_JVM = {
     "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_silence.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_staleness.py": DAGSTER_ON_SPARK,
+    "tests/spark/test_calls_of_runs.py": SPARK_SESSION,
     "tests/spark/test_columns.py": SPARK_SESSION,
     "tests/spark/test_connect.py": SPARK_SESSION,
     "tests/spark/test_diffs.py": SPARK_SESSION,

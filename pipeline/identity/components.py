@@ -35,9 +35,9 @@ RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS
 IS = {
     Component.TRACKER: "the sensors `tracking` and `drain`: the watermark",
     Component.LANDER: "the sensor `landing`",
-    Component.CHECKS: "the sensor `staleness`: what is late, missed or lost, and whether the subscriptions have changed",
+    Component.CHECKS: "the sensor `staleness`: what is late, missed or lost, and changed subscriptions",
     Component.RUNS: "runs, on Spark and beside it: windows, drains, housekeeping, repair, the tuning report",
-    Component.WEB: "Dagster's daemon and web server: they ask the code server and Dagster's storage, and nothing of Google",
+    Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
     Component.PROVISION: "`tidemark provision`, once, under an account of its own",
 }
 """What each of them is."""

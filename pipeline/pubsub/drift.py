@@ -34,8 +34,8 @@ def look_at_subscriptions(client: SubscriberClient, settings: PubSubSettings, co
     paths = {"tracking": settings.tracking_path, "base": settings.base_path}
     found = {role: _find(client, path, settings) for role, path in paths.items()}
     missing = tuple(
-        f"{paths[role]} does not exist: run `tidemark provision`, or mend pubsub.{role}_subscription (what was published "
-        "while it was not there is lost on it)"
+        f"{paths[role]} does not exist: run `tidemark provision`, or mend pubsub.{role}_subscription; what is "
+        "published before it is there never reaches it"
         for role, one in found.items()
         if one is None
     )
