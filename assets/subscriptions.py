@@ -1,4 +1,4 @@
-"""The check `subscriptions`: whether both still are what the method needs. Anybody may change them after provisioning."""
+"""The check `subscriptions`: whether both still are what the method needs, although anybody may change them."""
 
 import logging
 from collections.abc import Sequence

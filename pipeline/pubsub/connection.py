@@ -66,7 +66,9 @@ def credentials_of(impersonate: str | None) -> Any:
     own, _ = google.auth.default(scopes=[SCOPE])
     if impersonate is None:
         return own
-    return impersonated_credentials.Credentials(own, target_principal=impersonate, target_scopes=[SCOPE])
+    return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
+        own, target_principal=impersonate, target_scopes=[SCOPE]
+    )
 
 
 def retrying(within: timedelta) -> Retry:
