@@ -32,6 +32,7 @@ SHARED_JVM = {
     "tests/spark/test_columns.py": SPARK_SESSION,
     "tests/spark/test_connect.py": SPARK_SESSION,
     "tests/spark/test_diffs.py": SPARK_SESSION,
+    "tests/spark/test_doctor_of_executors.py": SPARK_SESSION,
     "tests/spark/test_drain.py": SPARK_SESSION,
     "tests/spark/test_drain_on_cloud_storage.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,

@@ -9,8 +9,8 @@ import typer
 from tidemark.pipeline.cli.options import AsJson
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS
-from tidemark.pipeline.doctor.finding import Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
+from tidemark.pipeline.doctor.finding import Finding, Level, Setup
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.identity.components import RUNNING, Component
 from tidemark.pipeline.settings import Settings, load_settings
@@ -35,7 +35,7 @@ def doctor(
     except InvalidSettings as error:
         findings = [Finding(SETTINGS, Level.BROKEN, str(error))]
     else:
-        findings = examine(Setup(settings, SystemClock(), parts or RUNNING), CHECKS)
+        findings = diagnose(Setup(settings, SystemClock(), parts or RUNNING))
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     if as_json:
         listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]
@@ -51,7 +51,7 @@ def at_once(settings: Settings, clock: Clock) -> Iterator[str]:
     """The short form for `tidemark up`: what is wrong, as far as a few seconds tell."""
     quick = [check for check in CHECKS if check.is_quick]
     checks = quick if settings.emulated else [*ON_THE_SERVICE, *quick]
-    for finding in examine(Setup(settings, clock), checks, UP_WAITS_SECONDS):
+    for finding in diagnose(Setup(settings, clock), checks, UP_WAITS_SECONDS):
         if finding.level is not Level.OK:
             yield f"{finding.level}: {finding.said}"
 

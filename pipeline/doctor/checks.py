@@ -1,10 +1,13 @@
-"""The list of all checks, in the order of their subjects."""
+"""The list of all checks, in the order of their subjects, and which of them make sense without credentials."""
+
+from collections.abc import Sequence
 
 from tidemark.pipeline.doctor.bucket import check_lake
 from tidemark.pipeline.doctor.clocks import check_clock_if_answered
 from tidemark.pipeline.doctor.cluster import check_executors
+from tidemark.pipeline.doctor.credentials import check_credentials
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage
-from tidemark.pipeline.doctor.finding import Check, Level
+from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.permissions import (
     check_bucket_permissions,
     check_project_permissions,
@@ -15,7 +18,8 @@ from tidemark.pipeline.doctor.spark import check_connector, check_java, check_py
 from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
 from tidemark.pipeline.doctor.versions import check_lake_version, check_libraries
 
-SETTINGS, PUBSUB, PERMISSIONS, QUOTAS = "settings", "Pub/Sub", "permissions", "quotas"
+SETTINGS, CREDENTIALS = "settings", "credentials"
+PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
 CHECKS = (
@@ -39,3 +43,18 @@ CHECKS = (
 
 ON_THE_SERVICE = (Check(PUBSUB, check_topic), Check(PUBSUB, check_subscriptions))
 """`tidemark up` takes these as well where it does not provision."""
+
+
+def diagnose(setup: Setup, checks: Sequence[Check] = CHECKS, within: float | None = None) -> list[Finding]:
+    """What the checks find. Where Google's services are used and there are no credentials for them, that is said once,
+    and what would ask them is left out."""
+    settings = setup.settings
+    on_pubsub, in_a_bucket = not settings.emulated, settings.lake.folder is None and settings.lake.endpoint is None
+    if not (on_pubsub or in_a_bucket):
+        return examine(setup, checks, within)
+    found = examine(setup, [Check(CREDENTIALS, check_credentials)], within)
+    if any(finding.level is Level.BROKEN for finding in found):
+        asking = {PUBSUB, PERMISSIONS, QUOTAS} if on_pubsub else set()
+        asking |= {LAKE, VERSIONS} if in_a_bucket else set()
+        checks = [check for check in checks if check.subject not in asking]
+    return [*found, *examine(setup, checks, within)]

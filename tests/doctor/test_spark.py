@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,12 @@ def test_a_spark_that_nobody_starts_is_broken() -> None:
 
 
 @pytest.fixture
-def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A Spark without JARs of others."""
     jars = tmp_path / "spark" / "jars"
     jars.mkdir(parents=True)
     monkeypatch.setenv("SPARK_HOME", str(jars.parent))
-    yield jars
+    return jars
 
 
 def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Path, tmp_path: Path) -> None:

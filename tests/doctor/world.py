@@ -96,7 +96,7 @@ class World:
         self.subscribe(self.pubsub.tracking_path)
         self.subscribe(self.pubsub.base_path, **base)
 
-    def test_iam_permissions(self, request: Any, _: Any) -> Any:
+    def tested(self, request: Any, _: object) -> Any:
         """google.iam.v1.IAMPolicy/TestIamPermissions."""
         held = self.granted.get(request.resource, set())
         kept = [name for name in request.permissions if name in held]
@@ -110,7 +110,7 @@ def served_world() -> Iterator[World]:
     shared = Shared(model, SystemClock())
     world = World(unique_pubsub("127.0.0.1:1"), model)
     iam = grpc.unary_unary_rpc_method_handler(
-        world.test_iam_permissions,
+        world.tested,
         iam_policy_pb2.TestIamPermissionsRequest.FromString,
         iam_policy_pb2.TestIamPermissionsResponse.SerializeToString,
     )

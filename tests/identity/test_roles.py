@@ -47,7 +47,7 @@ def grant(called: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
     variables = {"PROJECT": "p", "BASE": "base", "TRACKING": "tracking", "BUCKET": "b", "MEMBER": "serviceAccount:s@p"}
     environment = {**os.environ, **variables, "CALLED": str(called), "PATH": f"{called.parent}:{os.environ['PATH']}"}
     return subprocess.run(
-        ["sh", str(ROLES / "grant.sh"), *parts],
+        ["/bin/sh", str(ROLES / "grant.sh"), *parts],
         env=environment,
         capture_output=True,
         text=True,
