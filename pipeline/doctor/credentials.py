@@ -37,7 +37,8 @@ def check_credentials(setup: Setup) -> Iterator[Said]:
             Level.BROKEN,
             f"these credentials may not act as {account} (pubsub.impersonate): {error}; grant them "
             f"roles/iam.serviceAccountTokenCreator on it (`gcloud iam service-accounts add-iam-policy-binding "
-            f"{account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable iamcredentials.googleapis.com",
+            f"{account} --role=roles/iam.serviceAccountTokenCreator --member=...`), and enable "
+            "iamcredentials.googleapis.com",
         )
         return
     yield Level.OK, f"asks Pub/Sub and Cloud Monitoring as {account}"

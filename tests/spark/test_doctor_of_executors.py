@@ -1,4 +1,4 @@
-"""What doctor says of Spark's executors: each looks by itself, and says if it lacks what a micro-batch computes with."""
+"""What doctor says of Spark's executors: each looks by itself, and says what a micro-batch would lack."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import tidemark.pipeline.spark
 from tidemark.pipeline.doctor.cluster import seen_executors
 from tidemark.pipeline.doctor.executors import look_at_executors
 from tidemark.pipeline.doctor.finding import Level
@@ -20,8 +21,9 @@ def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
 
 def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
-    monkeypatch.delitem(sys.modules, "tidemark.pipeline.spark.slices", raising=False)
-    monkeypatch.delitem(sys.modules, "tidemark.pipeline.spark.columns", raising=False)
+    for name in ("slices", "columns"):  # as if nothing had imported them yet
+        monkeypatch.delitem(sys.modules, f"tidemark.pipeline.spark.{name}", raising=False)
+        monkeypatch.delattr(tidemark.pipeline.spark, name, raising=False)
     (batch,) = look_at_executors([pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
     machine, unable = json.loads(row["said"])
