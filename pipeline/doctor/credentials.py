@@ -45,4 +45,4 @@ def check_credentials(setup: Setup) -> Iterator[Said]:
 
 
 def _bounded() -> partial[object]:
-    return partial(Request(), timeout=SECONDS)  # type: ignore[no-untyped-call]
+    return partial(Request(), timeout=SECONDS)

@@ -1,6 +1,7 @@
 """The role files are the table's, and what grants them names every one."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tidemark.pipeline.identity.components import NEEDS, Component
 from tidemark.pipeline.identity.roles import role_files
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"
+PAGE = (ROLES.parents[1] / "docs" / "identity.md").read_text()
 GCLOUD = """\
 #!/bin/sh
 echo "$*" >> "$CALLED"
@@ -32,6 +34,19 @@ def test_a_role_file_is_what_gcloud_reads() -> None:
             assert len(role["description"]) <= 300
             listed |= set(role["includedPermissions"])
         assert listed == {need.permission.name for need in NEEDS[component]}
+
+
+def test_the_page_has_the_table() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+    (header,) = [row for row in rows if row[0] == "permission"]
+    written = {
+        (Component(part), row[0].strip("`"), row[1])
+        for row in rows
+        if re.fullmatch(r"`[a-z]+\.[A-Za-z.]+`", row[0])
+        for part, cell in zip(header[2:], row[2:], strict=True)
+        if cell
+    }
+    assert written == {(part, need.permission.name, need.permission.on) for part in Component for need in NEEDS[part]}
 
 
 @pytest.fixture
