@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlparse
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -93,6 +93,7 @@ CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(secon
 OptionalText = Annotated[str | None, EmptyIsNone]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
 OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
+OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
@@ -114,6 +115,14 @@ class Section(BaseModel):
         return value
 
 
+class Server(NamedTuple):
+    """Where Pub/Sub is, and as whom it is asked: what a client is made of."""
+
+    emulator_host: str | None
+    endpoint: str | None = None
+    impersonate: str | None = None
+
+
 class PullSettings(Section):
     """How a subscription is pulled from."""
 
@@ -122,6 +131,13 @@ class PullSettings(Section):
     call_timeout: CallLong = timedelta(seconds=10)
     pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
     emulator_host: OptionalText = None
+    endpoint: OptionalAddress = None
+    impersonate: OptionalAccount = None
+
+    @property
+    def server(self) -> Server:
+        """Where Pub/Sub is, and as whom it is asked."""
+        return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
     def most_pulls_at_once(self) -> int:

@@ -7,6 +7,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
@@ -52,6 +53,10 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
             return 0
         return sum(self._snapshot(path).sweep() for path in (pubsub.tracking_path, pubsub.base_path))
 
+    def drift(self) -> Drift:
+        """What is wrong with the two subscriptions as they are now. Raises PubSubError where they cannot be seen."""
+        return look_at_subscriptions(self._client(), self.settings.pubsub, self.settings.contract)
+
     def _subscription(self, path: str) -> PubSubSubscription:
         pubsub, tick = self.settings.pubsub, self.settings.watermark.tick
         meter = self.spending().meter(path)
@@ -77,8 +82,10 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
         pubsub = self.settings.pubsub
-        client = self.kept.get("monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint))
+        client = self.kept.get(
+            "monitoring client", lambda: monitoring_client(pubsub.monitoring_endpoint, pubsub.impersonate)
+        )
         return MonitoringBacklog(client, path, self.clock, pubsub.call_timeout)
 
     def _client(self) -> SubscriberClient:
-        return self.kept.get("subscriber client", lambda: subscriber_client(self.settings.pubsub.emulator_host))
+        return self.kept.get("subscriber client", lambda: subscriber_client(*self.settings.pubsub.server))

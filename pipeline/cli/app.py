@@ -14,6 +14,7 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
+from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
 from tidemark.pipeline.cli.pubsub import pubsub
@@ -58,7 +59,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(init, provision, publish, up, demo, status, explain, diffs, streams),
+    *(init, provision, doctor, publish, up, demo, status, explain, diffs, streams),
     *(recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command()(command)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import AsJson, config_file, window_named
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import SystemClock
@@ -64,6 +65,8 @@ def up() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
+    for finding in at_once(settings, clock):
+        say(finding)
     supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
     supervisor.stop_leftovers()
     try:

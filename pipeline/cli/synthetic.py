@@ -78,7 +78,7 @@ def publish(
         task = progress.add_task("publishing", total=(since + lasting).total_seconds(), sent="")
         published = publish_synthetic(
             source,
-            publisher_client(settings.pubsub.emulator_host),
+            publisher_client(*settings.pubsub.server),
             settings.pubsub.topic_path,
             clock,
             now - since,

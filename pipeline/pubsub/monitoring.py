@@ -67,9 +67,10 @@ class Undelivered:
     sampled_by: datetime
 
 
-def monitoring_client(endpoint: str | None) -> MetricServiceClient:
-    """A client for the service, or for a server at `endpoint`. Raises PermissionMissing without credentials."""
-    return client_of(MetricServiceClient, endpoint)
+def monitoring_client(endpoint: str | None, impersonate: str | None = None) -> MetricServiceClient:
+    """A client for the service, as the service account `impersonate` if it is named, or for a server at `endpoint`.
+    Raises PermissionMissing without credentials."""
+    return client_of(MetricServiceClient, endpoint, impersonate=impersonate)
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:

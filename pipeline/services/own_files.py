@@ -28,13 +28,19 @@ def put_down(name: str, folder: Path) -> Path:
     return path
 
 
-def dagster_home(settings: Settings) -> Path:
-    """The folder for DAGSTER_HOME, with `workspace.yaml` and `dagster.yaml`: the current folder if both are there and
-    the workspace is tidemark's, else one beside Dagster's storage, with the files that tidemark brings."""
+def given_home() -> Path | None:
+    """The current folder, if it has `workspace.yaml` and `dagster.yaml` and the workspace is tidemark's."""
     here = Path.cwd()
     workspace = here / WORKSPACE
-    if workspace.is_file() and (here / INSTANCE).is_file() and CODE_PORT in workspace.read_text(encoding="utf-8"):
-        return here
+    is_ours = workspace.is_file() and CODE_PORT in workspace.read_text(encoding="utf-8")
+    return here if is_ours and (here / INSTANCE).is_file() else None
+
+
+def dagster_home(settings: Settings) -> Path:
+    """The folder for DAGSTER_HOME: the given one, else one beside Dagster's storage, where the files that tidemark
+    brings are written."""
+    if (given := given_home()) is not None:
+        return given
     home = Path(settings.dagster.storage).parent / "dagster_home"
     home.mkdir(parents=True, exist_ok=True)
     for name in (WORKSPACE, INSTANCE):

@@ -76,8 +76,8 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
 
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
     """Create the topic and both subscriptions of the settings where they are missing."""
-    emulator = settings.pubsub.emulator_host
-    clients = subscriber_client(emulator), publisher_client(emulator)
+    server = settings.pubsub.server
+    clients = subscriber_client(*server), publisher_client(*server)
     return provision(*clients, settings.pubsub, settings.contract, clock)
 
 

@@ -154,7 +154,7 @@ class Connections:
     def __init__(self, split: Split) -> None:
         self.clock: Clock = SystemClock()
         settings = split.settings
-        self.client = subscriber_client(settings.pubsub.emulator_host)
+        self.client = subscriber_client(*settings.pubsub.server)
         lake = Lake(settings.lake, settings.message.fields, self.clock)
         self.copies = RememberedCopies(settings.track.copies_remembered)
         self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()

@@ -55,7 +55,7 @@ class Connections:
     def subscription(self) -> Iterator[Subscription]:
         """The subscription, for as long as the block runs."""
         options = self.options
-        client = CLIENTS.get(options.emulator_host, lambda: subscriber_client(options.emulator_host))
+        client = CLIENTS.get(options.server, lambda: subscriber_client(*options.server))
         with closing(PubSubSubscription(client, options.path, self.clock, options)) as subscription:
             yield subscription
 
