@@ -35,7 +35,7 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Reads tracking, then base, until their backlog is gone, and lands as ticks do."""
         began = clock.monotonic()
-        with failing_run():
+        with failing_run(), lake.whole().failed_runs().noting(context.run_id, (), clock):
             drain = Drain(
                 spark=spark.session(),
                 settings=settings,

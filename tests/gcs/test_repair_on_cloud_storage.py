@@ -49,4 +49,4 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
     assert facts["orphans_left"] == []
     assert facts["is_sound"]
     # So did Spark itself, by the connector that each session is given.
-    assert facts["copied"][0] == "stream-0"
+    assert {"silent", "stream-0"} <= set(facts["copied"])
