@@ -21,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/
 	sh tools/install.sh $(BIN)/python "$$extras"
 	@touch $@
 
-demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs: in a bucket on loopback
+demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs OPTIONS='--streams 500'
 	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(OPTIONS)
 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it

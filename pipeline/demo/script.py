@@ -174,10 +174,10 @@ def run_demo(
     folder.summary.write_text(json.dumps(summary.as_json(), indent=1) + "\n")
     show(summary, console)
     where = folder.lake if lake is IN_THE_FOLDER else lake.uri
-    for line in (
-        f"The lake is in {where}, the truth in {folder.truth}, the summary in {folder.summary}.",
-        "`make up` opens this lake in the Dagster UI; `tidemark status` shows where it stands.",
-    ):
+    lines = [f"The lake is in {where}, the truth in {folder.truth}, the summary in {folder.summary}."]
+    if lake.endpoint is None:  # a server on loopback ends sooner than its lake is looked at
+        lines.append("`make up` opens this lake in the Dagster UI; `tidemark status` shows where it stands.")
+    for line in lines:
         console.print(line, markup=False, highlight=False)
     return summary
 

@@ -119,14 +119,15 @@ def calls_in(file: Path) -> list[Call]:
     return [Call(**{**call, "charge": Class(call["charge"])}) for call in found]
 
 
-TRACKING, LANDING, LOOKS, RUNS, ELSE = "tracking", "landing", "other looks of sensors", "runs", "else"
+TRACKING, LANDING, LOOKS, RUNS, ELSE = "tracking", "landing", "sensors, not told apart", "runs", "demonstration"
 
 
 def by_part(calls: Iterable[Call]) -> Mapping[str, list[Call]]:
     """The calls by the part of the pipeline that made them.
 
     The process tells ticks from runs. Of the code server's connections, which each belong to one part for good, the one
-    that writes the log is tracking's, and those that write `heartbeats` or `quarantine` are landing's.
+    that writes the log is tracking's, and those that write `heartbeats` or `quarantine` are landing's. Those that only
+    read may be of any sensor: landing that opens a table, tracking that chooses windows, the drain's and staleness.
     """
     calls = list(calls)
     writes = defaultdict[str, set[str]](set)

@@ -13,17 +13,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from tests.gcs.counting import ELSE, LANDING, LOOKS, RUNS, TRACKING, Call, Class, by_part, calls_in, place_of
 from tests.gcs.tools import fake_gcs_server
-from tidemark.pipeline.cli.output import columns
+from tidemark.pipeline.cli.output import columns, console
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.script import run_demo
 from tidemark.pipeline.demo.summary import Summary
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import ServiceFailed, TidemarkError
 from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 
@@ -58,9 +57,10 @@ def tables_of(calls: Sequence[Call], summary: Summary, tick: timedelta) -> Itera
     """The calls by part and folder while live traffic went on, and by kind in the whole demonstration."""
     assert summary.live is not None
     start, end = (moment.timestamp() for moment in summary.live)
-    ticks = (end - start) / tick.total_seconds()
+    seconds = end - start
+    ticks = seconds / tick.total_seconds()
     live = by_part(call for call in calls if start <= call.at < end)
-    title = f"calls a tick, in {ticks:.0f} ticks of live traffic"
+    title = f"calls in {format_duration(tick)}, the length of a tick: the mean of {seconds:.0f} s of live traffic"
     table = columns("part", "folder", right=["class A", "class B", "free"], gap=2, title=title)
     for part in (TRACKING, LANDING, LOOKS, RUNS, ELSE):
         of_part = Counter((place_of(call.name), call.charge) for call in live.get(part, ()))
@@ -90,7 +90,7 @@ def main() -> int:
     options.add_argument("--backlog", type=parse_duration, default=timedelta(minutes=20))
     options.add_argument("--live", type=parse_duration, default=timedelta(minutes=3))
     asked = options.parse_args()
-    folder, console = asked.folder.resolve(), Console(highlight=False)
+    folder, terminal = asked.folder.resolve(), console()
     calls = folder.parent / f"{folder.name}-calls.jsonl"
     calls.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -98,7 +98,7 @@ def main() -> int:
             summary = run_demo(
                 folder,
                 SyntheticSource(streams=asked.streams, jitter=timedelta(seconds=8)),
-                console,
+                terminal,
                 SystemClock(),
                 backlog=asked.backlog,
                 live=asked.live,
@@ -108,9 +108,9 @@ def main() -> int:
         print(f"tidemark: {error}", file=sys.stderr)
         return 1
     for table in tables_of(calls_in(calls), summary, WatermarkSettings().tick):
-        console.print()
-        console.print(table)
-    console.print(f"\nEach call is a line of {calls}. The server has ended, and the bucket with it.", style="dim")
+        terminal.print()
+        terminal.print(table)
+    terminal.print(f"\nEach call is a line of {calls}. The server has ended, and the bucket with it.", style="dim")
     return 0 if summary.is_right else 1
 
 
