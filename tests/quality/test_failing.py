@@ -46,6 +46,14 @@ def test_a_run_s_note_has_the_first_line_of_what_it_failed_with(tmp_path: Path) 
     assert (last.at, len(last.reason), last.stretches) == (at(360), REASON_LENGTH, [])
 
 
+def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
+    notes = FailedRuns(DiskObjects(tmp_path))
+    error = SparkUnreachable("no server answers at sc://spark.example/;token=hush;user_id=me (refused)")
+    fail(notes, ManualClock(at(0)), error)
+    said = "no server answers at sc://spark.example/;token=…;user_id=me (refused)"
+    assert [one.reason for one in notes.newest()] == [f"SparkUnreachable: {said}"]
+
+
 def test_the_lake_keeps_the_newest_notes_alone(tmp_path: Path) -> None:
     objects, clock = DiskObjects(tmp_path), ManualClock(at(0))
     notes = FailedRuns(objects)

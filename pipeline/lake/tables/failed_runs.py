@@ -28,6 +28,9 @@ REASON_LENGTH, STRETCHES = 300, 100
 """The most characters of a reason, and the most stretches of windows, that a note has."""
 
 STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
+SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
+"""What an address of Spark's may carry and a note must not."""
+
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 
 
@@ -86,9 +89,9 @@ class FailedRuns:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error says, with its kind."""
+    """The first line of what an error says, with its kind and without secrets of an address."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = ": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])])
     return said if len(said) <= REASON_LENGTH else f"{said[: REASON_LENGTH - 1]}…"
 
 
