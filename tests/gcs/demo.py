@@ -8,10 +8,12 @@ import argparse
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Self
 
 from rich.table import Table
 
@@ -22,11 +24,16 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.script import run_demo
 from tidemark.pipeline.demo.summary import Summary
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import ServiceFailed, TidemarkError
-from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.state import DecisionRecord
 
 BUCKET = "tidemark-demo"
+COMMIT = "/heartbeats/_delta_log/"
+OK = 200
+PARTS = (TRACKING, LANDING, LOOKS, RUNS, ELSE)
 STOP_SECONDS = 15.0
 
 
@@ -53,34 +60,55 @@ def counting_server(calls: Path) -> Iterator[str]:
         process.stdout.close()
 
 
-def tables_of(calls: Sequence[Call], summary: Summary, tick: timedelta) -> Iterator[Table]:
-    """The calls by part and folder while live traffic went on, and by kind in the whole demonstration."""
-    assert summary.live is not None
-    start, end = (moment.timestamp() for moment in summary.live)
-    seconds = end - start
-    ticks = seconds / tick.total_seconds()
-    live = by_part(call for call in calls if start <= call.at < end)
-    title = f"calls in {format_duration(tick)}, the length of a tick: the mean of {seconds:.0f} s of live traffic"
-    table = columns("part", "folder", right=["class A", "class B", "free"], gap=2, title=title)
-    for part in (TRACKING, LANDING, LOOKS, RUNS, ELSE):
-        of_part = Counter((place_of(call.name), call.charge) for call in live.get(part, ()))
-        for place in sorted({place for place, _ in of_part}):
-            table.add_row(part, place or "the bucket", *_figures({c: of_part[place, c] for c in Class}, ticks))
-    for name, of in ((TRACKING, (TRACKING,)), (LANDING, (LANDING,)), ("all sensors", (TRACKING, LANDING, LOOKS))):
-        total = Counter(call.charge for part in of for call in live.get(part, ()))
-        table.add_row(f"[bold]{name}[/]", "[bold]in all[/]", *_figures(total, ticks))
-    yield table
-    kinds = Counter(
-        (call.charge, call.kind) for part, found in by_part(calls).items() if part != ELSE for call in found
-    )
-    table = columns("kind", "charged as", right=["calls"], gap=2, title="calls of ticks and runs in all")
-    for (charge, kind), count in sorted(kinds.items()):
-        table.add_row(kind, charge, f"{count:,}")
-    yield table
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The part of the demonstration in which live traffic alone was landed, in seconds since the epoch, and how many
+    ticks decided and landed in it."""
+
+    start: float
+    end: float
+    decisions: int
+    landings: int
+
+    @classmethod
+    def of(cls, summary: Summary, lake: LakeSettings, calls: Sequence[Call]) -> Self:
+        """Count decisions in the log, and landings by their commits."""
+        assert summary.live is not None
+        start, end = (moment.timestamp() for moment in summary.live)
+        log = Lake(lake, {}, SystemClock()).tracking_log()
+        entries = (log.entry(number) for number in log.numbers())
+        decided = (entry.decision.at.timestamp() for entry in entries if isinstance(entry, DecisionRecord))
+        commits = [call.at for call in calls if call.kind == "create" and COMMIT in call.name and call.status == OK]
+        return cls(start, end, *(sum(start <= at < end for at in moments) for moments in (decided, commits)))
+
+    def ticks(self, part: str) -> int:
+        """How many ticks the calls of a part are divided by."""
+        return max(1, self.landings if part == LANDING else self.decisions)
 
 
-def _figures(counts: Mapping[Class, int], ticks: float) -> list[str]:
-    return [f"{counts[charge] / ticks:.1f}" for charge in Class]
+def tables_of(calls: Sequence[Call], live: Live) -> Iterator[Table]:
+    """The calls a tick while live traffic went on: by part and folder, and by kind."""
+    by = by_part(call for call in calls if live.start <= call.at < live.end)
+    table = columns("part", "folder", right=["class A", "class B", "free"], gap=2, title="calls a tick, by folder")
+    for part in PARTS:
+        found = Counter((place_of(call.name), call.charge) for call in by.get(part, ()))
+        for place in sorted({place for place, _ in found}):
+            figures = (found[place, charge] / live.ticks(part) for charge in Class)
+            table.add_row(part, place or "the bucket", *(f"{figure:.1f}" for figure in figures))
+    for name, parts in (("tracking", [TRACKING]), ("landing", [LANDING]), ("all sensors", [TRACKING, LANDING, LOOKS])):
+        total = dict.fromkeys(Class, 0.0)
+        for part in parts:
+            for call in by.get(part, ()):
+                total[call.charge] += 1 / live.ticks(part)
+        table.add_row(f"[bold]{name}[/]", "[bold]in all[/]", *(f"{total[charge]:.1f}" for charge in Class))
+    yield table
+    kinds = Counter((call.charge, call.kind, part) for part, found in by.items() for call in found)
+    everywhere = Counter((call.charge, call.kind) for part, found in by_part(calls).items() for call in found)
+    table = columns("kind", "charged as", right=[*PARTS, "whole demonstration"], gap=2, title="calls a tick, by kind")
+    for (charge, kind), count in sorted(everywhere.items()):
+        figures = (kinds[charge, kind, part] / live.ticks(part) for part in PARTS)
+        table.add_row(kind, charge, *(f"{figure:.1f}" for figure in figures), f"{count:,}")
+    yield table
 
 
 def main() -> int:
@@ -95,6 +123,7 @@ def main() -> int:
     calls.parent.mkdir(parents=True, exist_ok=True)
     try:
         with counting_server(calls) as endpoint:
+            lake = LakeSettings(uri=f"gs://{BUCKET}/lake", endpoint=endpoint)
             summary = run_demo(
                 folder,
                 SyntheticSource(streams=asked.streams, jitter=timedelta(seconds=8)),
@@ -102,12 +131,18 @@ def main() -> int:
                 SystemClock(),
                 backlog=asked.backlog,
                 live=asked.live,
-                lake=LakeSettings(uri=f"gs://{BUCKET}/lake", endpoint=endpoint),
+                lake=lake,
             )
+            counted = calls_in(calls)
+            live = Live.of(summary, lake, counted)
     except TidemarkError as error:
         print(f"tidemark: {error}", file=sys.stderr)
         return 1
-    for table in tables_of(calls_in(calls), summary, WatermarkSettings().tick):
+    terminal.print(
+        f"\nIn {live.end - live.start:.0f} s of live traffic {live.decisions} ticks of tracking decided and "
+        f"{live.landings} ticks landed. Calls of landings are divided by these, all others by the decisions."
+    )
+    for table in tables_of(counted, live):
         terminal.print()
         terminal.print(table)
     terminal.print(f"\nEach call is a line of {calls}. The server has ended, and the bucket with it.", style="dim")
