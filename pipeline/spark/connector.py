@@ -73,8 +73,17 @@ def wants_connector(settings: Settings) -> bool:
 
 
 def connector_file() -> Path:
-    """Where the JAR is, or belongs: `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidemark" / CONNECTOR.name
+    """Where the JAR is, or belongs: `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for a
+    user without either, such as one that a container makes up."""
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "tidemark" / CONNECTOR.name
+    try:
+        return Path.home() / ".cache" / "tidemark" / CONNECTOR.name
+    except RuntimeError as error:
+        raise ToolMissing(
+            f"there is no place for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to a folder of your "
+            f"own, or {JARS} in [spark.config]"
+        ) from error
 
 
 def check_connector(config: Mapping[str, str]) -> None:
@@ -98,8 +107,8 @@ def naming_what_lacks() -> Iterator[None]:
             raise
         raise ToolMissing(
             "this Spark cannot use gs://, because it has no Google connector: start it with the JAR that `tidemark "
-            f'connector` fetches ({JARS}={connector_file()}), or see docs/operations.md, section "A Spark that is '
-            'there already". Nothing was committed'
+            f'connector` fetches ({JARS}={connector_file()}), or see docs/operations.md, section "Spark and a '
+            'bucket". Nothing was committed'
         ) from error
 
 

@@ -139,6 +139,17 @@ def test_the_server_a_classic_session_and_a_cluster_s_get_the_same_jar_and_the_s
     assert {key: server[key] for key in storage} == {key: classic[key] for key in storage}
 
 
+def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert connector_file() == Path.home() / ".cache" / "tidemark" / CONNECTOR.name
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(ToolMissing, match=r"set \$XDG_CACHE_HOME"):
+        connector_file()
+
+
 def test_a_folder_needs_no_jar(tmp_path: Path) -> None:
     assert JARS not in server_config(Settings(), tmp_path)
     assert JARS not in session_config(Settings(spark=CLASSIC))
