@@ -21,8 +21,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/
 	sh tools/install.sh $(BIN)/python "$$extras"
 	@touch $@
 
-demo: setup ## play the whole mission on real parts, and compare every row with the truth
-	$(BIN)/tidemark demo
+demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs OPTIONS='--streams 500'
+	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(OPTIONS)
 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up
@@ -36,7 +36,7 @@ test-slow: setup ## the tests that kill every process there is, or start a clust
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $(if $(JOBS),--jobs $(JOBS))
 
-test-gcs: gcs-tools ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
+test-gcs: gcs-tools ## the lake's tests on a Cloud Storage server on loopback; needs Go
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m gcs
 
 test-wheel: setup ## the built wheel, in an environment and a folder of its own; needs the registries

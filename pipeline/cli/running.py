@@ -1,4 +1,4 @@
-"""What runs: `tidemark init`, `provision` and `up`, and `tidemark recompute`, which asks it for windows."""
+"""What runs: `tidemark init`, `provision`, `connector`, `up`, and `recompute`, which asks Dagster for windows."""
 
 import signal
 from dataclasses import asdict
@@ -7,17 +7,20 @@ from threading import Event
 from typing import Annotated
 
 import typer
+from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import AsJson, config_file, window_named
-from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
 from tidemark.pipeline.services.own_files import INSTANCE, SETTINGS, WORKSPACE, put_down
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
@@ -52,6 +55,19 @@ def provision(as_json: AsJson = False) -> None:
     for name, mark in MARKS.items():
         for line in report[name]:
             terminal.print(mark + safe(line))
+
+
+def connector(
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A file, or a mirror's address, instead of Maven Central. The checksum decides."),
+    ] = None,
+) -> None:
+    """Fetch the JAR by which Spark uses gs:// into the cache, unless it is there. `tidemark up` does the same."""
+    with progress_bar(DownloadColumn()) as bar:
+        task = bar.add_task("fetching", total=CONNECTOR.size)
+        fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
+    print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
 
 
 def up() -> None:

@@ -13,6 +13,7 @@ from tidemark.pipeline.lake.store.address import arrow_files, open_objects, stor
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
+from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
@@ -80,6 +81,10 @@ class Lake:
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""
         return KeptWindows(self.objects(), windowing)
+
+    def failed_runs(self) -> FailedRuns:
+        """Notes of the newest runs that failed."""
+        return FailedRuns(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
         """Which windows hold heartbeats, and which are computed."""

@@ -18,6 +18,7 @@ from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopb
 from tidemark.pipeline.services.own_files import CODE_PORT, WORKSPACE, dagster_home
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
 from tidemark.pipeline.spark.java import java_home
 from tidemark.pipeline.spark.session import host_and_port, server_config
 
@@ -84,9 +85,11 @@ def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
     """Start everything that is needed and does not run yet. On an emulator, provision the subscriptions as well.
 
-    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor.
+    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor. Raises
+    ToolMissing, before anything is started, if Spark needs the Cloud Storage connector and it cannot be fetched.
     """
     home = dagster_home(settings)
+    have_connector(supervisor, settings)
     supervisor.state_folder.mkdir(parents=True, exist_ok=True)
     Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
     if emulator_is_absent(settings):
@@ -111,6 +114,24 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     if settings.spark.master is None:
         warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
         supervisor.run_once(ServiceSpec("Spark warm-up", warm_up, home, environment))
+
+
+def have_connector(supervisor: Supervisor, settings: Settings) -> None:
+    """Fetch the Cloud Storage connector if a Spark that is started here needs it and the cache lacks it. Raises
+    ToolMissing."""
+    is_ours = settings.spark.master is not None or is_ours_to_start(settings)
+    if not is_ours or not wants_connector(settings) or is_there(connector_file()):
+        return
+    supervisor.say(f"fetching the Cloud Storage connector for Spark, {CONNECTOR.size >> 20} MB, from {CONNECTOR.url}")
+    said = 0
+
+    def progress(done: int, of: int) -> None:
+        nonlocal said
+        if done * 4 // of > said:
+            said = done * 4 // of
+            supervisor.say(f"fetched {25 * said} % of the connector")
+
+    fetch(supervisor.clock, progress=progress)
 
 
 def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:

@@ -2,13 +2,16 @@
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.gcs.fault_proxy import FaultProxy, fault_proxy
 from tests.gcs.server import CloudStorageServer
+from tests.gcs.tools import gcs_connector
 from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.spark.connector import connector_file
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +38,16 @@ def endpoint_apart() -> Iterator[str]:
 def lake_apart(endpoint_apart: str) -> LakeSettings:
     """A lake of its own on the server apart: for what keeps Python's lock while it waits for an answer."""
     return fresh_lake(endpoint_apart)
+
+
+@pytest.fixture
+def connector_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own cache of tidemark, with the connector that the tests' cache holds."""
+    jar = gcs_connector()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    connector_file().parent.mkdir(parents=True)
+    connector_file().symlink_to(jar)
+    return connector_file().parent
 
 
 @pytest.fixture
