@@ -9,6 +9,7 @@ from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of
 from tidemark.assets.checks import evaluation_of
 from tidemark.assets.events import failing_run
 from tidemark.assets.live_first import Front, Parts
+from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import BACKLOG_OP, TO, front_of, stretch_named
 from tidemark.assets.runs import tags_of
 from tidemark.assets.windowed import compute_range, metadata_of, silence_report, stopped_result
@@ -47,7 +48,7 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         silence = list[WindowSilence]()
         left = [number for text in config.windows for number in reversed(stretch_named(text, windowing))]
         total, computed = len(left), 0
-        with failing_run(WindowExpired, WindowNotClosed, ValueError):
+        with failing_run(WindowExpired, WindowNotClosed, ValueError), beating(context):
             front = _front(lake, clock)
             parts = Parts(clock.monotonic(), 0 if front is None else front.first_open)
             while left:

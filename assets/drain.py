@@ -8,6 +8,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.lost_runs import beating, report_dead, why_dead
 from tidemark.assets.requests import ended_at, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, to_us
@@ -36,14 +37,15 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         """Reads tracking, then base, until their backlog is gone, and lands as ticks do."""
         pubsub = pubsub_of(context, settings)
         began = clock.monotonic()
-        with failing_run():
+        with failing_run(), beating(context):
             drain = Drain(
                 spark=spark_of(context, settings).session(),
                 settings=settings,
                 run=context.run_id,
                 log=lake_of(context, settings).tracking_log("run"),
-                backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+                backlogs={Side.TRACKING: pubsub.tracking_backlog(DRAIN), Side.BASE: pubsub.base_backlog(DRAIN)},
                 clock=clock,
+                spending=pubsub.spending(),
             )
             for done in drain.rounds():
                 context.log.info(done.sentence())
@@ -92,12 +94,13 @@ def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         ),
     )
     def drain(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        now = clock.now()
+        now, runs = clock.now(), Runs(context.instance, settings)
+        report_dead(runs, DRAIN, now)
         state = lake_of(context, settings).tracking_log("drain").catch_up()
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))
-        pause = _pause_of(Runs(context.instance, settings), now, chosen)
+        pause = _pause_of(runs, now, chosen)
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
         context.log.info(f"draining: {reason}")
@@ -133,7 +136,8 @@ def draining(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     for record in runs.newest(DRAIN, 1, at_it):
         began = record.start_time or record.create_timestamp.timestamp()
-        if now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds():
+        is_on_time = now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds()
+        if is_on_time and why_dead(runs.instance, record, now) is None:
             return record.dagster_run.run_id
     return None
 

@@ -10,9 +10,9 @@ from threading import Lock
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from tidemark.assets.live_first import Front, backlog_goes_first, backlog_may_begin
+from tidemark.assets.lost_runs import report_dead
 from tidemark.assets.runs import Runs
 from tidemark.assets.turns import Attempt, Turn, take_turn
 from tidemark.pipeline.clock import Clock
@@ -300,10 +300,9 @@ def pause_of_windows(runs: Runs, now: datetime) -> str | None:
 
 def pause_of(runs: Runs, job_name: str, now: datetime, does: str = "is computing windows") -> str | None:
     """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
-    recently. None if one may."""
-    under_way = runs.newest(job_name, 1, NOT_FINISHED_STATUSES)
-    if under_way:
-        return f"run {under_way[0].dagster_run.run_id[:8]} {does}"
+    recently. None if one may. Runs whose process has died are reported as failed first."""
+    if at_it := report_dead(runs, job_name, now):
+        return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)
     failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
     if not failures:

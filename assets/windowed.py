@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
 from tidemark.assets.events import failing_run
+from tidemark.assets.lost_runs import beating
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.diffs import diff_schema
@@ -51,7 +52,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         or in a range, and gives the same rows."""
         lake, spark = lake_of(context, settings), spark_of(context, settings)
         windows = sorted(map(settings.windowing.named, context.partition_keys))
-        with failing_run(WindowExpired, WindowNotClosed):
+        with failing_run(WindowExpired, WindowNotClosed), beating(context):
             computed = compute_range(windows, lake, spark, context.run.run_id)
         for key in computed.rows:
             context.add_asset_metadata(metadata_of(computed, key), asset_key=diffs, partition_key=key)
@@ -125,7 +126,7 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
         """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
         Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
         what stands."""
-        with failing_run():
+        with failing_run(), beating(context):
             report = silence_report(lake_of(context, settings), context.partition_keys)
         for window, metadata in report.metadata.items():
             context.add_asset_metadata(metadata, asset_key=key, partition_key=window)

@@ -34,8 +34,8 @@ from tidemark.pipeline.windows import Windowing
 logger = logging.getLogger(__name__)
 
 PREFIX = "TIDEMARK_"
-NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE"})
-"""Variables that have the prefix and say where files are; they set nothing in the tree."""
+NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
+"""Variables that have the prefix and set nothing in the tree: they say where files are, or hold a secret."""
 
 OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"

@@ -28,6 +28,7 @@ def status(as_json: AsJson = False) -> None:
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
     report = read_report(lake, settings.windowing, settings.windows.lookback)
     facts = {**lake_facts(report, now), **loss_facts(losses), **passed_over_facts(report, lake, now)}
+    facts |= usage_facts(report, now, settings.pubsub.snapshot_bytes_a_day)
     if as_json:
         print_json({**facts, **loss_details(losses)})
         return
@@ -94,6 +95,14 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
         "passed_over": passed_over(report.state.histogram, max_lag),
         "passed_over_by_stream": read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now).by_stream,
     }
+
+
+def usage_facts(report: LakeReport, now: datetime, budget: int | None) -> dict[str, Any]:
+    """What ticks asked of Pub/Sub in the last day, as the log tells: bytes of snapshots by estimate, the rest counted.
+    `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of a drain are not among them."""
+    used = report.state.account.last_day(now)
+    facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
+    return {**{f"{name}_last_day": value for name, value in facts.items()}, "snapshot_budget": budget}
 
 
 def loss_details(losses: Losses) -> dict[str, Any]:

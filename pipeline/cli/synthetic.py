@@ -15,6 +15,7 @@ from tidemark.pipeline.cli.output import console, print_json, text_of
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import load_settings
@@ -117,7 +118,13 @@ def demo(
     live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=3),
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
-    from tidemark.pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
+    try:
+        from tidemark.pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
+    except ModuleNotFoundError as error:
+        raise ToolMissing(
+            f"the demonstration compares with {error.name}, which is not installed: "
+            "pip install 'tidemark-pubsub[demo]', and try again"
+        ) from error
 
     source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
     summary = run_demo(folder.resolve(), source, console(), SystemClock(), backlog=backlog, live=live)

@@ -59,11 +59,11 @@ class Lake:
 
     def heartbeats(self) -> heartbeats.Heartbeats:
         """Landed messages."""
-        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, admission_to(self._settings))
+        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS))
 
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
-        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, admission_to(self._settings))
+        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *self._extras(QUARANTINE))
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
@@ -87,10 +87,15 @@ class Lake:
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""
-        return LakeTable(*self._place(name), PARTITIONS[name], admission_to(self._settings))
+        return LakeTable(*self._place(name), PARTITIONS[name], *self._extras(name))
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)
+
+    def _extras(self, name: str) -> tuple[pafs.FileSystem | None, Admission]:
+        """A table's folder in a bucket, and whether the lake admits this version."""
+        bucket = None if self._settings.folder is not None else arrow_files(self._settings, name)
+        return bucket, admission_to(self._settings)
 
     def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
         return self.table(name), self.objects(), arrow_files(self._settings, name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.gcs.apart import fresh_lake, server_apart
+from tests.gcs.fault_proxy import FaultProxy, fault_proxy
 from tests.gcs.server import CloudStorageServer
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -42,3 +43,19 @@ def gcs_lake_settings(gcs_server: CloudStorageServer) -> LakeSettings:
     bucket = f"tidemark-{uuid.uuid4().hex[:12]}"
     gcs_server.create_bucket(bucket)
     return LakeSettings(uri=f"gs://{bucket}/lake", endpoint=gcs_server.endpoint)
+
+
+@pytest.fixture(scope="session")
+def proxy_apart(endpoint_apart: str) -> Iterator[FaultProxy]:
+    """A proxy before the server apart, shared by tests."""
+    with fault_proxy(endpoint_apart) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(proxy_apart: FaultProxy) -> Iterator[FaultProxy]:
+    """The proxy, without a fault and with no call counted."""
+    proxy_apart.play()
+    proxy_apart.calls()
+    yield proxy_apart
+    proxy_apart.play()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
@@ -153,9 +154,10 @@ class Heartbeats(LakeTable):
         uri: str,
         storage_options: dict[str, str],
         fields: Mapping[str, FieldKind],
+        bucket: pafs.FileSystem | None = None,
         admission: Admission | None = None,
     ) -> None:
-        super().__init__(uri, storage_options, PARTITION, admission)
+        super().__init__(uri, storage_options, PARTITION, bucket, admission)
         self._fields = fields
         self._is_checked = False
 

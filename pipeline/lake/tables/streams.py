@@ -5,9 +5,10 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tidemark.pipeline.errors import ObjectMissing, TableConflict
-from tidemark.pipeline.lake.tables.delta_log import added_files
+from tidemark.pipeline.lake.tables.delta_log import added_files, committed
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 
@@ -90,10 +91,15 @@ class Streams:
         """What was saved last; nothing if the table is not there, or does not say what it was made from."""
         if table is None:
             return KnownStreams()
+        version = table.version()
+        try:
+            ((_, newest),) = committed(self.table, version - 1, version)
+        except ObjectMissing:  # the log was cut
+            return KnownStreams()
+        commit: Mapping[str, Any] = next((action["commitInfo"] for action in newest if "commitInfo" in action), {})
+        if OF_TABLE not in commit or THROUGH not in commit:
+            return KnownStreams()
         with table_errors(self.table.uri):
-            commit = next(iter(table.history(1)), {})  # none where the log was cut
-            if OF_TABLE not in commit or THROUGH not in commit:
-                return KnownStreams()
             rows = table.to_pyarrow_dataset().to_table(columns=STREAMS.names, use_threads=False)
         return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows.cast(STREAMS))
 

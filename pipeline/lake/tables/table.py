@@ -15,25 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    NewerFormat,
-    ObjectMissing,
-    TableConflict,
-)
+from tidemark.pipeline.errors import LakeError, LakeUnreachable, NewerFormat, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.admission import Admission
-from tidemark.pipeline.lake.tables.commit_sync import CommitSync
-from tidemark.pipeline.version import format_of, marks, newer_format, refuse_newer
+from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
+from tidemark.pipeline.lake.tables.storage_errors import storage_error
+from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
@@ -62,26 +54,37 @@ class DataFile:
 class LakeTable:
     """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads.
 
+    `bucket` is the table's folder where the lake is a bucket: no call to it, and no call of the methods here, keeps
+    Python's lock while it waits for an answer.
+
     Its properties carry the mark of the newest version that has written it. Whatever opens it raises NewerFormat if
     that version's format is newer than this one's, or if the lake does not admit this version.
     """
 
     def __init__(
-        self, uri: str, storage_options: dict[str, str], partition_column: str, admission: Admission | None = None
+        self,
+        uri: str,
+        storage_options: dict[str, str],
+        partition_column: str,
+        bucket: pafs.FileSystem | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.uri = uri
         self.storage_options = storage_options
         self.partition_column = partition_column
         self._admission = admission
         self._table: DeltaTable | None = None
-        self._files: pafs.FileSystem | None = None
+        self._bucket = bucket
+        self.folder = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
+        """The table's folder without a look at whether it is there: for single files of its log."""
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in uri else CommitSync(Path(uri))
         """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
-        and begun anew, is noticed: the file of the commit that is held is looked at."""
+        and begun anew, is noticed: the file of the commit that is held is looked at. While nothing is committed, that
+        and a look for the next commit are all that it asks for."""
         if self._admission is not None:
             self._admission.admit()
         with table_errors(self.uri):
@@ -91,10 +94,9 @@ class LakeTable:
             self._table = None
             try:
                 table = self._readable(DeltaTable(self.uri, storage_options=self.storage_options))
-                self._files = self.file_system()
             except TableNotFoundError:
                 return None
-            self._table, self._commit = table, self._commit_of(table)
+            self._table, (self._commit,) = table, self._commits(table.version())
             if self._sync is not None:
                 self._sync.opened_at(table.version())
             return table
@@ -105,24 +107,35 @@ class LakeTable:
 
     def _updated(self) -> DeltaTable | None:
         """The open table at its newest version; None if none is open, or if the table was replaced."""
-        table, commit = self._table, self._commit
-        if table is None or commit is None or self._commit_of(table) != commit:
+        table = self._table
+        if table is None or self._commit is None:
             return None
-        version = table.version()
+        number = table.version()
+        held, following = self._commits(number, number + 1)
+        if held != self._commit:
+            return None
+        if following is None:
+            return table
         try:
             table.update_incremental()
         except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
             return None
-        if table.version() != version:
-            self._commit = self._commit_of(table)
+        self._commit = following if table.version() == number + 1 else self._commits(table.version())[0]
         return table
 
-    def _commit_of(self, table: DeltaTable) -> tuple[int, int] | None:
-        """The size of the file of the newest commit that is known, and when it was written; None if it is gone."""
-        if self._files is None:
+    def _open(self) -> DeltaTable | None:
+        """The open table as it was last seen; None if none is open, if it was replaced, or if it has an older mark."""
+        if self._table is None or self._commit is None:
             return None
-        info = self._files.get_file_info(f"_delta_log/{table.version():020d}.json")
-        return None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns)
+        if format_of(self._table.metadata().configuration) < version.FORMAT:
+            return None
+        with table_errors(self.uri):
+            return self._table if self._commits(self._table.version()) == [self._commit] else None
+
+    def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
+        """The size of the file of each of these commits, and when it was written; None if it is not there."""
+        found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
+        return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
         """The table as it was at a version, whatever has been written or compacted since. Raises ObjectMissing if that
@@ -137,6 +150,8 @@ class LakeTable:
 
     def file_system(self) -> pafs.FileSystem:
         """The table's folder as Arrow reads it, including files that no version lists any more."""
+        if self._bucket is not None:
+            return self._bucket
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
     def published_between(
@@ -155,17 +170,20 @@ class LakeTable:
         """Add rows in one transaction. When it returns, they are durable and every reader sees them. Raises LakeFull,
         LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and the answer was lost,
         which a redelivery repeats and the micro-batch drops."""
+        if self._admission is not None:
+            self._admission.claim()
         for changes in range(SCHEMA_CHANGES):
             try:
-                self._append(rows)
+                # At first to the table as it is open: what was committed since matters only if it conflicts, as a newer
+                # version's mark does.
+                self._append(rows, (self._open() if changes == 0 else None) or self.created(rows.schema))
                 break
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
         self.make_durable()
 
-    def _append(self, rows: pa.Table) -> None:
-        held = self.created(rows.schema)  # written to as it is open: opening reads what its newest checkpoint lists
+    def _append(self, rows: pa.Table, held: DeltaTable) -> None:
         with table_errors(self.uri):
             write_deltalake(
                 held,
@@ -175,8 +193,10 @@ class LakeTable:
                 schema_mode="merge",
                 storage_options=self.storage_options,
                 commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
+                # Housekeeping cleans the log up: here it would be listed at each append.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
-            self._commit = self._commit_of(held)
+            (self._commit,) = self._commits(held.version())
 
     def created(self, schema: pa.Schema) -> DeltaTable:
         """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
@@ -193,7 +213,7 @@ class LakeTable:
         if format_of(table.metadata().configuration) < version.FORMAT:
             with table_errors(self.uri):
                 table.alter.set_table_properties(marks(), raise_if_not_exists=False)
-                self._commit = self._commit_of(table)
+                (self._commit,) = self._commits(table.version())
         return table
 
     def _create(self, schema: pa.Schema) -> None:
@@ -210,7 +230,7 @@ class LakeTable:
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except DeltaError:  # another program may have created it first
-            if not DeltaTable.is_deltatable(self.uri, self.storage_options):
+            if self.current() is None:
                 raise
 
     def make_durable(self) -> None:
@@ -274,8 +294,6 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     try:
         yield
     except CommitFailedError as error:
-        if any(sign in str(error) for sign in NEWER):
-            raise newer_format(uri, {}, str(error)) from error
         raise TableConflict(f"a commit to {uri} lost against others again and again: {error}") from error
     except SchemaMismatchError as error:
         raise LakeError(
@@ -285,29 +303,4 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     except (DeltaError, OSError) as error:
         if gone is not None and isinstance(error, FileNotFoundError):
             raise gone(error) from error
-        raise _storage_error(uri, str(error)) from error
-
-
-UNWRITABLE = (
-    *("os error 13", "os error 30", "os error 20", "Permission denied", "Read-only file system", "Not a directory"),
-    *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location", "403 Forbidden"),
-    *("401 Unauthorized", "necessary privileges", "valid authentication credentials"),
-)
-DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
-NEWER = ("Unsupported table features", "Unsupported minimum reader", "Unsupported: Feature")
-"""How the Delta library says it; a folder that is a file is an invalid location to it."""
-
-
-def _storage_error(uri: str, text: str) -> LakeError:
-    told = text.splitlines()[0][:500] if text else "no reason given"
-    if "os error 28" in text or "No space left" in text or "os error 122" in text:
-        return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
-    if any(sign in text for sign in UNWRITABLE):
-        return LakeUnwritable(f"the lake refuses {uri}: {told}; let these credentials or this user write there")
-    if any(sign in text for sign in ("error sending request", "Connection refused", "timed out", "dns error")):
-        return LakeUnreachable(f"no answer from the lake at {uri}: {told}; the next tick tries again")
-    if any(sign in text for sign in NEWER):
-        return newer_format(uri, {}, told)
-    if any(sign in text for sign in DAMAGED):
-        return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
-    return LakeError(f"the lake failed at {uri}: {told}")
+        raise storage_error(uri, str(error)) from error
