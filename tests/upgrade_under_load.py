@@ -50,7 +50,7 @@ from tidemark.pipeline.windows import runs_of_neighbours
 
 CLOCK = SystemClock()
 BUDGET = Budget(20_000, 1 << 26, timedelta(seconds=3), 2_000)
-FASTER, BEGAN_AGO = 20, timedelta(hours=3)
+FASTER, BEGAN_AGO = 20, timedelta(hours=6)
 """Event time runs so much faster than the clock, from so long ago on, that five-minute windows close in seconds."""
 
 STREAMS, EVERY_SECONDS = 10, 0.25

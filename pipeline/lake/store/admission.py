@@ -43,7 +43,8 @@ class Admission:
             if self._has_claimed:
                 return
             objects = self._open_objects()
-            self._admit(objects)
+            if not self._is_admitted:
+                self._admit(objects)
             if version.FORMAT not in self._formats:
                 with contextlib.suppress(ObjectExists):
                     objects.create(f"{FOLDER}{version.FORMAT:06d}.json", json.dumps(marks()).encode())
