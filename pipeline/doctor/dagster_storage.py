@@ -11,7 +11,7 @@ from tidemark.pipeline.doctor.finding import Level, Said, Setup
 from tidemark.pipeline.services.stack import dagster_environment, project_root
 
 PROGRAM = "tidemark.resources.storage_state"
-ENDS_WITHIN_SECONDS = 50.0
+ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:

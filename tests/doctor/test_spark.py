@@ -1,7 +1,9 @@
 """What doctor says of Java, Spark and its connector, and of Dagster's storage."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +87,18 @@ def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
     assert (level, "(events)" in said, "`dagster instance migrate`" in said) == (Level.BROKEN, True, True)
 
 
-def test_the_revisions_of_a_storage_are_read_with_those_that_are_expected(tmp_path: Path) -> None:
+def test_a_storage_that_an_earlier_dagster_has_left_is_told_by_its_revision(tmp_path: Path) -> None:
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         found = revisions(instance)
     assert set(found) == {"runs", "events", "schedules"}
-    assert all(there == expected != "" for there, expected in found.values())
+    assert [level for level, _ in judged(found)] == [Level.OK]
+    (runs,) = tmp_path.rglob("runs.db")
+    with closing(sqlite3.connect(runs)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'da7cd32b690d'")
+        connection.commit()
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        ((level, said),) = judged(revisions(instance))
+    assert (level, "of another version (runs)" in said) == (Level.BROKEN, True)
 
 
 def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_made(
