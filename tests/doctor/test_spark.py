@@ -12,6 +12,7 @@ import pytest
 
 from tests.official_emulator import free_port
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.spark import check_connector, check_java, check_spark
@@ -78,6 +79,18 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     (no_jars / jar.name).touch()
     (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
     assert (finding.level, str(no_jars) in finding.said) == (Level.OK, True)
+
+
+def test_a_connector_that_the_program_names_by_itself_may_come_later(
+    no_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
+    monkeypatch.setattr(spark_checks, "server_config", lambda *_: {"spark.jars": str(jar)})
+    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    assert (finding.level, f"`tidemark up` fetches it to {jar}" in finding.said) == (Level.OK, True)
+    jar.touch()
+    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    assert finding.said == f"Spark has Google's connector for gs://: {jar}"
 
 
 def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
