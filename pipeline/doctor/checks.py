@@ -38,7 +38,7 @@ CHECKS = (
     Check(SPARK, check_spark),
     Check(SPARK, check_connector, is_quick=True),
     Check(SPARK, check_executors, seconds=90.0, overdue=Level.WARNING),
-    Check(DAGSTER, check_dagster_storage, seconds=60.0),
+    Check(DAGSTER, check_dagster_storage, seconds=120.0),
 )
 
 ON_THE_SERVICE = (Check(PUBSUB, check_topic), Check(PUBSUB, check_subscriptions))

@@ -12,7 +12,7 @@ from tidemark.pipeline.services.own_files import INSTANCE, PACKAGE, dagster_home
 from tidemark.pipeline.services.stack import dagster_environment
 
 PROGRAM = "tidemark.resources.storage_state"
-ENDS_WITHIN_SECONDS = 50.0
+ENDS_WITHIN_SECONDS = 110.0
 
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:

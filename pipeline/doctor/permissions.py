@@ -104,12 +104,18 @@ def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
         yield Level.WARNING, f"permissions on gs://{bucket_of(lake)} are not known: {answer.reason}"
 
 
-def _wanted(setup: Setup, on: On) -> list[Permission]:
-    needed = permissions_of(setup.components, setup.settings.pubsub.reading)
-    return [permission for permission in needed if permission.on is on]
+def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
+    """What is to be granted on such a resource, and who needs it. What provisioning needs is asked of the project:
+    a topic or subscription that is not there yet grants nothing."""
+    found: dict[Permission, list[Component]] = {}
+    for permission, parts in permissions_of(setup.components, setup.settings.pubsub.reading).items():
+        for part in parts:
+            if on is (On.PROJECT if part is Component.PROVISION else permission.on):
+                found.setdefault(permission, []).append(part)
+    return found
 
 
-def _pubsub_has(client: Any, path: str, wanted: Sequence[Permission]) -> Sequence[str] | None:
+def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
     """Which of them are granted; None if the server does not know the call."""
     request = {"resource": path, "permissions": [permission.name for permission in wanted]}
     with reported("test permissions on", path, "nothing"):
@@ -127,21 +133,21 @@ def _pubsub_has(client: Any, path: str, wanted: Sequence[Permission]) -> Sequenc
 
 def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
     had, reading = set(granted), setup.settings.pubsub.reading
-    needed = permissions_of(setup.components, reading)
-    lacking = [permission for permission in needed if permission.on is on and permission.name not in had]
-    for permission in lacking:
-        parts = needed[permission]
+    lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
+    nothing = " (which has nothing granted, or is not there)" if not had and on in (On.TOPIC, On.SUBSCRIPTION) else ""
+    for permission, parts in lacking.items():
         why = next(need.why for need in NEEDS[parts[0]] if need.permission == permission)
         spared = NOT_FATAL.get(permission.name)
         is_fatal = spared is None or reading == "monitoring" or Component.PROVISION in setup.components
         yield (
             Level.BROKEN if is_fatal else Level.WARNING,
-            f"these credentials lack {permission.name} on {resource}, which {', '.join(parts)} need to: {why}"
-            f"{'' if is_fatal else f'. Without it {spared}'}. Grant it: {_grant(parts, permission)}",
+            f"these credentials lack {permission.name} on {resource}{nothing}, for {', '.join(parts)}: {why}. "
+            f"{'' if is_fatal else f'Without it {spared}. '}{_remedy(parts, permission)}",
         )
     if not lacking:
         yield Level.OK, f"every permission on {resource} that {', '.join(setup.components)} need is there"
 
 
-def _grant(parts: Sequence[Component], permission: Permission) -> str:
-    return f"the roles {', '.join(role_id(part, permission.on) for part in parts)} have it (docs/identity.md)"
+def _remedy(parts: Sequence[Component], permission: Permission) -> str:
+    roles = ", ".join(role_id(part, permission.on) for part in parts)
+    return f"Grant {roles} with deploy/roles/grant.sh (docs/identity.md)"

@@ -63,26 +63,31 @@ def check_connector(setup: Setup) -> Iterator[Said]:
             "it runs fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
         return
-    if found := find_connector(settings):
-        yield Level.OK, f"Spark has Google's connector for gs://: {found}"
-        return
-    yield (
-        Level.BROKEN,
-        f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that runs fail with "
-        f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
-    )
+    named = _named_connectors(settings)
+    found = [name for name in named if _is_there(name)] or sorted(map(str, _jar_folder().glob(f"*{CONNECTOR}*.jar")))
+    own = [name for name in named if not any(name in value for value in settings.spark.config.values())]
+    if found:
+        yield Level.OK, f"Spark has Google's connector for gs://: {found[-1]}"
+    elif own:  # not named in the settings
+        yield Level.OK, f"Google's connector for gs:// is not there yet: `tidemark up` fetches it to {own[0]}"
+    else:
+        yield (
+            Level.BROKEN,
+            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that runs fail with "
+            f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
+        )
 
 
-def find_connector(settings: Settings) -> str | None:
-    """Where this machine's Spark finds the connector: a JAR that is there, or a package that Spark fetches."""
+def _named_connectors(settings: Settings) -> list[str]:
+    """What the configuration of this machine's Spark names: JARs, and packages that Spark fetches."""
     config = session_config(settings) if settings.spark.master else server_config(settings, Path("scratch"))
     named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
-    for name in named:
-        is_elsewhere = not name.endswith(".jar") or ("://" in name and not name.startswith("file:"))
-        if CONNECTOR in name and (is_elsewhere or Path(name.removeprefix("file:").removeprefix("//")).exists()):
-            return name
-    jars = sorted(_jar_folder().glob(f"*{CONNECTOR}*.jar"))
-    return str(jars[-1]) if jars else None
+    return [name for name in named if CONNECTOR in name]
+
+
+def _is_there(name: str) -> bool:
+    is_elsewhere = not name.endswith(".jar") or ("://" in name and not name.startswith("file:"))
+    return is_elsewhere or Path(name.removeprefix("file:").removeprefix("//")).exists()
 
 
 def _jar_folder() -> Path:

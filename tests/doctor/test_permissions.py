@@ -39,7 +39,7 @@ def test_with_every_permission_there_is_nothing_to_say(world: World) -> None:
     assert wrong(world) == []
     assert wrong(world, *Component) == []
     said = [one.said for one in examine(world.setup(*Component), CHECKS)]
-    assert len(said) == 5
+    assert len(said) == 4
     assert all(one.startswith("every permission on ") for one in said)
 
 
@@ -59,9 +59,16 @@ def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World, perm
 @pytest.mark.parametrize("permission", permissions_of([Component.PROVISION]), ids=lambda one: one.name)
 def test_each_permission_that_provisioning_lacks_is_named(world: World, permission: Permission) -> None:
     world.take_away(permission)
-    findings = wrong(world, Component.PROVISION)
-    assert findings
-    assert all(permission.name in one.said and one.level is Level.BROKEN for one in findings)
+    (finding,) = wrong(world, Component.PROVISION)
+    assert f"lack {permission.name} on projects/{world.pubsub.project}, for provision: " in finding.said
+    assert finding.level is Level.BROKEN
+
+
+def test_what_provisioning_needs_is_asked_for_before_there_is_a_topic(world: World) -> None:
+    world.granted = {world.pubsub.project: world.granted[world.pubsub.project]}
+    assert wrong(world, Component.PROVISION) == []
+    consume = next(one for one in wrong(world) if "subscriptions.consume" in one.said)
+    assert "(which has nothing granted, or is not there)" in consume.said
 
 
 def test_a_permission_on_one_of_the_two_subscriptions_alone_is_named_with_it(world: World) -> None:

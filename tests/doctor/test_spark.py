@@ -1,7 +1,9 @@
 """What doctor says of Java, Spark and its connector, and of Dagster's storage."""
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from tests.official_emulator import free_port
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.spark import check_connector, check_java, check_spark
@@ -78,6 +81,18 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     assert (finding.level, str(no_jars) in finding.said) == (Level.OK, True)
 
 
+def test_a_connector_that_the_program_names_by_itself_may_come_later(
+    no_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
+    monkeypatch.setattr(spark_checks, "server_config", lambda *_: {"spark.jars": str(jar)})
+    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    assert (finding.level, f"`tidemark up` fetches it to {jar}" in finding.said) == (Level.OK, True)
+    jar.touch()
+    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    assert finding.said == f"Spark has Google's connector for gs://: {jar}"
+
+
 def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
     well, old = ["b", "b"], ["a", "b"]
     assert [level for level, _ in judged({"runs": well, "events": well})] == [Level.OK]
@@ -85,11 +100,18 @@ def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
     assert (level, "(events)" in said, "`dagster instance migrate`" in said) == (Level.BROKEN, True, True)
 
 
-def test_the_revisions_of_a_storage_are_read_with_those_that_are_expected(tmp_path: Path) -> None:
+def test_a_storage_that_an_earlier_dagster_has_left_is_told_by_its_revision(tmp_path: Path) -> None:
     with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
         found = revisions(instance)
     assert set(found) == {"runs", "events", "schedules"}
-    assert all(there == expected != "" for there, expected in found.values())
+    assert [level for level, _ in judged(found)] == [Level.OK]
+    (runs,) = tmp_path.rglob("runs.db")
+    with closing(sqlite3.connect(runs)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'da7cd32b690d'")
+        connection.commit()
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        ((level, said),) = judged(revisions(instance))
+    assert (level, "of another version (runs)" in said) == (Level.BROKEN, True)
 
 
 def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_made(

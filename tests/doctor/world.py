@@ -76,13 +76,15 @@ class World:
         }[on]
 
     def grant_all(self) -> None:
-        """Everything that any part needs."""
+        """Everything that any part needs; what provisioning needs, on the project."""
+        on_project = {permission.name for permission in permissions_of([Component.PROVISION])}
+        self.granted.setdefault(self.pubsub.project, set()).update(on_project)
         for permission in permissions_of(Component):
             for resource in self.resources(permission.on):
                 self.granted.setdefault(resource, set()).add(permission.name)
 
     def take_away(self, permission: Permission) -> None:
-        for resource in self.resources(permission.on):
+        for resource in {*self.resources(permission.on), self.pubsub.project}:
             self.granted[resource].discard(permission.name)
 
     def subscribe(self, path: str, **options: Any) -> None:
