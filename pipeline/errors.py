@@ -102,7 +102,8 @@ class ToolMissing(TidemarkError):
 
 
 class ServiceFailed(TidemarkError):
-    """A process that tidemark started has ended, or is not ready in time; the message names its log."""
+    """A process that tidemark started has ended, or is not ready in time (the message names its log); or a Dagster that
+    is asked for a run does not answer, or does not take it."""
 
 
 class TraceUnusable(TidemarkError):

@@ -113,3 +113,10 @@ def test_terraform_itself_finds_it_well_formed(tmp_path: Path) -> None:
         timeout=120,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_each_part_that_has_a_role_has_an_account() -> None:
+    text = variable("accounts").arguments["default"].strip("{} ")
+    accounts = set(text.replace('"', "").split()[::3])
+    parts = {file.name.split(".")[0] for file in FOLDER.parent.glob("roles/*.*.yaml")}
+    assert accounts == {"tracker", "lander", "checks", "runs", "web", "provision"} >= parts
