@@ -114,7 +114,7 @@ def test_a_set_up_that_is_well_ends_with_exit_code_0(house: House) -> None:
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[-1] == "nothing would break, 0 warnings"
     subjects = [line for line in said.out.splitlines()[:-1] if not line.startswith(" ")]
-    assert subjects == ["Pub/Sub", "permissions", "quotas", "clock", "lake", "versions", "Spark", "Dagster"]
+    assert subjects == ["settings", "Pub/Sub", "permissions", "quotas", "clock", "lake", "versions", "Spark", "Dagster"]
     assert not (house.folder / "lake").exists()
     assert not (house.folder / "state").exists()
 
