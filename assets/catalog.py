@@ -11,6 +11,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from tidemark.pipeline.lake.log.codec import CELLS
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.ticks.pace import last_look, least_interval
 from tidemark.pipeline.windows import KEY_FORMAT
@@ -33,6 +34,11 @@ Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
 
 GROUP = "tidemark"
 HOUR = timedelta(hours=1)
+
+
+def key_of(settings: Settings, key: dg.AssetKey) -> dg.AssetKey:
+    """The key of one of our assets: with `dagster.name`, that name comes before it."""
+    return key.with_prefix(settings.dagster.name) if settings.dagster.name else key
 
 
 def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
@@ -83,15 +89,19 @@ def spec(
     deps: Sequence[dg.AssetKey] = (),
 ) -> dg.AssetSpec:
     """The spec of an asset that is not partitioned."""
-    return dg.AssetSpec(key, deps=deps, description=description, kinds=kinds, **_shown(settings, schema))
+    within = [key_of(settings, dep) for dep in deps]
+    return dg.AssetSpec(
+        key_of(settings, key), deps=within, description=description, kinds=kinds, **_shown(settings, schema)
+    )
 
 
 def windowed_asset(
-    settings: Settings, key: dg.AssetKey, schema: pa.Schema, **more: Any
+    settings: Settings, key: dg.AssetKey, schema: pa.Schema, deps: Sequence[dg.AssetKey], **more: Any
 ) -> Callable[..., dg.AssetsDefinition]:
     """The decorator of an asset that Spark computes, one partition a window. The docstring describes it in the UI."""
     decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
-        key=key,
+        key=key_of(settings, key),
+        deps=[key_of(settings, dep) for dep in deps],
         partitions_def=window_partitions(settings),
         backfill_policy=dg.BackfillPolicy.single_run(),
         kinds={"pyspark", "deltalake"},
@@ -101,12 +111,15 @@ def windowed_asset(
     return decorator
 
 
-def ticking_sensor(settings: Settings, *, waits: bool = False, **more: Any) -> Callable[..., dg.SensorDefinition]:
-    """The decorator of a sensor that is on from the start and ticks as the settings say. Its function names it, and
-    `waits` for the moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last."""
+def ticking_sensor(
+    settings: Settings, name: str, *, waits: bool = False, **more: Any
+) -> Callable[..., dg.SensorDefinition]:
+    """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
+    moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last."""
     tick = settings.watermark.tick
     least = least_interval(tick) if waits else last_look(tick)
-    return dg.sensor(minimum_interval_seconds=least, default_status=dg.DefaultSensorStatus.RUNNING, **more)
+    running = dg.DefaultSensorStatus.RUNNING
+    return dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
 
 
 def window_partitions(settings: Settings) -> dg.TimeWindowPartitionsDefinition:
@@ -137,4 +150,4 @@ def _shown(settings: Settings, schema: pa.Schema | None) -> dict[str, Any]:
             for column in schema
         ]
         metadata["dagster/column_schema"] = dg.TableSchema(columns=columns)
-    return {"group_name": GROUP, "owners": settings.dagster.owners, "metadata": metadata}
+    return {"group_name": settings.dagster.name or GROUP, "owners": settings.dagster.owners, "metadata": metadata}

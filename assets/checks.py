@@ -7,7 +7,7 @@ from itertools import islice
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ticking_sensor
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor
 from tidemark.assets.requests import OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
@@ -21,8 +21,8 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
 from tidemark.pipeline.watermark.holding import passed_over
 from tidemark.pipeline.windows import Window
+from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
 
 MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
 NAMED = 20
@@ -44,36 +44,38 @@ COUNTS = (
 
 def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinition]:
     """The checks for running by hand. The sensor `staleness` evaluates them on its own."""
-    user = "checks"
+    user, needed = "checks", keys_of(settings, LAKE)
+    diffs, heartbeats = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, HEARTBEATS)
 
-    @dg.asset_check(asset=HEARTBEAT_DIFFS, name=MISSED)
-    def missed(lake: LakeResource) -> dg.AssetCheckResult:
+    @dg.asset_check(asset=diffs, name=MISSED, required_resource_keys=needed)
+    def missed(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """How many heartbeats landed after their window was computed, which has not been computed again."""
-        return missed_result(lake.staleness(user).check(), settings)
+        return missed_result(lake_of(context, settings).staleness(user).check(), settings)
 
-    @dg.asset_check(asset=HEARTBEATS, name=LATE)
-    def late(lake: LakeResource) -> dg.AssetCheckResult:
+    @dg.asset_check(asset=heartbeats, name=LATE, required_resource_keys=needed)
+    def late(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """How many of the last day's heartbeats first landed below the watermark."""
+        lake = lake_of(context, settings)
         return late_result(lake, user, lake.tracking_log(user).catch_up().watermark, clock.now())
 
-    @dg.asset_check(asset=HEARTBEATS, name=LOST_OUTSIDE)
-    def lost_outside(lake: LakeResource) -> dg.AssetCheckResult:
+    @dg.asset_check(asset=heartbeats, name=LOST_OUTSIDE, required_resource_keys=needed)
+    def lost_outside(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """Messages that tracking saw, that base has passed within an hour, and that never landed: after a seek forward,
         an expiry, or another consumer's acknowledgements on base."""
-        return lost_result(lake, user, clock.now())
+        return lost_result(lake_of(context, settings), user, clock.now())
 
-    @dg.asset_check(asset=HEARTBEATS, name=PASSED_OVER)
-    def passed_over(lake: LakeResource) -> dg.AssetCheckResult:
+    @dg.asset_check(asset=heartbeats, name=PASSED_OVER, required_resource_keys=needed)
+    def passed_over(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
-        return passed_over_result(lake, user, clock.now())
+        return passed_over_result(lake_of(context, settings), user, clock.now())
 
-    return [missed, late, lost_outside, passed_over, subscriptions_check()]
+    return [missed, late, lost_outside, passed_over, subscriptions_check(settings)]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
     """The check `missed`: an error if stale windows are never computed again automatically, else a warning."""
     return dg.AssetCheckResult(
-        asset_key=HEARTBEAT_DIFFS,
+        asset_key=key_of(settings, HEARTBEAT_DIFFS),
         check_name=MISSED,
         passed=missed.total <= settings.checks.max_missed,
         severity=(
@@ -99,7 +101,7 @@ def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: 
     """The check `late`: a warning, since late heartbeats have landed and are computed with their windows."""
     late = lake.late(user).since(late_since(watermark, now))
     return dg.AssetCheckResult(
-        asset_key=HEARTBEATS,
+        asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=LATE,
         passed=late.share <= lake.settings.checks.max_late_share,
         severity=dg.AssetCheckSeverity.WARN,
@@ -125,7 +127,7 @@ def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckRe
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
     return dg.AssetCheckResult(
-        asset_key=HEARTBEATS,
+        asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=LOST_OUTSIDE,
         passed=found.at_least <= lake.settings.checks.max_lost,
         severity=dg.AssetCheckSeverity.ERROR,
@@ -158,7 +160,7 @@ def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.Asset
             "clocks, or raise max_lag if they are to be waited for"
         )
     return dg.AssetCheckResult(
-        asset_key=HEARTBEATS,
+        asset_key=key_of(lake.settings, HEARTBEATS),
         check_name=PASSED_OVER,
         passed=found.share <= lake.settings.checks.max_late_share,
         severity=dg.AssetCheckSeverity.WARN,
@@ -226,13 +228,16 @@ def staleness_sensor(
 
     @ticking_sensor(
         settings,
+        user,
         job=backlog,
+        required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         description=(
             "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
             f'requests stale windows again: recompute_missed = "{windows.recompute_missed}".'
         ),
     )
-    def staleness(context: dg.SensorEvaluationContext, lake: LakeResource, pubsub: PubSubResource) -> dg.SensorResult:
+    def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        lake, pubsub = lake_of(context, settings), pubsub_of(context, settings)
         now, watermark = clock.now(), lake.tracking_log(user).catch_up().watermark
         check = lake.staleness(user)
         missed = check.step()
@@ -244,7 +249,7 @@ def staleness_sensor(
             results.append(lost_result(lake, user, now))
             if settings.watermark.max_lag is not None:
                 results.append(passed_over_result(lake, user, now))
-            results += seen_subscriptions(pubsub)
+            results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
         if missed.left:
             request = Request(
@@ -258,12 +263,12 @@ def staleness_sensor(
             stale = memory.requestable(stale, now)
 
             def choose() -> Request:
-                return stale_request(Runs.of(context.instance, settings), lake, user, stale, watermark, now)
+                return stale_request(Runs(context.instance, settings), lake, user, stale, watermark, now)
 
             request = asking.request(user, choose)
             memory.requested |= dict.fromkeys(request.windows, now)
         said = "; ".join(str(result.description) for result in results)
-        return request.result(context, f"{said}. ", memory.news(results))
+        return request.result(context, settings, f"{said}. ", memory.news(results))
 
     return staleness
 

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from tidemark.assets.backlog import backlog_job
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, observed_assets
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
 from tidemark.assets.drain import drain_job, drain_sensor
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
@@ -15,10 +15,11 @@ from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.ticks.pace import AtWork, Pace
+from tidemark.resources.keys import LAKE, PUBSUB, SPARK
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource
 from tidemark.resources.spark import SparkResource
@@ -29,10 +30,13 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
     clock = clock or SystemClock()
     # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
     # lists every partition, which for a year of windows takes longer than computing a few.
-    missed = dg.AssetSelection.checks(dg.AssetCheckKey(HEARTBEAT_DIFFS, MISSED))
+    diffs, status = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, STREAM_STATUS)
+    missed = dg.AssetSelection.checks(dg.AssetCheckKey(diffs, MISSED))
     job = dg.define_asset_job(
-        COMPUTE_WINDOWS,
-        selection=dg.AssetSelection.assets(HEARTBEAT_DIFFS, STREAM_STATUS) - missed,
+        name_of(settings, COMPUTE_WINDOWS),
+        selection=dg.AssetSelection.assets(diffs, status) - missed,
+        # A process for the step would cost more than the micro-batch, so the run's own process computes it.
+        executor_def=dg.in_process_executor,
         description="Heartbeat diffs of a range of closed windows, and who was silent in them, in one run.",
         tags=tags_of(settings),
     )
@@ -54,12 +58,10 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
         ],
-        schedules=[tuning_schedule(settings), housekeeping_schedule(housekeeping)],
+        schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={
-            "pubsub": PubSubResource(settings=settings, kept=kept, clock=clock),
-            "lake": LakeResource(settings=settings, kept=kept, clock=clock),
-            "spark": SparkResource(spark_config=session_config(settings)),
+            name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),
+            name_of(settings, LAKE): LakeResource(settings=settings, kept=kept, clock=clock),
+            name_of(settings, SPARK): SparkResource(spark_config=session_config(settings)),
         },
-        # A process for the step would cost more than the micro-batch, so the run's own process computes it.
-        executor=dg.in_process_executor,
     )

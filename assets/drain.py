@@ -8,19 +8,18 @@ import dagster as dg
 
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.lost_runs import beating, report_dead, why_dead
 from tidemark.assets.requests import ended_at, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
+from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DrainSettings
 from tidemark.pipeline.spark.drain import Drain, Ended, Round, Side
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
-from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
-from tidemark.resources.spark import SparkResource
+from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of
 
 OVERTIME = timedelta(minutes=5)
 """Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""
@@ -29,24 +28,29 @@ OVERTIME = timedelta(minutes=5)
 def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """The job: rounds of a Spark job, each reported when it is done."""
 
-    @dg.op(out=dg.Out(dg.Nothing))
-    def drain_backlog(
-        context: dg.OpExecutionContext, pubsub: PubSubResource, lake: LakeResource, spark: SparkResource
-    ) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+    @dg.op(
+        name=name_of(settings, "drain_backlog"),
+        out=dg.Out(dg.Nothing),
+        required_resource_keys=keys_of(settings, PUBSUB, LAKE, SPARK),
+    )
+    def drain_backlog(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Reads tracking, then base, until their backlog is gone, and lands as ticks do."""
+        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         began = clock.monotonic()
-        with failing_run():
+        noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
+        with failing_run(), beating(context), noting:
             drain = Drain(
-                spark=spark.session(),
+                spark=spark_of(context, settings).session(),
                 settings=settings,
                 run=context.run_id,
                 log=lake.tracking_log("run"),
-                backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+                backlogs={Side.TRACKING: pubsub.tracking_backlog(DRAIN), Side.BASE: pubsub.base_backlog(DRAIN)},
                 clock=clock,
+                spending=pubsub.spending(),
             )
             for done in drain.rounds():
                 context.log.info(done.sentence())
-                yield from round_events(done)
+                yield from round_events(settings, done)
         context.instance.add_run_tags(context.run_id, {DRAINED: str(drain.ended)})
         context.log.info(f"{drain.ended} after {drain.rounds_done} rounds")
         metadata: dict[str, Any] = {
@@ -61,7 +65,7 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         yield dg.Output(None, metadata=metadata)
 
     @dg.job(
-        name=DRAIN,
+        name=name_of(settings, DRAIN),
         executor_def=dg.in_process_executor,
         tags=tags_of(settings),
         description=(
@@ -81,20 +85,23 @@ def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
 
     @ticking_sensor(
         settings,
-        job_name=DRAIN,
+        DRAIN,
+        job_name=name_of(settings, DRAIN),
+        required_resource_keys=keys_of(settings, LAKE),
         description=(
-            f"Requests a run of the job {DRAIN} when base or tracking holds a message older than "
+            f"Requests a run of the job {name_of(settings, DRAIN)} when base or tracking holds a message older than "
             f"{format_duration(chosen.start_after)}, or {chosen.start_size} messages were published since the oldest "
-            "that base holds. During the run the sensor landing pauses."
+            f"that base holds. During the run the sensor {name_of(settings, 'landing')} pauses."
         ),
     )
-    def drain(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
-        now = clock.now()
-        state = lake.tracking_log("drain").catch_up()
+    def drain(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        now, runs = clock.now(), Runs(context.instance, settings)
+        report_dead(runs, DRAIN, now)
+        state = lake_of(context, settings).tracking_log("drain").catch_up()
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))
-        pause = _pause_of(Runs.of(context.instance, settings), now, chosen)
+        pause = _pause_of(runs, now, chosen)
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
         context.log.info(f"draining: {reason}")
@@ -130,12 +137,13 @@ def draining(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
     for record in runs.newest(DRAIN, 1, at_it):
         began = record.start_time or record.create_timestamp.timestamp()
-        if now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds():
+        is_on_time = now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds()
+        if is_on_time and why_dead(runs.instance, record, now) is None:
             return record.dagster_run.run_id
     return None
 
 
-def round_events(done: Round) -> list[dg.AssetMaterialization]:
+def round_events(settings: Settings, done: Round) -> list[dg.AssetMaterialization]:
     """Materializations of what a round added to the tables or the histogram, with the progress of the drain."""
     progress: dict[str, Any] = {
         "drain_round": done.number,
@@ -145,7 +153,7 @@ def round_events(done: Round) -> list[dg.AssetMaterialization]:
     }
     if done.backlog_age is not None:
         progress[f"{done.side}_backlog_age_seconds"] = done.backlog_age.total_seconds()
-    events = [*landing_events(done.landed), *histogram_events(done.persisted)]
+    events = [*landing_events(settings, done.landed), *histogram_events(settings, done.persisted)]
     return [event.with_metadata({**event.metadata, **progress}) for event in events]
 
 

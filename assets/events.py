@@ -7,20 +7,23 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Persisted, Tracked
 from tidemark.pipeline.watermark.decision import BandEvidence
 
 
-def tracking_events(tracked: Tracked) -> list[dg.AssetMaterialization]:
+def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
     """The watermark at every tick; the histogram only when something was added to it."""
-    added = histogram_events(tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number)
-    return [*added, dg.AssetMaterialization(WATERMARK, metadata=watermark_metadata(tracked))]
+    added = histogram_events(
+        settings, tracked.persisted, cells=len(tracked.state.histogram), log_entry=tracked.state.number
+    )
+    return [*added, dg.AssetMaterialization(key_of(settings, WATERMARK), metadata=watermark_metadata(tracked))]
 
 
-def histogram_events(persisted: Persisted, **further: int) -> list[dg.AssetMaterialization]:
+def histogram_events(settings: Settings, persisted: Persisted, **further: int) -> list[dg.AssetMaterialization]:
     """The histogram, when something was added to it."""
     if not persisted.messages:
         return []
@@ -31,7 +34,7 @@ def histogram_events(persisted: Persisted, **further: int) -> list[dg.AssetMater
         "acknowledgements_failed": persisted.acknowledged.failed,
         **further,
     }
-    return [dg.AssetMaterialization(TRACKING_HISTOGRAM, metadata=metadata)]
+    return [dg.AssetMaterialization(key_of(settings, TRACKING_HISTOGRAM), metadata=metadata)]
 
 
 def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "histogram_cells": len(tracked.state.histogram),
         "reading_violations": tracked.state.reading_violations,
         "log_entry": tracked.state.number,
+        "snapshot_bytes_last_day": tracked.state.account.last_day(decision.at).snapshot_bytes,
         **_moments(
             watermark=decision.watermark,
             band_start=None if bound is None else bound.start,
@@ -73,7 +77,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
     return metadata
 
 
-def landing_events(landed: Landed) -> list[dg.AssetMaterialization]:
+def landing_events(settings: Settings, landed: Landed) -> list[dg.AssetMaterialization]:
     """Heartbeats and quarantine, each only when something landed there."""
     events = []
     if landed.heartbeats:
@@ -85,10 +89,11 @@ def landing_events(landed: Landed) -> list[dg.AssetMaterialization]:
             **_moments(oldest_event_time=landed.oldest_event_time, newest_event_time=landed.newest_event_time),
             **{f"of_another_kind/{name}": count for name, count in landed.of_another_kind.items()},
         }
-        events.append(dg.AssetMaterialization(HEARTBEATS, metadata=metadata))
+        events.append(dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=metadata))
     if landed.rejected:
         reasons: Mapping[str, Any] = {f"reason/{reason}": count for reason, count in landed.rejected.items()}
-        events.append(dg.AssetMaterialization(QUARANTINED, metadata={"rows": landed.rejected.total(), **reasons}))
+        metadata = {"rows": landed.rejected.total(), **reasons}
+        events.append(dg.AssetMaterialization(key_of(settings, QUARANTINED), metadata=metadata))
     return events
 
 

@@ -29,9 +29,10 @@ from sqlalchemy import Table, delete, func, or_, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.elements import ColumnElement
 
-from tidemark.assets.catalog import ASSETS
+from tidemark.assets.catalog import ASSETS, key_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 
@@ -44,9 +45,6 @@ ROWS_AT_ONCE = 500
 
 RUNS_AT_ONCE = 100
 
-OURS = frozenset(key.to_string() for key in ASSETS)
-"""Our assets, as the tables name them."""
-
 Connect = Callable[[], AbstractContextManager[Connection]]
 
 
@@ -57,7 +55,7 @@ class HousekeepingConfig(dg.Config):
 
 
 def housekeeping_job(settings: Settings) -> dg.JobDefinition:
-    @dg.op(out=dg.Out(dg.Nothing))
+    @dg.op(name=name_of(settings, "keep_house"), out=dg.Out(dg.Nothing))
     def keep_house(context: dg.OpExecutionContext, config: HousekeepingConfig) -> Iterator[dg.Output[None]]:
         """Removes what is no longer kept, archives old entries of the tracking log, rewrites small files as sorted
         larger ones, deletes earlier versions and orphans, and prunes Dagster's own events. It can be killed at any
@@ -76,17 +74,22 @@ def housekeeping_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description="; ".join(failed), metadata=dict(figures), allow_retries=False)
         yield dg.Output(None, metadata=dict(figures))
 
-    @dg.job(name=HOUSEKEEPING, description=KEEPS_SMALL, tags=tags_of(settings))
+    @dg.job(
+        name=name_of(settings, HOUSEKEEPING),
+        description=KEEPS_SMALL,
+        executor_def=dg.in_process_executor,
+        tags=tags_of(settings),
+    )
     def housekeeping() -> None:
         keep_house()
 
     return housekeeping
 
 
-def housekeeping_schedule(job: dg.JobDefinition) -> dg.ScheduleDefinition:
+def housekeeping_schedule(settings: Settings, job: dg.JobDefinition) -> dg.ScheduleDefinition:
     """Every hour, from the start."""
     return dg.ScheduleDefinition(
-        name="hourly_housekeeping",
+        name=name_of(settings, "hourly_housekeeping"),
         job=job,
         cron_schedule="7 * * * *",
         execution_timezone="UTC",
@@ -99,17 +102,17 @@ def _chores(settings: Settings, context: dg.OpExecutionContext, *, dry_run: bool
     clock, keep = SystemClock(), settings.housekeeping
     yield from Housekeeper(settings, clock, dry_run=dry_run).chores()
     if keep.dagster_events is not None and not dry_run:
-        figures = prune_events(context.instance, clock.now() - keep.dagster_events)
+        figures = prune_events(context.instance, settings, clock.now() - keep.dagster_events)
         says = "this event log storage is of a kind that is not pruned"
         if figures:
             says = f"deleted {figures['events']} events of ticks and {figures['evaluations']} evaluations of checks"
         yield Chore("Dagster", "events", says, figures, is_idle=not any(figures.values()))
     if keep.dagster_runs is not None and not dry_run:
-        runs = prune_runs(Runs.of(context.instance, settings), clock.now() - keep.dagster_runs, but=context.run_id)
+        runs = prune_runs(Runs(context.instance, settings), clock.now() - keep.dagster_runs, but=context.run_id)
         yield Chore("Dagster", "runs", f"deleted {runs} runs", {"runs": runs}, is_idle=not runs)
 
 
-def prune_events(instance: dg.DagsterInstance, before: datetime) -> dict[str, int]:
+def prune_events(instance: dg.DagsterInstance, settings: Settings, before: datetime) -> dict[str, int]:
     """Delete what our ticks reported before a moment, except the newest of each asset and check.
 
     Returns how many events of ticks and evaluations of their checks; nothing if the kind of storage is unknown.
@@ -118,27 +121,28 @@ def prune_events(instance: dg.DagsterInstance, before: datetime) -> dict[str, in
     storage: Any = instance.event_log_storage
     if not isinstance(storage, SqlEventLogStorage):
         return {}
+    ours = frozenset(key_of(settings, key).to_string() for key in ASSETS)  # as the tables name them
     moment = before.astimezone(UTC).replace(tzinfo=None)  # as Dagster stores it
     connects: list[Connect] = [storage.index_connection]
     if storage.is_run_sharded:
         connects.append(lambda: storage.run_connection(RUNLESS_RUN_ID))
     events, evaluations = SqlEventLogStorageTable, AssetCheckExecutionsTable
     of_ticks = (events.c.run_id == RUNLESS_RUN_ID) & (events.c.timestamp < moment)
-    reported = of_ticks & events.c.asset_key.in_(OURS)
+    reported = of_ticks & events.c.asset_key.in_(ours)
     is_of_a_check = events.c.dagster_event_type == dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
     # Others' events stay and would be read again each hour: the database finds those that may be ours.
-    checked = of_ticks & is_of_a_check & or_(*(events.c.event.contains(key, autoescape=True) for key in OURS))
-    evaluated = (evaluations.c.run_id == RUNLESS_RUN_ID) & evaluations.c.asset_key.in_(OURS)
+    checked = of_ticks & is_of_a_check & or_(*(events.c.event.contains(key, autoescape=True) for key in ours))
+    evaluated = (evaluations.c.run_id == RUNLESS_RUN_ID) & evaluations.c.asset_key.in_(ours)
     was_long_ago = evaluations.c.evaluation_event_timestamp < moment
     check = evaluations.c.asset_key, evaluations.c.check_name
     with storage.index_connection() as connection:
         again = {tuple(row) for row in connection.execute(select(*check).distinct().where(evaluated, ~was_long_ago))}
     deleted = [
-        _delete_old(connect, events, reported, (events.c.asset_key, events.c.dagster_event_type))
-        + _delete_old_of_checks(connect, checked, again)
+        _delete_old(connect, ours, events, reported, (events.c.asset_key, events.c.dagster_event_type))
+        + _delete_old_of_checks(connect, ours, checked, again)
         for connect in connects
     ]
-    gone = _delete_old(storage.index_connection, evaluations, evaluated & was_long_ago, check)
+    gone = _delete_old(storage.index_connection, ours, evaluations, evaluated & was_long_ago, check)
     return {"events": deleted[0], "evaluations": gone}
 
 
@@ -156,10 +160,16 @@ def prune_runs(runs: Runs, before: datetime, but: str) -> int:
     return deleted
 
 
-def _delete_old(connect: Connect, table: Table, old: ColumnElement[bool], alike: tuple[ColumnElement[Any], ...]) -> int:
+def _delete_old(
+    connect: Connect,
+    ours: frozenset[str],
+    table: Table,
+    old: ColumnElement[bool],
+    alike: tuple[ColumnElement[Any], ...],
+) -> int:
     """Delete our rows that are `old`, except the newest of each group with equal columns `alike`; the number."""
     with connect() as connection:
-        kept = select(func.max(table.c.id)).where(table.c.asset_key.in_(OURS)).group_by(*alike)
+        kept = select(func.max(table.c.id)).where(table.c.asset_key.in_(ours)).group_by(*alike)
         newest = [row[0] for row in connection.execute(kept)]
     deleted = 0
     while True:
@@ -172,7 +182,9 @@ def _delete_old(connect: Connect, table: Table, old: ColumnElement[bool], alike:
         deleted += len(ids)
 
 
-def _delete_old_of_checks(connect: Connect, old: ColumnElement[bool], again: Container[tuple[str, str]]) -> int:
+def _delete_old_of_checks(
+    connect: Connect, ours: frozenset[str], old: ColumnElement[bool], again: Container[tuple[str, str]]
+) -> int:
     """Delete the `old` events of our checks, except the newest of each check that was not evaluated `again` since; the
     number. Such an event says only in its text which check it is of."""
     table, newest, deleted, position = SqlEventLogStorageTable, dict[tuple[str, str], int](), 0, 0
@@ -187,7 +199,7 @@ def _delete_old_of_checks(connect: Connect, old: ColumnElement[bool], again: Con
                 check = _check_of(text)
                 if check in again:
                     ids.append(position)
-                elif check[0] in OURS:
+                elif check[0] in ours:
                     ids += [newest[check]] if check in newest else []
                     newest[check] = position
             _delete_rows(connection, table, ids)

@@ -13,11 +13,11 @@ from tidemark.assets.windowed import stopped_result
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.quality.silence import WindowSilence
+from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.orphans import remove_orphans
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
-from tidemark.resources.lake import LakeResource
-from tidemark.resources.spark import SparkResource
+from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 
 REPAIR = "repair"
 NAMED_IN_LOG = 200
@@ -36,12 +36,17 @@ class RepairConfig(dg.Config):
 
 
 def repair_job(settings: Settings) -> dg.JobDefinition:
-    @dg.op(out=dg.Out(dg.Nothing))
+    @dg.op(
+        name=name_of(settings, "look_and_compute_again"),
+        out=dg.Out(dg.Nothing),
+        required_resource_keys=keys_of(settings, LAKE, SPARK),
+    )
     def look_and_compute_again(
-        context: dg.OpExecutionContext, config: RepairConfig, lake: LakeResource, spark: SparkResource
+        context: dg.OpExecutionContext, config: RepairConfig
     ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.Output[None]]:
         """Looks at each window of the range, names what is stale, missing, damaged or orphaned, and computes again what
         can be computed. Fails if something is left that this does not mend."""
+        lake, spark = lake_of(context, settings), spark_of(context, settings)
         clock = SystemClock()
         with failing_run(ValueError):
             surveyor = Surveyor(settings, clock)
@@ -61,7 +66,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
                 silence += report
                 computed += ours
             if silence:
-                yield evaluation_of(stopped_result(silence, settings.checks.max_stopped_share))
+                yield evaluation_of(stopped_result(settings, silence))
         figures: dict[str, Any] = {
             "windows_looked_at": survey.integrity.windows,
             "files_looked_at": survey.integrity.files,
@@ -78,7 +83,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             raise dg.Failure(description=grave, metadata=figures, allow_retries=False)
         yield dg.Output(None, metadata=figures)
 
-    @dg.job(name=REPAIR, tags=tags_of(settings))
+    @dg.job(name=name_of(settings, REPAIR), executor_def=dg.in_process_executor, tags=tags_of(settings))
     def repair() -> None:
         """After an outage: looks at a range of windows, the tracking log and the folders of the lake, says what is
         stale, missing, damaged or orphaned, and computes just that again."""

@@ -10,13 +10,21 @@ from threading import Lock
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from tidemark.assets.live_first import Front, backlog_goes_first, backlog_may_begin
+from tidemark.assets.lost_runs import report_dead
 from tidemark.assets.runs import Runs
 from tidemark.assets.turns import Attempt, Turn, take_turn
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, COMPUTE_WINDOWS, RANGE_END, RANGE_START, TRIED
+from tidemark.pipeline.services.dagster_names import (
+    COMPUTE_BACKLOG,
+    COMPUTE_WINDOWS,
+    RANGE_END,
+    RANGE_START,
+    TRIED,
+    name_of,
+)
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import Window, Windowing
 from tidemark.resources.lake import LakeResource
@@ -56,6 +64,7 @@ class Request:
     def result(
         self,
         context: dg.SensorEvaluationContext,
+        settings: Settings,
         said: str,
         events: Sequence[dg.AssetMaterialization | dg.AssetCheckEvaluation],
         cursor: str | None = None,
@@ -68,14 +77,16 @@ class Request:
             skipped = dg.SkipReason(f"{said}{self.sentence}")
             return dg.SensorResult(skip_reason=skipped, asset_events=events, cursor=cursor)
         context.log.info(self.sentence)
-        return dg.SensorResult(run_requests=[self._run()], asset_events=events, cursor=cursor)
+        return dg.SensorResult(run_requests=[self._run(settings)], asset_events=events, cursor=cursor)
 
-    def _run(self) -> dg.RunRequest:
+    def _run(self, settings: Settings) -> dg.RunRequest:
         if self.is_backlog:
-            config = {"ops": {BACKLOG_OP: {"config": {"windows": list(stretch_texts(self.windows))}}}}
-            return dg.RunRequest(job_name=COMPUTE_BACKLOG, run_config=config)
+            config = {
+                "ops": {name_of(settings, BACKLOG_OP): {"config": {"windows": list(stretch_texts(self.windows))}}}
+            }
+            return dg.RunRequest(job_name=name_of(settings, COMPUTE_BACKLOG), run_config=config)
         tags = {RANGE_START: self.windows[0].key, RANGE_END: self.windows[-1].key}
-        return dg.RunRequest(job_name=COMPUTE_WINDOWS, tags=tags)
+        return dg.RunRequest(job_name=name_of(settings, COMPUTE_WINDOWS), tags=tags)
 
 
 @dataclass
@@ -247,24 +258,29 @@ def _attempts(runs: Runs, windowing: Windowing) -> list[Attempt]:
     for job_name in (COMPUTE_WINDOWS, COMPUTE_BACKLOG):
         statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
         for record in runs.newest(job_name, RUNS_LOOKED_AT, statuses):
-            failed = record.dagster_run.status is dg.DagsterRunStatus.FAILURE
+            run, is_backlog = record.dagster_run, job_name == COMPUTE_BACKLOG
+            failed = run.status is dg.DagsterRunStatus.FAILURE
             try:
-                windows = _windows_tried(record.dagster_run, windowing, failed=failed)
-            except (ValueError, KeyError, TypeError):  # of another length, or started by hand
+                windows = _backlog_tried(run, windowing, failed=failed) if is_backlog else _range_of(run, windowing)
+            except (ValueError, KeyError, TypeError, StopIteration):  # of another length, or started by hand
                 continue
             ended_then = ended_at(record)
             began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else ended_then
-            found.append(Attempt(windows, failed, began, ended_then, job_name == COMPUTE_BACKLOG))
+            found.append(Attempt(windows, failed, began, ended_then, is_backlog))
     return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
 
 
-def _windows_tried(run: dg.DagsterRun, windowing: Windowing, *, failed: bool) -> Spans:
+def _range_of(run: dg.DagsterRun, windowing: Windowing) -> Spans:
+    """The windows of a run over a range."""
+    first = run.tags.get(RANGE_START) or run.tags[ONE_WINDOW]
+    return Spans(stretch_named(f"{first}{TO}{run.tags.get(RANGE_END) or first}", windowing))
+
+
+def _backlog_tried(run: dg.DagsterRun, windowing: Windowing, *, failed: bool) -> Spans:
     """The windows whose computation succeeded, or failed. A backlog run notes which part it has reached."""
-    if run.job_name == COMPUTE_WINDOWS:
-        first = run.tags.get(RANGE_START) or run.tags[ONE_WINDOW]
-        return Spans(stretch_named(f"{first}{TO}{run.tags.get(RANGE_END) or first}", windowing))
     config: Any = run.run_config
-    windows = Spans(*(stretch_named(text, windowing) for text in config["ops"][BACKLOG_OP]["config"]["windows"]))
+    the_op = next(iter(config["ops"].values()))
+    windows = Spans(*(stretch_named(text, windowing) for text in the_op["config"]["windows"]))
     if TRIED not in run.tags:  # it was killed before its first part, or has ended with nothing to do
         return windows
     part = stretch_named(run.tags[TRIED], windowing)
@@ -284,10 +300,9 @@ def pause_of_windows(runs: Runs, now: datetime) -> str | None:
 
 def pause_of(runs: Runs, job_name: str, now: datetime, does: str = "is computing windows") -> str | None:
     """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
-    recently. None if one may."""
-    under_way = runs.newest(job_name, 1, NOT_FINISHED_STATUSES)
-    if under_way:
-        return f"run {under_way[0].dagster_run.run_id[:8]} {does}"
+    recently. None if one may. Runs whose process has died are reported as failed first."""
+    if at_it := report_dead(runs, job_name, now):
+        return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)
     failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
     if not failures:

@@ -20,8 +20,7 @@ from tidemark.pipeline.ticks.copies import RememberedCopies
 from tidemark.pipeline.ticks.landing import land
 from tidemark.pipeline.ticks.pace import AtWork, Closings, Pace
 from tidemark.pipeline.ticks.tracking import track
-from tidemark.resources.lake import LakeResource
-from tidemark.resources.pubsub import PubSubResource
+from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 
 WHILE_DRAINING = timedelta(seconds=2)
 """The longest that a tracking tick pulls while a run drains. It suffices for what is published meanwhile, and decisions
@@ -45,7 +44,9 @@ def tracking_sensor(
 
     @ticking_sensor(
         settings,
+        "tracking",
         waits=True,
+        required_resource_keys=keys_of(settings, PUBSUB, LAKE),
         jobs=jobs,
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the tracking subscription, persists the "
@@ -53,11 +54,12 @@ def tracking_sensor(
             f"closed. Keeps {TRACKING_HISTOGRAM.to_user_string()} up to date."
         ),
     )
-    def tracking(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+    def tracking(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         pubsub.sweep()
         pace.wait()
         landing.wait(LANDS_WITHIN)
-        run = draining(Runs.of(context.instance, settings), clock.now(), settings.drain)
+        run = draining(Runs(context.instance, settings), clock.now(), settings.drain)
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
@@ -68,7 +70,8 @@ def tracking_sensor(
             copies=copies,
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
-            until_gone=True,
+            until_gone=pubsub.tracking_backlog("pulling"),
+            spending=pubsub.spending(),
         )
         pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
@@ -77,10 +80,10 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         def choose() -> Request:
-            return next_request(Runs.of(context.instance, settings), lake, "choice", watermark, clock.now())
+            return next_request(Runs(context.instance, settings), lake, "choice", watermark, clock.now())
 
         request = choosing.request(lambda: asking.request("tracking", choose), context)
-        return request.result(context, said, tracking_events(tracked), cursor)
+        return request.result(context, settings, said, tracking_events(settings, tracked), cursor)
 
     return tracking
 
@@ -93,18 +96,21 @@ def landing_sensor(
 
     @ticking_sensor(
         settings,
+        "landing",
         waits=True,
+        required_resource_keys=keys_of(settings, PUBSUB, LAKE),
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
             "Pauses while a run drains a backlog."
         ),
     )
-    def landing(context: dg.SensorEvaluationContext, pubsub: PubSubResource, lake: LakeResource) -> dg.SensorResult:
+    def landing(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         decides_at = tracking.next_at
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
-        run = draining(Runs.of(context.instance, settings), clock.now(), settings.drain)
+        run = draining(Runs(context.instance, settings), clock.now(), settings.drain)
         if run is not None:
             pubsub.base().close()
             said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
@@ -120,8 +126,9 @@ def landing_sensor(
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),
             )
+        pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         said = dg.SkipReason(landing_sentence(landed))
-        return dg.SensorResult(skip_reason=said, asset_events=landing_events(landed))
+        return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
 
     return landing
 

@@ -6,20 +6,21 @@ from typing import Any
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, spec
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK, WATERMARK_TUNING, key_of, spec
 from tidemark.assets.events import failing_run
 from tidemark.assets.runs import tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import NothingToTune
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.page import page_of
 from tidemark.pipeline.tuning.report import TuningReport, facts_of, sentences
 from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.tuning.stream_disorder import StreamDisorder
-from tidemark.resources.lake import LakeResource
+from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 TUNE_WATERMARK = "tune_watermark"
 """The job that makes the report."""
@@ -39,9 +40,13 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
         deps=[WATERMARK, HEARTBEATS],
     )
 
-    @dg.multi_asset(name=WATERMARK_TUNING.to_python_identifier(), specs=[described.replace_attributes(skippable=True)])
-    def watermark_tuning(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
-        made_at, tune, whole = SystemClock().now(), settings.tune, lake.whole()
+    @dg.multi_asset(
+        name=name_of(settings, WATERMARK_TUNING.to_python_identifier()),
+        specs=[described.replace_attributes(skippable=True)],
+        required_resource_keys=keys_of(settings, LAKE),
+    )
+    def watermark_tuning(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        made_at, tune, whole = SystemClock().now(), settings.tune, lake_of(context, settings).whole()
         with failing_run():
             try:
                 report = report_on_lake(whole, settings, made_at, tune.since, target=tune.target_late_share)
@@ -52,7 +57,7 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
             stored = write_report(whole.objects(), made_at, page, facts, keep=tune.keep_reports)
         for sentence in sentences(report):
             context.log.info(sentence)
-        yield dg.MaterializeResult(asset_key=WATERMARK_TUNING, metadata=tuning_metadata(report, stored))
+        yield dg.MaterializeResult(asset_key=described.key, metadata=tuning_metadata(report, stored))
 
     return watermark_tuning
 
@@ -60,13 +65,14 @@ def tuning_asset(settings: Settings) -> dg.AssetsDefinition:
 def tuning_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """The schedule that makes the report every day; it is on from the start."""
     job = dg.define_asset_job(
-        TUNE_WATERMARK,
-        selection=[WATERMARK_TUNING],
+        name_of(settings, TUNE_WATERMARK),
+        selection=[key_of(settings, WATERMARK_TUNING)],
+        executor_def=dg.in_process_executor,
         description="What every band would have cost and given of late.",
         tags=tags_of(settings),
     )
     return dg.ScheduleDefinition(
-        name="daily_tuning",
+        name=name_of(settings, "daily_tuning"),
         job=job,
         cron_schedule=EVERY_DAY,
         execution_timezone="UTC",

@@ -11,8 +11,9 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, windowed_asset
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
 from tidemark.assets.events import failing_run
+from tidemark.assets.lost_runs import beating
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.errors import WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.tables.diffs import diff_schema
@@ -22,7 +23,8 @@ from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
 from tidemark.pipeline.spark.plan import DiffPlan
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import Window, runs_of_neighbours
+from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
 
@@ -35,16 +37,25 @@ NAMED = 5
 
 
 def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
-    @windowed_asset(settings, HEARTBEAT_DIFFS, diff_schema(settings.message.fields), deps=[HEARTBEATS, WATERMARK])
-    def heartbeat_diffs(context: dg.AssetExecutionContext, lake: LakeResource, spark: SparkResource) -> None:
+    diffs = key_of(settings, HEARTBEAT_DIFFS)
+
+    @windowed_asset(
+        settings,
+        HEARTBEAT_DIFFS,
+        diff_schema(settings.message.fields),
+        deps=[HEARTBEATS, WATERMARK],
+        required_resource_keys=keys_of(settings, LAKE, SPARK),
+    )
+    def heartbeat_diffs(context: dg.AssetExecutionContext) -> None:
         """Each stream's heartbeats beside the one before: gap, missed heartbeats, and how the compared fields changed.
         One partition a window, computed once the watermark has passed its end; any window can be computed again, alone
         or in a range, and gives the same rows."""
+        lake, spark = lake_of(context, settings), spark_of(context, settings)
         windows = sorted(map(settings.windowing.named, context.partition_keys))
-        with failing_run(WindowExpired, WindowNotClosed):
+        with failing_run(WindowExpired, WindowNotClosed), beating(context):
             computed = compute_range(windows, lake, spark, context.run.run_id)
         for key in computed.rows:
-            context.add_asset_metadata(metadata_of(computed, key), asset_key=HEARTBEAT_DIFFS, partition_key=key)
+            context.add_asset_metadata(metadata_of(computed, key), asset_key=diffs, partition_key=key)
         context.log.info(
             f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
             f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"
@@ -58,8 +69,14 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
-    """Compute windows, which may have gaps between them, and replace them in the lake. Raises WindowNotClosed and
-    WindowExpired, before Spark is used, and other TidemarkErrors."""
+    """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
+    it there. Raises WindowNotClosed and WindowExpired, before Spark is used, and other TidemarkErrors."""
+    stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
+    with lake.whole().failed_runs().noting(run, stretches, lake.clock):
+        return _compute_range(windows, lake, spark, run)
+
+
+def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     settings = lake.settings
     lake.kept_windows().refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()
@@ -96,21 +113,29 @@ def metadata_of(computed: Computed, key: str) -> dict[str, Any]:
 
 
 def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
+    key = key_of(settings, STREAM_STATUS)
     few_stopped = dg.AssetCheckSpec(
         FEW_STOPPED,
-        asset=STREAM_STATUS,
+        asset=key,
         description="No more than `checks.max_stopped_share` of the streams stopped in any window of the run.",
     )
 
-    @windowed_asset(settings, STREAM_STATUS, STATUS, deps=[HEARTBEAT_DIFFS], check_specs=[few_stopped])
-    def stream_status(context: dg.AssetExecutionContext, lake: LakeResource) -> Iterator[dg.MaterializeResult[None]]:
+    @windowed_asset(
+        settings,
+        STREAM_STATUS,
+        STATUS,
+        deps=[HEARTBEAT_DIFFS],
+        required_resource_keys=keys_of(settings, LAKE),
+        check_specs=[few_stopped],
+    )
+    def stream_status(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         """Which streams stopped, started or miss beats, by window: rows that the window's run commits beside its diffs.
         Materializing it alone brings `streams`, each stream's first and last heartbeat, up to date, and reports again
         what stands."""
-        with failing_run():
-            report = silence_report(lake, context.partition_keys)
-        for key, metadata in report.metadata.items():
-            context.add_asset_metadata(metadata, asset_key=STREAM_STATUS, partition_key=key)
+        with failing_run(), beating(context):
+            report = silence_report(lake_of(context, settings), context.partition_keys)
+        for window, metadata in report.metadata.items():
+            context.add_asset_metadata(metadata, asset_key=key, partition_key=window)
         if report.behind:
             context.log.warning(
                 f"{len(report.behind)} windows have a status of older input than their diffs, or none: "
@@ -118,7 +143,7 @@ def stream_status_asset(settings: Settings) -> dg.AssetsDefinition:
             )
         stops = sum(window.stopped for window in report.windows)
         context.log.info(f"{report.streams} streams known, {stops} stops in this run")
-        yield dg.MaterializeResult(check_results=[stopped_result(report.windows, settings.checks.max_stopped_share)])
+        yield dg.MaterializeResult(check_results=[stopped_result(settings, report.windows)])
 
     return stream_status
 
@@ -145,8 +170,9 @@ def silence_report(lake: LakeResource, windows: Iterable[str]) -> SilenceReport:
     return SilenceReport(found, metadata, status.behind(diffs, keys), known.rows.num_rows)
 
 
-def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetCheckResult:
+def stopped_result(settings: Settings, windows: Sequence[WindowSilence]) -> dg.AssetCheckResult:
     """The check `few_streams_stopped`: a warning, since sources may fail while the data about it is complete."""
+    most = settings.checks.max_stopped_share
     beyond = [window for window in windows if window.stopped_share > most]
     worst = max(windows, key=lambda window: window.stopped_share, default=WindowSilence(""))
     said = "no window has been computed"
@@ -156,7 +182,7 @@ def stopped_result(windows: Sequence[WindowSilence], most: float) -> dg.AssetChe
             f"{worst.window}); {len(beyond)} of {len(windows)} windows are beyond the limit of {most:.2%}"
         )
     return dg.AssetCheckResult(
-        asset_key=STREAM_STATUS,
+        asset_key=key_of(settings, STREAM_STATUS),
         check_name=FEW_STOPPED,
         passed=not beyond,
         severity=dg.AssetCheckSeverity.WARN,

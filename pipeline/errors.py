@@ -37,6 +37,10 @@ class ReadingUnavailable(PubSubError):
     """The publish time of the oldest unacknowledged message cannot be read now."""
 
 
+class ReadingPostponed(ReadingUnavailable):
+    """The budget of snapshots puts a reading off. The last one stays true meanwhile."""
+
+
 class SnapshotRefused(ReadingUnavailable):
     """Pub/Sub refuses a snapshot: the backlog's oldest message is within an hour of its expiry."""
 
@@ -98,7 +102,8 @@ class ToolMissing(TidemarkError):
 
 
 class ServiceFailed(TidemarkError):
-    """A process that tidemark started has ended, or is not ready in time; the message names its log."""
+    """A process that tidemark started has ended, or is not ready in time (the message names its log); or a Dagster that
+    is asked for a run does not answer, or does not take it."""
 
 
 class TraceUnusable(TidemarkError):

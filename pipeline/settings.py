@@ -4,17 +4,25 @@ Every setting, with its meaning, is in the `tidemark.toml` at the project's root
 is relative to the file.
 """
 
+import logging
 import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.durations import format_duration
@@ -23,9 +31,11 @@ from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
+logger = logging.getLogger(__name__)
+
 PREFIX = "TIDEMARK_"
-NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE"})
-"""Variables that have the prefix and say where files are; they set nothing in the tree."""
+NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
+"""Variables that have the prefix and set nothing in the tree: they say where files are, or hold a secret."""
 
 OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
@@ -34,6 +44,22 @@ OF_KUBERNETES = re.compile(
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A setting's old name and its new one, as `section.key`, and the release that does not know the old one."""
+
+    old: str
+    new: str
+    goes_in: str
+
+
+RENAMED: tuple[Renamed, ...] = ()
+"""Old names that are still read, with a warning; each for one release."""
+
+TOLD: set[str] = set()
+"""Old names that this process has warned of: it warns once of each."""
 
 
 class Settings(BaseSettings):
@@ -64,6 +90,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        if isinstance(env_settings, EnvSettingsSource):
+            env_settings.env_vars = _variables_by_new_names(env_settings.env_vars, env_settings.env_prefix)
         return env_settings, init_settings  # a variable wins over the file
 
     @property
@@ -90,27 +118,32 @@ class Settings(BaseSettings):
         return Policy(**chosen)
 
 
-def load_settings(path: Path | None = None, *, needs_file: bool = True) -> Settings:
+def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
     """Read the tree from `path` (else `$TIDEMARK_CONFIG`, else `tidemark.toml` here) and the environment.
 
-    If it needs no file, and none is named or here, only the environment and the defaults count. If
+    A `name` becomes `dagster.name`, and the variables of a pipeline called `orders` begin with `ORDERS_TIDEMARK_`. If
+    it needs no file, and none is named or here, only the environment and the defaults count. If
     `PUBSUB_EMULATOR_HOST` is set, it is the emulator's address. Relative paths are relative to the file's folder.
     Raises InvalidSettings, which names every wrong setting, its value, its source and the rule.
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
     written = _read_toml(file) if needs_file or named is not None or file.exists() else {}
-    _refuse_unknown_variables(os.environ)
+    _move_to_new_names(written, file)
+    prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
+    _refuse_unknown_variables(os.environ, prefix)
+    if name:
+        written["dagster"] = {**written.get("dagster", {}), "name": name}
     if host := os.environ.get("PUBSUB_EMULATOR_HOST"):
         section = written.setdefault("pubsub", {})
         if isinstance(section, dict):
             section["emulator_host"] = host
     try:
-        settings = Settings(**written)
+        settings = Settings(_env_prefix=prefix, **written)
     except ValidationError as error:
-        raise InvalidSettings(_explain(error, file)) from error
+        raise InvalidSettings(_explain(error, file, prefix)) from error
     except SettingsError as error:
-        raise InvalidSettings(f"a TIDEMARK_ variable cannot be read: {error}; write a table as JSON") from error
+        raise InvalidSettings(f"a variable {prefix}... cannot be read: {error}; write a table as JSON") from error
     return _with_absolute_paths(settings, file.parent)
 
 
@@ -126,22 +159,66 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise InvalidSettings(f"the settings file {file} cannot be read: {error}") from error
 
 
-def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
     for name, value in environ.items():
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS or OF_KUBERNETES.fullmatch(f"{name}={value}"):
+        of_kubernetes = OF_KUBERNETES.fullmatch(f"{PREFIX}{name.removeprefix(prefix)}={value}")
+        if not name.startswith(prefix) or name in NOT_SETTINGS or of_kubernetes:
             continue
-        section, _, key = name.removeprefix(PREFIX).lower().partition("__")
+        section, _, key = name.removeprefix(prefix).lower().partition("__")
+        if any(renamed.old == f"{section}.{key}" for renamed in RENAMED):
+            continue
         if section not in Settings.model_fields or not key:
-            known = ", ".join(f"{PREFIX}{known.upper()}__<KEY>" for known in Settings.model_fields)
+            known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
             raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
 
 
-def _explain(error: ValidationError, file: Path) -> str:
+def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
+    """Move what the file says under old names to the new ones. Raises InvalidSettings where it says both."""
+    for renamed in RENAMED:
+        (old_section, old), (section, key) = (name.split(".") for name in (renamed.old, renamed.new))
+        there = written.get(old_section)
+        if not isinstance(there, dict) or old not in there:
+            continue
+        into = written.setdefault(section, {})
+        if isinstance(into, dict):
+            if key in into:
+                raise _named_twice(renamed, f"{renamed.old} and {renamed.new}", str(file))
+            into[key] = there.pop(old)
+            if not there and old_section not in Settings.model_fields:
+                del written[old_section]
+            _warn(renamed, f"{renamed.old} (from {file}) is called {renamed.new} now")
+
+
+def _variables_by_new_names(variables: Mapping[str, str | None], prefix: str) -> Mapping[str, str | None]:
+    """The variables, whose names are in lower case, with the old names of settings replaced. Raises InvalidSettings
+    where both are set."""
+    found = dict(variables)
+    for renamed in RENAMED:
+        old, new = (f"{prefix}{name.replace('.', '__')}".lower() for name in (renamed.old, renamed.new))
+        if old in found:
+            if new in found:
+                raise _named_twice(renamed, f"${old.upper()} and ${new.upper()}", "the environment")
+            found[new] = found.pop(old)
+            _warn(renamed, f"the variable {old.upper()} is called {new.upper()} now")
+    return found
+
+
+def _named_twice(renamed: Renamed, both: str, where: str) -> InvalidSettings:
+    return InvalidSettings(f"{both} are both in {where}, and are one setting; write {renamed.new} alone")
+
+
+def _warn(renamed: Renamed, what: str) -> None:
+    if renamed.old not in TOLD:
+        TOLD.add(renamed.old)
+        logger.warning("%s; write that, because %s will not know the old name", what, renamed.goes_in)
+
+
+def _explain(error: ValidationError, file: Path, prefix: str) -> str:
     lines = []
     for problem in error.errors():
         place = [str(part) for part in problem["loc"]]
         name = ".".join(place)
-        source = _source(place, file)
+        source = _source(place, file, prefix)
         if problem["type"] == "extra_forbidden":
             lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
         else:
@@ -154,14 +231,15 @@ def _as_duration(bound: re.Match[str]) -> str:
     return format_duration(timedelta(days=int(bound["days"] or 0), seconds=int(bound["seconds"] or 0)))
 
 
-def _source(place: list[str], file: Path) -> str:
+def _source(place: list[str], file: Path, prefix: str) -> str:
     """Where a value was written: the variable that sets it, else the file and every variable that adds to it."""
     path = [part.lower() for part in place]
     adding = []
     for name in sorted(os.environ):
-        if not name.upper().startswith(PREFIX):
+        if not name.upper().startswith(prefix):
             continue
-        set_here = name[len(PREFIX) :].lower().split("__")
+        plain = name[len(prefix) :].lower().replace("__", ".")
+        set_here = next((renamed.new for renamed in RENAMED if renamed.old == plain), plain).split(".")
         if set_here == path:
             return f"${name}"
         shared = min(len(set_here), len(path))

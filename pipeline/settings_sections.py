@@ -22,6 +22,9 @@ LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
 PULLS_AT_ONCE = 8
 """The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
+SNAPSHOT_BUDGET = 10 << 30
+"""Bytes a day, on the service. Ten thousand sources that publish every 30 s need about a third of it, read at each tick
+of 10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
@@ -59,6 +62,18 @@ def _recompute_within(written: str) -> timedelta:
     raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"')
 
 
+def _http_address(text: str | None) -> str | None:
+    """An address that paths are appended to. A login in it would be a secret in a file."""
+    if text is None:
+        return None
+    named = urlparse(text)
+    if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
+        raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
+    if named.username is not None or named.password is not None:
+        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may hold one")
+    return text.rstrip("/")
+
+
 def _host_and_port(text: str | None) -> str | None:
     host, _, port = (text or "").rpartition(":")
     if text is not None and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
@@ -77,6 +92,7 @@ TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minut
 CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
 OptionalText = Annotated[str | None, EmptyIsNone]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
+OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
 OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -142,6 +158,7 @@ class PubSubSettings(PullSettings):
     metadata_only: bool = False
     reading: ReadingKind = "auto"
     snapshot_max_backlog: int = Field(10_000_000, ge=1)
+    snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
     monitoring_endpoint: OptionalAddress = None
 
     @model_validator(mode="after")
@@ -154,6 +171,13 @@ class PubSubSettings(PullSettings):
                 "a server that has them in monitoring_endpoint"
             )
         return self
+
+    @property
+    def snapshot_bytes_a_day(self) -> int | None:
+        """As set; otherwise `SNAPSHOT_BUDGET` on the service, and no bound on an emulator, where nothing costs."""
+        if self.snapshot_budget is not None:
+            return self.snapshot_budget
+        return SNAPSHOT_BUDGET if self.emulator_host is None else None
 
     @property
     def topic_path(self) -> str:
@@ -378,8 +402,11 @@ class SparkSettings(Section):
 
 
 class DagsterSettings(Section):
-    """Dagster's own processes."""
+    """Dagster's own processes, the name of the pipeline in it, and which Dagster is asked for runs."""
 
+    name: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$"), EmptyIsNone] = None
+    url: OptionalUrl = None
+    location: str = Field("tidemark", min_length=1)
     web_port: Port = 3000
     allowed_hosts: list[str] = Field(default_factory=list)
     code_port: Port = 4266
@@ -393,3 +420,8 @@ class DagsterSettings(Section):
             if not HOST_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} is not a host name; write it without a scheme and a port, such as ui.lan")
         return value
+
+    @property
+    def ui(self) -> str:
+        """Where the UI and its GraphQL are: as set, otherwise those of `tidemark up` on this machine."""
+        return self.url or f"http://127.0.0.1:{self.web_port}"

@@ -136,7 +136,8 @@ def test_an_unknown_section_is_refused_with_a_suggestion(written: Written) -> No
 
 def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_there_are(written: Written) -> None:
     message = refusal(written("[dagster]\nxyz = 1\n"))
-    assert message.endswith("there is no such setting; known here: web_port, allowed_hosts, code_port, storage, owners")
+    known = "name, url, location, web_port, allowed_hosts, code_port, storage, owners"
+    assert message.endswith(f"there is no such setting; known here: {known}")
 
 
 def test_an_unknown_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:

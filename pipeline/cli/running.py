@@ -1,6 +1,5 @@
-"""What runs: `tidemark provision`, `tidemark up`, and `tidemark recompute`, which asks it for windows."""
+"""What runs: `tidemark init`, `provision`, `connector`, `up`, and `recompute`, which asks Dagster for windows."""
 
-import json
 import signal
 from dataclasses import asdict
 from pathlib import Path
@@ -8,16 +7,20 @@ from threading import Event
 from typing import Annotated
 
 import typer
+from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import AsJson, config_file, window_named
-from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.services.dagster_names import CODE_LOCATION, COMPUTE_WINDOWS, RANGE_END, RANGE_START
-from tidemark.pipeline.services.processes import Supervisor, listens
-from tidemark.pipeline.services.stack import dagster_environment, project_root, provision_here, run_dagster, start_stack
+from tidemark.pipeline.printable import printable
+from tidemark.pipeline.services.dagster_api import DagsterApi
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.own_files import INSTANCE, SETTINGS, WORKSPACE, put_down
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
@@ -27,6 +30,19 @@ MARKS = {
     "differences": "[yellow]differs[/]  ",
     "warnings": "[bold yellow]warning[/]  ",
 }
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write; it is made.")] = Path(),
+    dagster: Annotated[
+        bool, typer.Option("--dagster", help="Write workspace.yaml and dagster.yaml too, to change them.")
+    ] = False,
+) -> None:
+    """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
+    for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ())):
+        print(f"wrote {put_down(name, folder)}")
+    inside = "" if folder == Path() else f"cd {folder}; "
+    print(f"next: {inside}tidemark up, and in another terminal tidemark publish, then tidemark status")
 
 
 def provision(as_json: AsJson = False) -> None:
@@ -39,6 +55,19 @@ def provision(as_json: AsJson = False) -> None:
     for name, mark in MARKS.items():
         for line in report[name]:
             terminal.print(mark + safe(line))
+
+
+def connector(
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A file, or a mirror's address, instead of Maven Central. The checksum decides."),
+    ] = None,
+) -> None:
+    """Fetch the JAR by which Spark uses gs:// into the cache, unless it is there. `tidemark up` does the same."""
+    with progress_bar(DownloadColumn()) as bar:
+        task = bar.add_task("fetching", total=CONNECTOR.size)
+        fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
+    print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
 
 
 def up() -> None:
@@ -74,7 +103,7 @@ def recompute(
     ],
     last: Annotated[str, typer.Option("--to", help="The last window, in the same way; may be the first.")],
 ) -> None:
-    """Compute a range of windows again, in one run of the Dagster that `tidemark up` started.
+    """Compute a range of windows again, in one run of the Dagster at `dagster.url`; by default `tidemark up`'s.
 
     The same input gives the same rows. If a window is above the watermark, the run fails and writes nothing.
     """
@@ -87,16 +116,8 @@ def recompute(
 
 
 def launch(settings: Settings, first: Window, last: Window) -> str:
-    """Have the running Dagster compute a range of windows in one run, and say where the run can be watched. Raises
-    ServiceFailed if no code server answers, or Dagster does not take the run."""
-    if not listens("127.0.0.1", settings.dagster.code_port):
-        raise ServiceFailed(
-            f"no Dagster code server answers at port {settings.dagster.code_port}; start it with `tidemark up`, "
-            "and try again"
-        )
-    root = project_root()
-    tags = json.dumps({RANGE_START: first.key, RANGE_END: last.key})
-    job = ["-w", str(root / "workspace.yaml"), "-l", CODE_LOCATION, "-j", COMPUTE_WINDOWS, "--tags", tags]
-    environment = dagster_environment(settings, config_file(), root)
-    run_dagster(["job", "launch", *job], environment, root, otherwise="Dagster did not take the run")
-    return f"the run is at http://127.0.0.1:{settings.dagster.web_port}/runs"
+    """Have Dagster compute a range of windows in one run, and say where the run can be watched. Raises ServiceFailed if
+    Dagster does not answer, or does not take the run."""
+    asked = {RANGE_START: first.key, RANGE_END: last.key}
+    run = DagsterApi(settings.dagster).launch(COMPUTE_WINDOWS, settings.lake.uri, asked)
+    return f"the run is at {run}"

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.pipeline.doctor.finding import Level, Said, Setup
-from tidemark.pipeline.services.stack import dagster_environment, project_root
+from tidemark.pipeline.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
+from tidemark.pipeline.services.stack import dagster_environment
 
 PROGRAM = "tidemark.resources.storage_state"
 ENDS_WITHIN_SECONDS = 110.0
@@ -16,14 +17,14 @@ ENDS_WITHIN_SECONDS = 110.0
 
 def check_dagster_storage(setup: Setup) -> Iterator[Said]:
     """Opens it as Dagster does, in a process of its own. A folder that `tidemark up` has yet to make is not made."""
-    settings, root = setup.settings, project_root()
+    settings, instance = setup.settings, (given_home() or PACKAGE) / INSTANCE
     config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
-    if not Path(settings.dagster.storage).exists() and "sqlite" in (root / "dagster.yaml").read_text():
+    if not Path(settings.dagster.storage).exists() and "sqlite" in instance.read_text():
         yield Level.OK, f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it"
         return
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM],
-        env={**os.environ, **dagster_environment(settings, config, root)},
+        env={**os.environ, **dagster_environment(settings, config, dagster_home(settings))},
         capture_output=True,
         text=True,
         timeout=ENDS_WITHIN_SECONDS,
@@ -33,7 +34,7 @@ def check_dagster_storage(setup: Setup) -> Iterator[Said]:
         why = (done.stderr.strip().splitlines() or ["without a word"])[-1]
         yield (
             Level.BROKEN,
-            f"Dagster's storage cannot be opened ({why}): check `storage` in {root / 'dagster.yaml'}, dagster.storage "
+            f"Dagster's storage cannot be opened ({why}): check `storage` in {instance}, dagster.storage "
             "in the settings, and that the database answers",
         )
         return

@@ -1,5 +1,7 @@
 """Names shared by Dagster's definitions and the commands that ask it for runs."""
 
+from tidemark.pipeline.settings import Settings
+
 COMPUTE_WINDOWS = "compute_windows"
 """The job that computes a range of windows."""
 
@@ -12,9 +14,6 @@ PIPELINE = "tidemark/pipeline"
 DRAINED = "tidemark/drained"
 """The tag that says why a drain ended."""
 
-CODE_LOCATION = "tidemark"
-"""The code location's name in `workspace.yaml`."""
-
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Dagster's tags for one run over a contiguous range of partitions."""
 
@@ -23,3 +22,9 @@ COMPUTE_BACKLOG = "compute_backlog"
 
 TRIED = "tidemark/tried"
 """The tag with the part of its windows that a run of that job has reached."""
+
+
+def name_of(settings: Settings, name: str) -> str:
+    """A job's, an op's, a sensor's, a schedule's or a resource's name in Dagster. With `dagster.name` it has that name
+    as its prefix, so that it stands beside those of other pipelines and of other people."""
+    return f"{settings.dagster.name}_{name}" if settings.dagster.name else name

@@ -107,7 +107,7 @@ class ModelPubSub(PubSubResource):
     def base_backlog(self, user: str = "") -> ModelBacklog:  # noqa: ARG002 (each gets the same)
         return ModelBacklog(self.world.model, self.settings.pubsub.base_path, self.world)
 
-    def tracking_backlog(self) -> ModelBacklog:
+    def tracking_backlog(self, user: str = "") -> ModelBacklog:  # noqa: ARG002
         return ModelBacklog(self.world.model, self.settings.pubsub.tracking_path, self.world)
 
     def sweep(self) -> int:
@@ -183,7 +183,7 @@ class Ticking:
 
     @property
     def runs(self) -> Runs:
-        return Runs.of(self.instance, self.settings)
+        return Runs(self.instance, self.settings)
 
     def run(self, job_name: str, status: dg.DagsterRunStatus, tags: Mapping[str, str] | None = None) -> dg.DagsterRun:
         """A run of one of our jobs, noted and not launched; with other tags, somebody else's."""

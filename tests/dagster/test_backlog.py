@@ -69,7 +69,7 @@ def test_a_run_that_makes_way_leaves_the_rest_and_one_that_fails_blames_the_part
             patched.setattr(Parts, "ends", lambda parts, *_: parts.seconds_per_window is not None)
             assert computed(house, instance, WINDOWS[2], WINDOWS[0]).success
         assert house.lake.diffs().computed() == {WINDOWS[2]}
-        runs = Runs.of(instance, house.settings)
+        runs = Runs(instance, house.settings)
         (attempt,) = requests._attempts(runs, windowing)
         assert [attempt.windows.least, len(attempt.windows), attempt.failed] == [_number(2, windowing), 1, False]
 

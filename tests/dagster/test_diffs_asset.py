@@ -8,9 +8,11 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+import tidemark.dagster as td
 from tests.dagster.house import beats_between, settings_of
 from tests.lake.builders import append_beats
 from tests.official_emulator import free_port
@@ -122,6 +124,19 @@ def test_one_run_over_a_range_computes_each_of_its_windows(
     assert [row["temperature_delta"] for row in first[1:]] == [2.0] * 5
 
 
+def test_an_asset_of_ones_own_reads_the_rows_of_its_windows(
+    materialized: tuple[Materializing, dg.ExecuteInProcessResult],
+) -> None:
+    lake, _ = materialized
+    pipeline = td.Pipeline(lake.settings)
+    rows, (first, second, _) = lake.rows(), WINDOWS
+    assert pipeline.read_diffs([second]).num_rows == rows.filter(pc.field("window") == second).num_rows == 4
+    assert set(pipeline.read_diffs([first, second])["window"].to_pylist()) == {first, second}
+    assert pipeline.read_diffs([first]).schema.equals(rows.schema)
+    assert pipeline.read_diffs([]).num_rows == pipeline.read_diffs(["2020-01-01T00-00Z"]).num_rows == 0
+    assert pipeline.windows.get_partition_keys_in_range(dg.PartitionKeyRange(first, second)) == [first, second]
+
+
 def test_every_partition_has_its_own_rows_and_silent_streams_as_metadata(
     materialized: tuple[Materializing, dg.ExecuteInProcessResult],
 ) -> None:
@@ -136,7 +151,7 @@ def test_every_partition_has_its_own_rows_and_silent_streams_as_metadata(
     assert [found[key]["silent_streams"] for key in WINDOWS] == [0, 1, 1]
     assert found[WINDOWS[1]]["silent_streams_first"] == "silent"
     assert found[WINDOWS[0]]["watermark_when_computed"] == "2026-11-21T05:23:00Z"
-    assert found[WINDOWS[0]]["heartbeats_version"] == 0
+    assert found[WINDOWS[0]]["heartbeats_version"] == 1
 
 
 def test_the_session_is_stopped_when_the_run_ends(

@@ -160,7 +160,7 @@ def test_landing_rests_while_a_run_drains_and_goes_on_when_it_has_ended(
 def test_a_run_that_hangs_does_not_keep_the_ticks_from_landing(ticking: Ticking) -> None:
     ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
     longest = DRAINING.max_seconds + OVERTIME
-    assert draining(ticking.runs, CLOCK.now() + longest - MINUTE, DRAINING) is not None
+    assert draining(ticking.runs, CLOCK.now() + longest - 2 * MINUTE, DRAINING) is not None
     assert draining(ticking.runs, CLOCK.now() + longest, DRAINING) is None
 
 

@@ -10,18 +10,17 @@ import pytest
 
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
-from tidemark.assets.catalog import HEARTBEATS, WATERMARK
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK, key_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
-from tidemark.assets.runs import Runs
+from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.log.tracking_log import entry_name
-from tidemark.pipeline.services.dagster_names import PIPELINE
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, HousekeepingSettings, LakeSettings
 
 NOW = SystemClock().now()
-OURS = {PIPELINE: "file:/lake"}
+OURS = Settings(lake=LakeSettings(uri="file:/lake"))
 OLD = timedelta(days=3)
 
 
@@ -91,16 +90,16 @@ def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(insta
     for number in range(5):
         tick(instance, number)
     make_older(instance, OLD)
-    assert prune_events(instance, NOW - timedelta(days=4)) == {"events": 0, "evaluations": 0}
+    assert prune_events(instance, OURS, NOW - timedelta(days=4)) == {"events": 0, "evaluations": 0}
     for number in (5, 6):
         tick(instance, number)
     before = rows_in(instance, "event_logs")
-    assert prune_events(instance, NOW - timedelta(days=2)) == {"events": 10, "evaluations": 5}
+    assert prune_events(instance, OURS, NOW - timedelta(days=2)) == {"events": 10, "evaluations": 5}
     assert numbers(instance) == [6, 5]
     assert rows_in(instance, "event_logs") == before - 2 * 10, "in the index, and beside it"
     assert rows_in(instance, "asset_check_executions") == 2
     make_older(instance, OLD)
-    assert prune_events(instance, NOW) == {"events": 2, "evaluations": 1}
+    assert prune_events(instance, OURS, NOW) == {"events": 2, "evaluations": 1}
     assert numbers(instance) == [6]
     newest = instance.get_latest_materialization_event(WATERMARK)
     assert newest is not None
@@ -113,7 +112,7 @@ def test_more_events_than_one_transaction_takes_go_as_well(instance: dg.DagsterI
     for number in range(many):
         tick(instance, number)
     make_older(instance, OLD)
-    assert prune_events(instance, NOW) == {"events": 2 * (many - 1), "evaluations": many - 1}
+    assert prune_events(instance, OURS, NOW) == {"events": 2 * (many - 1), "evaluations": many - 1}
 
 
 def test_of_other_teams_assets_checks_and_runs_nothing_is_deleted(instance: dg.DagsterInstance) -> None:
@@ -132,7 +131,7 @@ def test_of_other_teams_assets_checks_and_runs_nothing_is_deleted(instance: dg.D
         dg.materialize([daily], instance=instance)
     make_older(instance, OLD)
     before = {table: rows_in(instance, table) for table in ("event_logs", "asset_check_executions", "runs")}
-    assert prune_events(instance, NOW) == {"events": 2 * 4, "evaluations": 4}
+    assert prune_events(instance, OURS, NOW) == {"events": 2 * 4, "evaluations": 4}
     assert prune_runs(Runs(instance, OURS), NOW, but="") == 0
     deleted = {table: count - rows_in(instance, table) for table, count in before.items()}
     assert deleted == {"event_logs": 2 * 2 * 4, "asset_check_executions": 4, "runs": 0}  # SQLite has events twice
@@ -143,6 +142,19 @@ def test_of_other_teams_assets_checks_and_runs_nothing_is_deleted(instance: dg.D
         assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10)) == 5
 
 
+def test_of_two_pipelines_in_one_instance_each_prunes_its_own(instance: dg.DagsterInstance) -> None:
+    orders = OURS.model_copy(update={"dagster": DagsterSettings(name="orders")})
+    theirs = key_of(orders, WATERMARK)
+    for number in range(5):
+        tick(instance, number)
+        instance.report_runless_asset_event(dg.AssetMaterialization(theirs))
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(theirs, check_name="late", passed=True))
+    make_older(instance, OLD)
+    assert prune_events(instance, orders, NOW) == {"events": 2 * 4, "evaluations": 4}
+    assert len(instance.fetch_materializations(theirs, limit=10).records) == 1
+    assert numbers(instance) == [4, 3, 2, 1, 0]
+
+
 def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg.DagsterInstance) -> None:
     partitions = dg.StaticPartitionsDefinition(["a", "b"])
 
@@ -150,13 +162,13 @@ def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg
     def diffs() -> None:
         pass
 
-    dg.materialize([diffs], partition_key="a", instance=instance, tags=OURS)
+    dg.materialize([diffs], partition_key="a", instance=instance, tags=tags_of(OURS))
     make_older(instance, OLD)
-    prune_events(instance, NOW)
+    prune_events(instance, OURS, NOW)
     assert instance.get_materialized_partitions(diffs.key) == {"a"}
     runs_of_ours = Runs(instance, OURS)
     assert prune_runs(runs_of_ours, NOW - timedelta(days=4), but="") == 0
-    dg.materialize([diffs], partition_key="b", instance=instance, tags=OURS)
+    dg.materialize([diffs], partition_key="b", instance=instance, tags=tags_of(OURS))
     runs = [run.run_id for run in instance.get_runs()]
     assert prune_runs(runs_of_ours, NOW - timedelta(days=2), but="") == 1
     assert [run.run_id for run in instance.get_runs()] == runs[:1]

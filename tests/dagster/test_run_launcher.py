@@ -178,6 +178,17 @@ def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_killed(serv
     assert server.health(run).status is not WorkerStatus.RUNNING
 
 
+def test_sigterm_ends_a_run_and_its_failure_is_reported(server: CodeServer) -> None:
+    run = server.launch()
+    processes = server.run_processes()
+    for one in processes:
+        one.terminate()
+    gone, alive = psutil.wait_procs(processes, timeout=SECONDS)  # it would go on for twice as long
+    assert (len(gone), alive) == (1, [])
+    until("its end is reported", lambda: server.run(run).is_finished)
+    assert server.health(run).status is not WorkerStatus.RUNNING
+
+
 def test_a_code_server_that_is_too_busy_to_answer_has_not_lost_its_run(server: CodeServer) -> None:
     run = server.launch()
     server.process.send_signal(signal.SIGSTOP)

@@ -12,6 +12,8 @@ from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS
 from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
 from tidemark.assets.windowed import FEW_STOPPED, stopped_result, stream_status_asset
 from tidemark.pipeline.quality.silence import WindowSilence
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import CheckSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -106,11 +108,11 @@ def test_materialized_alone_it_computes_nothing_and_reports_what_stands(
 @pytest.mark.parametrize(("stopped", "passed"), [(5, True), (6, False)])
 def test_the_check_passes_up_to_the_tolerated_number(stopped: int, passed: bool) -> None:
     windows = [WindowSilence("first", streams=100), WindowSilence("second", streams=100 - stopped, stopped=stopped)]
-    assert stopped_result(windows, 0.05).passed is passed
+    assert stopped_result(Settings(checks=CheckSettings(max_stopped_share=0.05)), windows).passed is passed
 
 
 def test_without_a_computed_window_nothing_is_wrong() -> None:
-    assert stopped_result([], 0.0).passed
+    assert stopped_result(Settings(), []).passed
 
 
 def test_the_job_computes_both_tables(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_window_that_two_runs_made_of_the_same_input_stands_once(house: House)
     assert house.streams() == [("2026-11-21T12-00Z", "a", None), ("2026-11-21T12-00Z", "b", None)]
 
 
-@pytest.mark.parametrize("lacks", ["pipeline", "polars"])
+@pytest.mark.parametrize("lacks", ["tidemark", "polars"])
 def test_on_executors_without_tidemark_or_polars_the_dataframe_functions_compute_the_windows(
     house: House, tmp_path: Path, lacks: str
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.errors import ObjectMissing
-from tidemark.pipeline.lake.tables.table import MOMENT, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable
 
 
@@ -47,14 +47,8 @@ class StreamStatus(WindowedTable):
 
     def rows(self, windows: Collection[str], kind: Kind | None = None) -> pa.Table:
         """The rows of these windows, by window, kind and stream. Raises LakeError."""
-        table = self.table.current()
-        if table is None or not windows:
-            return STATUS.empty_table()
-        with table_errors(self.table.uri):
-            found = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "in", sorted(windows))]).to_table(
-                columns=STATUS.names, filter=None if kind is None else pc.field("kind") == str(kind), use_threads=False
-            )
-        return found.cast(STATUS).sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
+        found = self.read(windows, None if kind is None else pc.field("kind") == str(kind))
+        return found.sort_by([(name, "ascending") for name in (PARTITION, "kind", "stream_id")])
 
     def behind(self, diffs: WindowedTable, windows: Collection[str]) -> list[str]:
         """The computed windows among these whose status is missing, or was made from older input than their diffs.

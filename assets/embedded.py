@@ -1,0 +1,96 @@
+"""A pipeline inside a Dagster project of one's own, beside other pipelines and other people's definitions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of, window_partitions
+from tidemark.assets.definitions import build_definitions
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.settings import Settings, load_settings
+
+DEFAULT_NAME = "tidemark"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """One pipeline: its definitions for Dagster, and what an asset of one's own over its windows needs."""
+
+    settings: Settings
+
+    def definitions(self) -> dg.Definitions:
+        """Assets, checks, jobs, sensors, schedules and resources, to merge with others by `dg.Definitions.merge`.
+
+        All names begin with the pipeline's. The sensors and schedules are on from the start. Each job brings its
+        executor; none is set for the project. Call it once: what a call returns keeps its own caches.
+        """
+        return build_definitions(self.settings)
+
+    @property
+    def name(self) -> str:
+        """What the names of its assets, jobs, sensors, schedules and resources begin with."""
+        return self.settings.dagster.name or DEFAULT_NAME
+
+    @property
+    def diffs(self) -> dg.AssetKey:
+        """The key of heartbeat_diffs: one partition a window, materialized when the window is computed."""
+        return key_of(self.settings, HEARTBEAT_DIFFS)
+
+    @property
+    def heartbeats(self) -> dg.AssetKey:
+        """The key of heartbeats, materialized by each landing tick that lands something."""
+        return key_of(self.settings, HEARTBEATS)
+
+    @property
+    def watermark(self) -> dg.AssetKey:
+        """The key of the watermark, materialized by each tracking tick."""
+        return key_of(self.settings, WATERMARK)
+
+    @property
+    def windows(self) -> dg.TimeWindowPartitionsDefinition:
+        """The partitions of heartbeat_diffs, for an asset with a partition for each window."""
+        return window_partitions(self.settings)
+
+    @property
+    def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
+        """Requests a partition of an asset over `windows` when its window is computed, or computed again."""
+        return ON_COMPUTED
+
+    def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
+        """The rows of heartbeat_diffs of these windows, as the lake has them now, with the columns of `diff_schema`.
+        A window that is not computed has no rows. Raises LakeError."""
+        lake = Lake(self.settings.lake, self.settings.message.fields, SystemClock())
+        return lake.diffs().read(partition_keys)
+
+
+def pipeline(config: str | Path, *, name: str | None = None) -> Pipeline:
+    """The pipeline with the settings of a file, read now; a relative path is relative to the current folder.
+
+    Its name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables that
+    override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline has its own topic and lake.
+    Raises InvalidSettings.
+    """
+    settings = load_settings(Path(config), name=name)
+    if settings.dagster.name is None:
+        settings = settings.model_copy(
+            update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})},
+        )
+    return Pipeline(settings)
+
+
+class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):
+    """A pipeline of tidemark as a component.
+
+    `config` is its settings file, relative to the component's folder; `name` as for `tidemark.dagster.pipeline`.
+    """
+
+    config: str = "tidemark.toml"
+    name: str | None = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions of the pipeline."""
+        return pipeline(context.path / self.config, name=self.name).definitions()

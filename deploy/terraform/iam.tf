@@ -1,0 +1,76 @@
+# One service account for each name in var.accounts, with the roles of its parts. The roles are made of the files in
+# ../roles, PART.SCOPE.yaml, so that permissions are written down once. The part web has none: the UI asks nothing of
+# Google.
+locals {
+  roles = {
+    for file in fileset("${path.module}/../roles", "*.*.yaml") :
+    trimsuffix(file, ".yaml") => yamldecode(file("${path.module}/../roles/${file}"))
+  }
+  scopes = {
+    for name, role in local.roles : name => {
+      part  = split(".", name)[0]
+      scope = split(".", name)[1]
+    } if contains(keys(var.accounts), split(".", name)[0])
+  }
+  subscriptions = {
+    base     = google_pubsub_subscription.base.name
+    tracking = google_pubsub_subscription.tracking.name
+  }
+  on_subscriptions = {
+    for pair in setproduct([for name, of in local.scopes : name if of.scope == "subscription"], keys(local.subscriptions)) :
+    "${pair[0]}/${pair[1]}" => { role = pair[0], subscription = local.subscriptions[pair[1]] }
+  }
+  member_of = {
+    for name, of in local.scopes : name => google_service_account.account[var.accounts[of.part]].member
+  }
+}
+
+resource "google_service_account" "account" {
+  for_each     = toset(values(var.accounts))
+  account_id   = each.value
+  display_name = each.value
+}
+
+resource "google_project_iam_custom_role" "part" {
+  for_each    = local.scopes
+  role_id     = "tidemark.${each.key}"
+  title       = local.roles[each.key].title
+  description = local.roles[each.key].description
+  stage       = local.roles[each.key].stage
+  permissions = local.roles[each.key].includedPermissions
+}
+
+resource "google_project_iam_member" "part" {
+  for_each = { for name, of in local.scopes : name => of if of.scope == "project" }
+  project  = var.project
+  role     = google_project_iam_custom_role.part[each.key].id
+  member   = local.member_of[each.key]
+}
+
+resource "google_pubsub_topic_iam_member" "part" {
+  for_each = { for name, of in local.scopes : name => of if of.scope == "topic" }
+  topic    = local.topic
+  role     = google_project_iam_custom_role.part[each.key].id
+  member   = local.member_of[each.key]
+}
+
+resource "google_pubsub_subscription_iam_member" "part" {
+  for_each     = local.on_subscriptions
+  subscription = each.value.subscription
+  role         = google_project_iam_custom_role.part[each.value.role].id
+  member       = local.member_of[each.value.role]
+}
+
+resource "google_storage_bucket_iam_member" "part" {
+  for_each = { for name, of in local.scopes : name => of if of.scope == "bucket" }
+  bucket   = google_storage_bucket.lake.name
+  role     = google_project_iam_custom_role.part[each.key].id
+  member   = local.member_of[each.key]
+}
+
+resource "google_service_account_iam_member" "kubernetes" {
+  for_each           = var.kubernetes == null ? {} : var.kubernetes.accounts
+  service_account_id = google_service_account.account[each.key].name
+  role               = "roles/iam.workloadIdentityUser"
+  member             = "serviceAccount:${var.project}.svc.id.goog[${var.kubernetes.namespace}/${each.value}]"
+}

@@ -1,0 +1,154 @@
+"""Two pipelines and somebody else's definitions in one project."""
+
+import runpy
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
+from dagster.components.testing import create_defs_folder_sandbox
+
+import tidemark
+import tidemark.dagster as td
+from tidemark.pipeline.errors import InvalidSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TOML = """
+[pubsub]
+topic = "{topic}"
+base_subscription = "{topic}-base"
+tracking_subscription = "{topic}-tracking"
+
+[lake]
+uri = "file:{topic}-lake"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for topic in ("heartbeats", "orders"):
+        (tmp_path / f"{topic}.toml").write_text(TOML.format(topic=topic))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def mine() -> dg.Definitions:
+    """A project whose names are those that tidemark has where it is alone."""
+
+    @dg.asset
+    def watermark() -> None: ...
+
+    @dg.asset_check(asset=watermark)
+    def late() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    @dg.op(required_resource_keys={"spark"})
+    def look_and_compute_again() -> None: ...
+
+    @dg.job
+    def repair() -> None:
+        look_and_compute_again()
+
+    @dg.sensor(job=repair)
+    def tracking() -> None: ...
+
+    return dg.Definitions(
+        assets=[watermark],
+        asset_checks=[late],
+        jobs=[repair],
+        sensors=[tracking],
+        resources={"spark": dg.ResourceDefinition.hardcoded_resource("mine"), "lake": 1, "pubsub": 2},
+        executor=dg.multiprocess_executor,
+    )
+
+
+def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder: Path, mine: dg.Definitions) -> None:
+    heartbeats, orders = td.pipeline("heartbeats.toml"), td.pipeline(folder / "orders.toml", name="orders")
+    merged = dg.Definitions.merge(mine, heartbeats.definitions(), orders.definitions())
+    dg.Definitions.validate_loadable(merged)
+    for pipeline, name in ((heartbeats, "tidemark"), (orders, "orders")):
+        assert pipeline.name == name
+        assert pipeline.diffs == dg.AssetKey([name, "heartbeat_diffs"])
+        assert {pipeline.diffs, pipeline.heartbeats, pipeline.watermark} <= set(merged.resolve_all_asset_keys())
+        for job in ("compute_windows", "compute_backlog", "drain", "repair", "housekeeping", "tune_watermark"):
+            resolved = merged.resolve_job_def(f"{name}_{job}")
+            assert resolved.tags["tidemark/pipeline"] == pipeline.settings.lake.uri
+            assert resolved.executor_def is dg.in_process_executor
+        tracking = merged.resolve_sensor_def(f"{name}_tracking")
+        assert {target.job_name for target in tracking.targets} == {
+            f"{name}_compute_windows",
+            f"{name}_compute_backlog",
+        }
+    assert merged.executor is dg.multiprocess_executor
+    assert merged.resolve_job_def("repair").executor_def is dg.multiprocess_executor
+    ours = [definitions.assets or [] for definitions in (heartbeats.definitions(), orders.definitions())]
+    assert len(list(merged.resolve_all_asset_keys())) == 1 + sum(map(len, ours))
+
+
+def test_nothing_is_named_without_its_pipeline(folder: Path) -> None:
+    definitions = td.pipeline("orders.toml", name="orders").definitions()
+    repository = definitions.get_repository_def()
+    own = [name for name in repository.get_all_jobs() if not name.name.startswith("__")]
+    named = [*own, *repository.sensor_defs, *repository.schedule_defs]
+    assert len(named) > 10
+    assert [each.name for each in named if not each.name.startswith("orders_")] == []
+    assert [node for job in own for node in job.graph.node_dict if not node.startswith("orders_")] == []
+    assert [key for key in definitions.resources or {} if not key.startswith("orders_")] == []
+    assert [key for key in definitions.resolve_all_asset_keys() if key.path[0] != "orders"] == []
+    assert definitions.executor is None
+
+
+def test_each_pipeline_has_its_own_variables(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_WATERMARK__BAND", "20s")
+    monkeypatch.setenv("ORDERS_TIDEMARK_WATERMARK__BAND", "30s")
+    bands = [
+        td.pipeline("heartbeats.toml").settings.watermark.band.total_seconds(),
+        td.pipeline("orders.toml", name="orders").settings.watermark.band.total_seconds(),
+    ]
+    assert bands == [20, 30]
+    monkeypatch.setenv("ORDERS_TIDEMARK_BAND", "30s")
+    td.pipeline("heartbeats.toml")
+    with pytest.raises(InvalidSettings, match=r"ORDERS_TIDEMARK_BAND is not .*ORDERS_TIDEMARK_WATERMARK__<KEY>"):
+        td.pipeline("orders.toml", name="orders")
+
+
+@pytest.mark.parametrize("name", ["Orders", "my orders", "1st", "a/b"])
+def test_a_name_that_dagster_could_not_take_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(InvalidSettings, match=r"dagster\.name"):
+        td.pipeline("orders.toml", name=name)
+
+
+def test_a_file_that_is_not_there_is_refused_and_names_itself(folder: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"payments\.toml"):
+        td.pipeline("payments.toml")
+
+
+def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
+    file = ROOT / "examples" / "own_project" / "definitions.py"
+    (target,) = loadable_targets_from_python_file(str(file))
+    dg.Definitions.validate_loadable(target.target_definition)
+    project = runpy.run_path(str(file))
+    gaps = project["gaps"]
+    keys = project["heartbeats"].windows.get_first_partition_key()
+    result = dg.materialize([gaps], partition_key=keys)
+    assert result.asset_materializations_for_node("gaps")[0].metadata["rows"].value == 0
+    assert project["orders"].diffs in set(project["defs"].resolve_all_asset_keys())
+
+
+def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:
+    attributes = {"config": str(folder / "orders.toml"), "name": "orders"}
+    with create_defs_folder_sandbox(project_name="somebodys") as sandbox:
+        place = sandbox.scaffold_component(
+            tidemark.Pipeline, defs_yaml_contents={"type": "tidemark.Pipeline", "attributes": attributes}
+        )
+        with sandbox.load_component_and_build_defs(defs_path=place) as (component, loaded):
+            assert isinstance(component, tidemark.Pipeline)
+            keys = td.pipeline("orders.toml", name="orders").definitions().resolve_all_asset_keys()
+            assert set(loaded.resolve_all_asset_keys()) == set(keys)
+            assert (folder / "orders-lake").as_posix() in str(loaded.resolve_job_def("orders_drain").tags)
+
+
+def test_the_package_lists_its_component() -> None:
+    assert "Pipeline" in dir(tidemark)
+    assert issubclass(tidemark.Pipeline, dg.Component)

@@ -1,0 +1,192 @@
+"""Runs whose process dies under a launcher that cannot tell, and runs that are only slow."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+import yaml
+from dagster._core.code_pointer import ModuleCodePointer
+from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.test_utils import create_run_for_test, freeze_time
+
+from tests.dagster.house import Ticking, settings_of
+from tests.dagster.test_run_launcher import CodeServer, until
+from tests.official_emulator import free_port
+from tidemark.assets import lost_runs
+from tidemark.assets.drain import draining
+from tidemark.assets.lost_runs import BEAT, SILENT_FOR, STARTS_WITHIN, beating, report_dead
+from tidemark.assets.requests import LONGEST_PAUSE, pause_of
+from tidemark.assets.runs import MAX_RUNTIME_SECONDS, Runs, tags_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, DRAIN
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LONGEST_RUN, DrainSettings, LakeSettings, PubSubSettings
+
+SECOND = timedelta(seconds=1)
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = Settings(lake=LakeSettings(uri="gs://a-bucket/lake"))
+STATUS = dg.DagsterRunStatus
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def runs(instance: dg.DagsterInstance) -> Runs:
+    return Runs(instance, SETTINGS)
+
+
+def noted(runs: Runs, status: STATUS, job_name: str = COMPUTE_WINDOWS) -> dg.DagsterRun:
+    """A run that the instance knows, and that nobody runs."""
+    return create_run_for_test(runs.instance, job_name=job_name, status=status, tags=tags_of(SETTINGS))
+
+
+def status_of(runs: Runs, run: dg.DagsterRun) -> STATUS:
+    found = runs.instance.get_run_by_id(run.run_id)
+    assert found is not None
+    return found.status
+
+
+@pytest.mark.parametrize(
+    ("status", "after", "becomes"),
+    [
+        (STATUS.STARTED, SILENT_FOR, STATUS.FAILURE),
+        (STATUS.CANCELING, SILENT_FOR, STATUS.CANCELED),
+        (STATUS.STARTING, STARTS_WITHIN, STATUS.FAILURE),
+        (STATUS.NOT_STARTED, STARTS_WITHIN, STATUS.FAILURE),
+    ],
+)
+def test_a_run_of_which_nothing_is_heard_stops_no_sensor_for_longer_than_that(
+    runs: Runs, status: STATUS, after: timedelta, becomes: STATUS
+) -> None:
+    run = noted(runs, status)
+    noted_at = SystemClock().now()
+    assert f"run {run.run_id[:8]}" in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after - SECOND) or "")
+    assert status_of(runs, run) is status
+    assert "is computing" not in (pause_of(runs, COMPUTE_WINDOWS, noted_at + after + SECOND) or "")
+    assert status_of(runs, run) is becomes
+    assert pause_of(runs, COMPUTE_WINDOWS, noted_at + after + LONGEST_PAUSE) is None
+
+
+def test_a_queued_run_is_waited_for_and_somebody_elses_runs_are_left_alone(runs: Runs) -> None:
+    theirs = create_run_for_test(runs.instance, job_name=COMPUTE_WINDOWS, status=STATUS.STARTED)
+    location = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("ours"), "a repository")
+    code = RepositoryPythonOrigin(sys.executable, ModuleCodePointer("a_module", "defs"))
+    queued = create_run_for_test(
+        runs.instance,
+        job_name=COMPUTE_WINDOWS,
+        status=STATUS.QUEUED,
+        tags=tags_of(SETTINGS),
+        remote_job_origin=location.get_job_origin(COMPUTE_WINDOWS),
+        job_code_origin=JobPythonOrigin(COMPUTE_WINDOWS, code),
+    )
+    later = SystemClock().now() + timedelta(days=30)
+    assert f"run {queued.run_id[:8]}" in (pause_of(runs, COMPUTE_WINDOWS, later) or "")
+    assert status_of(runs, theirs) is STATUS.STARTED
+
+
+def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs: Runs) -> None:
+    run, began = noted(runs, STATUS.STARTING), SystemClock().now()
+    runs.instance.report_dagster_event(
+        dg.DagsterEvent(dg.DagsterEventType.RUN_START.value, COMPUTE_WINDOWS), run_id=run.run_id
+    )
+    for hours in range(1, LONGEST_RUN // timedelta(hours=1)):
+        now = began + timedelta(hours=hours)
+        with freeze_time(now - SILENT_FOR + SECOND):
+            runs.instance.report_engine_event("still at work", run)
+        assert pause_of(runs, COMPUTE_WINDOWS, now) is not None, hours
+    now = began + LONGEST_RUN + SECOND
+    with freeze_time(now - SECOND):
+        runs.instance.report_engine_event("still at work", run)
+    assert report_dead(runs, COMPUTE_WINDOWS, now) == []
+    assert status_of(runs, run) is STATUS.FAILURE
+
+
+def test_landing_goes_on_once_nothing_is_heard_of_a_drain(runs: Runs) -> None:
+    run, now = noted(runs, STATUS.STARTED, DRAIN), SystemClock().now()
+    chosen = DrainSettings(max_seconds=timedelta(hours=1))
+    assert draining(runs, now, chosen) == run.run_id
+    assert draining(runs, now + SILENT_FOR + SECOND, chosen) is None
+
+
+def test_the_drain_sensor_reports_a_dead_drain_though_there_is_no_backlog(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    world = Ticking(settings_of(PubSubSettings(), tmp_path), instance)
+    run = world.run(DRAIN, STATUS.STARTED)
+    world.tick(DRAIN)
+    assert status_of(world.runs, run) is STATUS.STARTED
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lost_runs, "SILENT_FOR", timedelta(0))
+        world.tick(DRAIN)
+    assert status_of(world.runs, run) is STATUS.FAILURE
+
+
+def test_a_run_says_that_it_is_at_work_while_it_is(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_runs, "BEAT", timedelta(milliseconds=20))
+
+    def said(run_id: str) -> int:
+        logs = instance.all_logs(run_id)
+        return sum(entry.dagster_event is not None and entry.message == "still at work" for entry in logs)
+
+    @dg.op
+    def silent(context: dg.OpExecutionContext) -> None:
+        with beating(context):
+            until("it says so twice", lambda: said(context.run_id) > 1)
+
+    @dg.job(executor_def=dg.in_process_executor)
+    def slow() -> None:
+        silent()
+
+    assert slow.execute_in_process(instance=instance).success
+    assert BEAT * 3 < SILENT_FOR, "a lost beat must not make a run dead"
+
+
+def test_a_run_that_was_killed_under_dagsters_own_launcher_is_reported_and_the_next_may_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance with Dagster's defaults: no monitoring, and a launcher that cannot tell."""
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        server = CodeServer(instance, free_port(), tmp_path / "log")
+        server.start()
+        left: list[psutil.Process] = []
+        try:
+            run = server.launch()
+            left = server.run_processes()
+            server.process.send_signal(signal.SIGSTOP)  # it would report the end of its child
+            for one in left:
+                one.kill()
+            server.kill()
+            heard = SystemClock().now()
+            instance.add_run_tags(run.run_id, tags_of(SETTINGS))
+            runs = Runs(instance, SETTINGS)
+            assert pause_of(runs, "waiting", heard + SILENT_FOR - 60 * SECOND) is not None
+            assert server.run(run).status is STATUS.STARTED
+            assert pause_of(runs, "waiting", heard + SILENT_FOR + LONGEST_PAUSE) is None
+            assert server.run(run).status is STATUS.FAILURE
+            logs = [entry.message for entry in instance.all_logs(run.run_id)]
+            assert "it has said nothing for 5m: its process must be gone" in logs
+        finally:
+            server.kill()
+            for one in left:
+                if one.is_running():
+                    one.kill()
+
+
+def test_where_runs_are_monitored_they_end_earlier_than_sensors_take_them_for_dead() -> None:
+    ours = yaml.safe_load((ROOT / "dagster.yaml").read_text())["run_monitoring"]["max_runtime_seconds"]
+    assert int(tags_of(SETTINGS)["dagster/max_runtime"]) == MAX_RUNTIME_SECONDS == ours
+    assert timedelta(seconds=MAX_RUNTIME_SECONDS) < LONGEST_RUN

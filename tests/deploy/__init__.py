@@ -1,0 +1,1 @@
+"""What `deploy/` says is true of the program: every file parses, and every name in it exists."""

@@ -1,0 +1,253 @@
+"""Instance, units, image and chart values: each parses, and each module, command and setting in them exists."""
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from dagster._cli.api import grpc_command
+
+from tidemark.assets.runs import MAX_RUNTIME_SECONDS
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.services.processes import STOP_WITHIN_SECONDS
+from tidemark.pipeline.services.stack import CODE_SERVER_THREADS, TOKEN
+from tidemark.pipeline.settings import load_settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = DEPLOY / "systemd"
+SERVICES = sorted(UNITS.glob("*.service"))
+PROGRAMS = {"dagster", "dagster-daemon", "python", "tidemark"}
+CHART = {
+    "global",
+    "generatePostgresqlPasswordSecret",
+    "postgresql",
+    "dagster-user-deployments",
+    "runLauncher",
+    "dagsterDaemon",
+    "dagsterWebserver",
+    "telemetry",
+}
+"""The keys at the top of the chart's values that are used."""
+
+
+def yaml_of(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def unit(file: Path) -> dict[str, list[str]]:
+    """The settings of a unit, each with all its values."""
+    found: dict[str, list[str]] = {}
+    for line in file.read_text().splitlines():
+        if line and line[0] not in "#[":
+            name, value = line.split("=", 1)
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def check_command(words: list[str]) -> None:
+    """That a command's program and modules exist, and that it takes these arguments."""
+    if words[0].startswith("/usr/bin/"):
+        return
+    program = Path(words[0]).name
+    assert program in PROGRAMS, words
+    modules = [word for before, word in pairwise(words) if before == "-m"]
+    for module in modules:
+        assert importlib.util.find_spec(module) is not None, module
+    if program == "python":
+        assert modules, words
+    if modules[:1] == ["tidemark.resources.code_server"]:
+        check_grpc(words[3:])
+    if program == "tidemark":
+        assert words[1] in {command.callback.__name__ for command in app.registered_commands if command.callback}
+
+
+def check_grpc(arguments: list[str]) -> None:
+    """That `dagster api grpc` takes these arguments."""
+    words = [re.sub(r"\$\{\w+\}", "4266", word) for word in arguments]
+    assert words[-2:] == ["--max-workers", str(CODE_SERVER_THREADS)]
+    grpc_command.make_parser(click.Context(grpc_command)).parse_args(words)
+
+
+def check_variables(variables: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the settings accept these variables, and would refuse others."""
+    for name in os.environ:
+        if name.startswith("TIDEMARK_"):
+            monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(ROOT / "tidemark.toml"))
+    load_settings()
+    monkeypatch.setenv("TIDEMARK_DAGSTER__NO_SUCH_KEY", "1")
+    with pytest.raises(InvalidSettings):
+        load_settings()
+
+
+def variables_of(file: Path) -> dict[str, str]:
+    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_instance_in_postgres_is_that_of_tidemark_up_but_for_its_storage() -> None:
+    ours, postgres = yaml.safe_load((ROOT / "dagster.yaml").read_text()), yaml_of("dagster-postgres.yaml")
+    database = postgres["storage"].pop("postgres")["postgres_db"]
+    assert {**ours, "storage": {}} == postgres
+    asked = {value["env"] for value in database.values() if isinstance(value, dict)}
+    told = set(variables_of(UNITS / "environment.example")) | set(variables_of(UNITS / "secrets.database.example"))
+    assert asked <= told
+    assert database["password"] == {"env": "DAGSTER_POSTGRES_PASSWORD"}
+
+
+@pytest.mark.parametrize("file", SERVICES, ids=lambda file: file.stem)
+def test_a_units_command_exists_and_it_gets_no_secret_that_it_does_not_need(file: Path) -> None:
+    found = unit(file)
+    for command in found["ExecStart"]:
+        check_command(shlex.split(command))
+    secrets = {Path(name).name for name in found.get("EnvironmentFile", [])}
+    needs = {
+        "tidemark-code": {"secrets.database", "secrets.spark"},
+        "tidemark-spark": {"secrets.spark"},
+        "tidemark-status": set(),
+    }
+    assert secrets == needs.get(file.stem, {"secrets.database"})
+
+
+def test_every_unit_is_held_to_little_and_ends_in_time() -> None:
+    (drop_in,) = UNITS.glob("tidemark-.service.d/*.conf")
+    found = unit(drop_in)
+    assert float(found["TimeoutStopSec"][0]) <= STOP_WITHIN_SECONDS
+    assert (found["User"], found["UMask"], found["KillMode"]) == (["tidemark"], ["0077"], ["mixed"])
+    assert found["CapabilityBoundingSet"] == [""]
+    assert found["ProtectSystem"] == ["strict"]
+    yes = {name for name, values in found.items() if values == ["yes"]}
+    assert {"NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces"} <= yes
+    assert all(file.name.startswith("tidemark-") for file in SERVICES), "or the drop-in would not apply"
+    target = unit(UNITS / "tidemark.target")["Wants"][0].split()
+    assert {f"{file.stem}.service" for file in SERVICES} >= set(target)
+
+
+def test_the_variables_of_the_units_are_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_variables(variables_of(UNITS / "environment.example"), monkeypatch)
+    secrets = {name: value for file in UNITS.glob("secrets.*") for name, value in variables_of(file).items()}
+    assert secrets == {"DAGSTER_POSTGRES_PASSWORD": "", TOKEN: ""}, "names alone"
+
+
+def test_systemd_itself_finds_no_fault_in_the_units(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("there is no systemd-analyze on this machine")
+    folder = tmp_path / "units"
+    shutil.copytree(UNITS, folder)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in PROGRAMS:
+        (programs / name).symlink_to(sys.executable)
+    for file in folder.glob("*.service"):
+        file.write_text(file.read_text().replace("/opt/tidemark/bin", str(programs)))
+    units = [str(file) for pattern in ("*.service", "*.target", "*.timer") for file in folder.glob(pattern)]
+    environment = {**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"}
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", *units],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert str(folder) not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Dockerfile's instructions and what follows them, a line each."""
+    text = re.sub(r"(?m)^#.*\n", "", (DEPLOY / "Dockerfile").read_text()).replace("\\\n", " ")
+    found = [line.split(None, 1) for line in text.splitlines() if line]
+    return [(words[0], " ".join(words[1].split())) for words in found]
+
+
+def test_the_image_is_pinned_runs_as_nobody_in_particular_and_starts_the_code_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = instructions()
+    (version,) = [text for name, text in found if name == "ARG"]
+    assert re.fullmatch(r"PYTHON=3\.\d+\.\d+-slim-\w+", version)
+    assert {text for name, text in found if name == "FROM"} == {"python:${PYTHON} AS build", "python:${PYTHON}"}
+    (user,) = [text for name, text in found if name == "USER"]
+    assert user == "10001:10001"
+    environment = dict(pair.split("=", 1) for name, text in found if name == "ENV" for pair in text.split())
+    assert not [name for name in environment if re.search("PASSWORD|TOKEN|KEY|SECRET|CREDENTIALS", name)]
+    check_variables({k: v for k, v in environment.items() if k.startswith("TIDEMARK_")}, monkeypatch)
+    (command,) = [text for name, text in found if name == "CMD"]
+    words = yaml.safe_load(command)
+    check_command(words)
+    (install,) = [text for name, text in found if name == "RUN" and "pip wheel" in text]
+    assert "--constraint constraints.txt" in install
+    extras = re.search(r"\[([a-z,]+)\]", install)
+    assert extras is not None
+    project = (ROOT / "pyproject.toml").read_text()
+    pinned = (ROOT / "constraints.txt").read_text().lower()
+    for extra in extras[1].split(","):
+        package = re.search(rf'(?m)^{extra} = \["([a-z0-9-]+)', project)
+        assert package is not None, extra
+        assert f"\n{package[1]}==" in pinned, package[1]
+
+
+def test_only_what_the_wheel_is_made_of_reaches_the_builder() -> None:
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "**"
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in allowed)
+    links = {path.resolve().relative_to(ROOT).parts[0] for path in (ROOT / "src/tidemark").iterdir()}
+    assert links <= allowed, "what src/tidemark links to is missing"
+    assert not {"tidemark.toml", ".git", ".tidemark", "build"} & allowed
+
+
+def containers() -> Iterator[Mapping[str, Any]]:
+    """What runs tidemark on Kubernetes: the code location, and the status job."""
+    (deployment,) = yaml_of("kubernetes/values.yaml")["dagster-user-deployments"]["deployments"]
+    yield deployment
+    yield from yaml_of("kubernetes/status.yaml")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+
+
+def test_what_runs_on_kubernetes_has_settings_that_exist_and_few_rights(monkeypatch: pytest.MonkeyPatch) -> None:
+    for one in containers():
+        variables = {pair["name"]: pair["value"] for pair in one["env"]}
+        check_variables({k: v for k, v in variables.items() if k.startswith("TIDEMARK_")}, monkeypatch)
+        monkeypatch.undo()
+        rights = one["securityContext"]
+        assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert "limits" in one["resources"]
+        assert "latest" not in str(one["image"])
+    code, status = containers()
+    check_grpc(code["dagsterApiGrpcArgs"])
+    check_command(status["command"])
+    assert {pair["name"]: pair["value"] for pair in code["env"]}["TIDEMARK_DAGSTER__LOCATION"] == code["name"]
+    assert f"{code['image']['repository']}:{code['image']['tag']}" == status["image"]
+
+
+def test_the_charts_values_are_those_of_our_instance() -> None:
+    values = yaml_of("kubernetes/values.yaml")
+    ours = yaml.safe_load((ROOT / "dagster.yaml").read_text())
+    assert set(values) == CHART
+    daemon = values["dagsterDaemon"]
+    assert daemon["runMonitoring"]["maxRuntimeSeconds"] == MAX_RUNTIME_SECONDS
+    assert daemon["sensors"] == {"useThreads": True, "numWorkers": ours["sensors"]["num_workers"]}
+    assert daemon["runRetries"]["maxRetries"] == ours["run_retries"]["max_retries"]
+    assert daemon["runRetries"]["retryOnAssetOrOpFailure"] is ours["run_retries"]["retry_on_asset_or_op_failure"]
+    run = values["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]["podSpecConfig"]
+    assert run["terminationGracePeriodSeconds"] <= STOP_WITHIN_SECONDS
+    assert values["telemetry"] == {"enabled": False}
+    assert values["postgresql"]["enabled"] is False
+    assert "postgresqlPassword" not in values["postgresql"]

@@ -1,0 +1,101 @@
+"""Dagster's storage in a real Postgres, by deploy/dagster-postgres.yaml: shared with somebody else's project."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.deploy.postgres import PASSWORD, postgres
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK
+from tidemark.assets.housekeeping import prune_events, prune_runs
+from tidemark.assets.lost_runs import SILENT_FOR, report_dead
+from tidemark.assets.runs import Runs, tags_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings
+
+SHIPPED = Path(__file__).parents[2] / "deploy" / "dagster-postgres.yaml"
+OURS = Settings(lake=LakeSettings(uri="gs://a-bucket/lake"))
+THEIRS = dg.AssetKey(["their", "orders"])
+DAGSTER = [sys.executable, "-m", "dagster"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """DAGSTER_HOME with the shipped file, and the variables that it asks for."""
+    pytest.importorskip("dagster_postgres", reason="pip install 'tidemark-pubsub[postgres]'")
+    home = tmp_path_factory.mktemp("home")
+    shutil.copy(SHIPPED, home / "dagster.yaml")
+    with postgres() as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setenv("DAGSTER_HOME", str(home))
+        patch.setenv("TIDEMARK_DAGSTER_STORAGE", str(home))
+        done = subprocess.run([*DAGSTER, "instance", "migrate"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        yield home
+
+
+@pytest.fixture
+def instance(home: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        yield instance
+
+
+def test_the_password_is_the_environments_and_in_no_file(home: Path, instance: dg.DagsterInstance) -> None:
+    assert "Postgres" in type(instance.event_log_storage).__name__
+    assert not any(PASSWORD in file.read_text() for file in home.glob("*.yaml"))
+    wrong = {**os.environ, "DAGSTER_POSTGRES_PASSWORD": "another"}
+    refused = subprocess.run([*DAGSTER, "instance", "info"], env=wrong, capture_output=True, text=True, check=False)
+    assert refused.returncode
+    assert "password authentication failed" in refused.stderr
+
+
+def test_housekeeping_deletes_our_old_events_and_nothing_of_others(instance: dg.DagsterInstance) -> None:
+    later = SystemClock().now() + timedelta(days=1)
+
+    @dg.asset
+    def daily() -> None:
+        pass
+
+    for _ in range(5):
+        instance.report_runless_asset_event(dg.AssetMaterialization(WATERMARK))
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(asset_key=HEARTBEATS, check_name="late", passed=True)
+        )
+        instance.report_runless_asset_event(dg.AssetMaterialization(THEIRS))
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(THEIRS, check_name="late", passed=True))
+    for tags in ({}, tags_of(OURS)):
+        dg.materialize([daily], instance=instance, tags=tags)
+    assert prune_events(instance, OURS, later) == {"events": 2 * 4, "evaluations": 4}
+    assert len(instance.fetch_materializations(WATERMARK, limit=10).records) == 1
+    assert len(instance.fetch_materializations(THEIRS, limit=10).records) == 5
+    history = instance.event_log_storage.get_asset_check_execution_history
+    assert len(history(dg.AssetCheckKey(THEIRS, "late"), limit=10)) == 5
+    assert prune_runs(Runs(instance, OURS), later, but="") == 1
+    (left,) = instance.get_runs()
+    assert left.tags.get("tidemark/pipeline") is None
+
+
+def test_a_dead_run_is_noticed_in_this_storage_too(instance: dg.DagsterInstance) -> None:
+    run = instance.create_run_for_job(_job(), tags=tags_of(OURS), status=dg.DagsterRunStatus.STARTED)
+    runs, now = Runs(instance, OURS), SystemClock().now()
+    assert [one.dagster_run.run_id for one in report_dead(runs, COMPUTE_WINDOWS, now)] == [run.run_id]
+    assert report_dead(runs, COMPUTE_WINDOWS, now + SILENT_FOR + timedelta(minutes=1)) == []
+    found = instance.get_run_by_id(run.run_id)
+    assert found is not None
+    assert found.status is dg.DagsterRunStatus.FAILURE
+
+
+def _job() -> dg.JobDefinition:
+    @dg.job(name=COMPUTE_WINDOWS)
+    def job() -> None: ...
+
+    return job
