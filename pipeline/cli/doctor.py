@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.pipeline.cli.options import AsJson
+from tidemark.pipeline.cli.options import AsJson, config_file
 from tidemark.pipeline.cli.output import console, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
@@ -35,7 +35,8 @@ def doctor(
     except InvalidSettings as error:
         findings = [Finding(SETTINGS, Level.BROKEN, str(error))]
     else:
-        findings = diagnose(Setup(settings, SystemClock(), parts or RUNNING))
+        valid = Finding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
+        findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or RUNNING))]
     counts = {level: sum(finding.level is level for finding in findings) for level in Level}
     if as_json:
         listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]

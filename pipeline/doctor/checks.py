@@ -25,7 +25,7 @@ CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "D
 CHECKS = (
     Check(PUBSUB, check_topic),
     Check(PUBSUB, check_subscriptions),
-    Check(PERMISSIONS, check_pubsub_permissions),
+    Check(PERMISSIONS, check_pubsub_permissions, seconds=40.0),
     Check(PERMISSIONS, check_project_permissions),
     Check(PERMISSIONS, check_bucket_permissions),
     Check(QUOTAS, check_quotas, overdue=Level.WARNING),

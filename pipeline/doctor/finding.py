@@ -55,7 +55,7 @@ class Check:
     subject: str
     look: Look
     is_quick: bool = False
-    seconds: float = 20.0
+    seconds: float = 30.0
     overdue: Level = Level.BROKEN
     """How bad it is if it takes longer."""
 

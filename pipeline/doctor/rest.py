@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.pubsub.connection import credentials_of
 
-SECONDS = 5.0
+SECONDS = 10.0
 """The longest that a connection, and then an answer, may take."""
 
 STORAGE = "https://storage.googleapis.com"

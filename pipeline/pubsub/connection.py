@@ -19,6 +19,9 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnrea
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that pass by themselves."""
 
+MAY_NOT_ACT = "Unable to acquire impersonated credentials"
+"""What google-auth says, inside of an error of gRPC's that looks like one that passes."""
+
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """What a token may be used for; what it may do, its account's roles say."""
 
@@ -93,6 +96,11 @@ def reported(action: str, resource: str, permission: str, service: str = "Pub/Su
     except (*TRANSIENT, api.RetryError) as error:
         cause = getattr(error, "cause", None) or error  # a RetryError has the last one
         why = getattr(cause, "message", None) or cause
+        if MAY_NOT_ACT in str(why):
+            raise PermissionMissing(
+                f"no token of the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
+                "roles/iam.serviceAccountTokenCreator on it to the machine's own credentials, or run `tidemark doctor`"
+            ) from error
         if isinstance(cause, api.TooManyRequests):
             failed = "refused for the time being, because a quota is used up,"
             advice = "raise that quota in Google Cloud, or ask less often with a longer watermark.tick"

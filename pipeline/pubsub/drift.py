@@ -12,7 +12,7 @@ from tidemark.pipeline.pubsub.connection import reported
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals
 from tidemark.pipeline.settings_sections import PubSubSettings
 
-LOOKS_WITHIN = timedelta(seconds=5)
+LOOKS_WITHIN = timedelta(seconds=10)
 """The longest that one request takes. It is made beside a tick, and its answer is not urgent."""
 
 

@@ -18,7 +18,6 @@ from tests.lake.test_log_codec import of_a_later_version
 from tests.official_emulator import free_port
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.spark import java
 
@@ -114,7 +113,7 @@ def test_a_set_up_that_is_well_ends_with_exit_code_0(house: House) -> None:
     assert (said.code, said.err) == (0, "")
     assert said.out.splitlines()[-1] == "nothing would break, 0 warnings"
     subjects = [line for line in said.out.splitlines()[:-1] if not line.startswith(" ")]
-    assert subjects == ["Pub/Sub", "permissions", "quotas", "clock", "lake", "versions", "Spark", "Dagster"]
+    assert subjects == ["settings", "Pub/Sub", "permissions", "quotas", "clock", "lake", "versions", "Spark", "Dagster"]
     assert not (house.folder / "lake").exists()
     assert not (house.folder / "state").exists()
 
@@ -164,7 +163,7 @@ def no_java(house: House) -> None:
 
 def a_newer_lake(house: House) -> None:
     house.provision()
-    house.place.lake().objects().create(entry_name(0), of_a_later_version({codec.FORMAT: b"2"}))
+    house.place.lake().objects().create(entry_name(0), of_a_later_version({b"tidemark.format": b"2"}))
 
 
 def an_unknown_setting(house: House) -> None:
@@ -188,7 +187,7 @@ def in_the_worlds_bucket(house: House) -> None:
         (a_bucket_that_is_not_there, [f"there is no bucket gs://{BUCKET}"]),
         (a_clock_that_is_ahead, ["this machine's clock is"]),
         (no_java, ["Spark needs a Java, and there is no java on the path"]),
-        (a_newer_lake, ["Run the version that wrote it, 7.0.0"]),
+        (a_newer_lake, ["this lake was written by tidemark 7.0.0"]),
         (an_unknown_setting, ["there is no such setting; did you mean topic?"]),
     ],
 )

@@ -16,7 +16,6 @@ from tidemark.pipeline.doctor.clocks import check_clock
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.versions import check_lake_version
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -111,8 +110,8 @@ def test_a_lake_of_a_later_version_is_named_with_it_and_never_with_forget(tmp_pa
     lake = Lake(setup.settings.lake, {}, setup.clock)
     lake.tracking_log().begin(Beginning(at(0)))
     assert one_of(setup, check_lake_version).said.endswith("reads the lake up to its log entry 0")
-    lake.objects().create(entry_name(1), of_a_later_version({codec.FORMAT: b"2"}))
+    lake.objects().create(entry_name(1), of_a_later_version({b"tidemark.format": b"2"}))
     finding = one_of(setup, check_lake_version)
     assert finding.level is Level.BROKEN
-    assert "the version that wrote it, 7.0.0" in finding.said
+    assert "this lake was written by tidemark 7.0.0" in finding.said
     assert "forget" not in finding.said

@@ -64,7 +64,8 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
     jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
     named = SparkSettings(remote=None, master="local[1]", config={"spark.jars": f"/a.jar,{jar}"})
     assert findings(check_connector, spark=named) == []
-    for spark in (here(), named):
+    unnamed = SparkSettings(remote=None, master="local[1]", config={"spark.jars": "/a.jar"})
+    for spark in (unnamed, named):
         (finding,) = findings(check_connector, spark=spark, lake=IN_A_BUCKET)
         assert (finding.level, "has no gcs-connector JAR" in finding.said) == (Level.BROKEN, True)
     jar.touch()
@@ -77,7 +78,7 @@ def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Pa
         (finding,) = findings(check_connector, spark=spark, lake=IN_A_BUCKET)
         assert finding.level is Level.OK
     (no_jars / jar.name).touch()
-    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    (finding,) = findings(check_connector, spark=unnamed, lake=IN_A_BUCKET)
     assert (finding.level, str(no_jars) in finding.said) == (Level.OK, True)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import google.auth
 import pytest
+from google.api_core import exceptions as api
 from google.auth import credentials, impersonated_credentials
 
 from tidemark.pipeline.clock import SystemClock, iso
-from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
+from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.monitoring import monitoring_client
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 
@@ -91,3 +93,12 @@ def test_an_emulator_is_asked_without_either() -> None:
 def test_an_account_is_written_as_its_email(wrong: str) -> None:
     with pytest.raises(ValueError, match="impersonate"):
         PubSubSettings(impersonate=wrong)
+
+
+def test_a_refused_impersonation_is_a_missing_permission_and_not_a_broken_network() -> None:
+    said = "Getting metadata from plugin failed with error: ('Unable to acquire impersonated credentials', '403')"
+    expected = r"pubsub.impersonate to pull from base.*serviceAccountTokenCreator"
+    with pytest.raises(PermissionMissing, match=expected), reported("pull from", "base", "consume"):
+        raise api.ServiceUnavailable(said)
+    with pytest.raises(PubSubUnreachable), reported("pull from", "base", "consume"):
+        raise api.ServiceUnavailable("Getting metadata from plugin failed with error: no route")
