@@ -9,6 +9,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Thread
@@ -59,7 +60,8 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=12)
     parser.add_argument("--like-the-service", action="store_true")
     options = parser.parse_args()
-    faults = LIKE_THE_SERVICE if options.like_the_service else Faults()
+    # A refused call would end a tick, which the sensors' next tick makes up for.
+    faults = replace(LIKE_THE_SERVICE, throttled=0.0) if options.like_the_service else Faults()
     model = PubSubModel(rng=random.Random(1), faults=faults)  # noqa: S311 (no secret)
     with served(model) as address, tempfile.TemporaryDirectory() as folder:
         settings = Settings(
@@ -72,9 +74,7 @@ def main() -> None:
 def play(settings: Settings, ticks: int, folder: Path) -> None:
     """The ticks, beside a source that publishes all the while."""
     counted, kept, tick = Counted(), Kept(), settings.watermark.tick
-    channel = grpc.intercept_channel(grpc.insecure_channel(settings.pubsub.emulator_host), counted)
-    client = SubscriberClient(transport=SubscriberClient.get_transport_class("grpc")(channel=channel))
-    kept.get("subscriber client", lambda: client)
+    client = kept.get("subscriber client", lambda: counted_client(str(settings.pubsub.emulator_host), counted))
     pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
     publisher = publisher_client(settings.pubsub.emulator_host)
     provision(client, publisher, settings.pubsub, settings.contract, CLOCK)
@@ -99,6 +99,12 @@ def play(settings: Settings, ticks: int, folder: Path) -> None:
     print(f"{messages / ticks:,.0f} messages a tick of {size / max(messages, 1):,.0f} bytes")
     print(f"snapshots of {kept_bytes / ticks:,.0f} bytes a tick, {kept_bytes / ticks * 8640 / 2**30:.2f} GiB a day")
     source.join()
+
+
+def counted_client(address: str, counted: Counted) -> SubscriberClient:
+    """A client of the server at `address` whose calls are counted."""
+    channel = grpc.intercept_channel(grpc.insecure_channel(address), counted)
+    return SubscriberClient(transport=SubscriberClient.get_transport_class("grpc")(channel=channel))
 
 
 class Ticks:

@@ -23,8 +23,8 @@ LONGEST_PULL = timedelta(seconds=40)
 PULLS_AT_ONCE = 8
 """The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
 SNAPSHOT_BUDGET = 10 << 30
-"""Bytes a day, on the service. Ten thousand sources that publish every 30 s need about a third of it, read at each tick
-of 10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+"""Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
+10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)

@@ -35,10 +35,19 @@ NOTHING = timedelta(0)
 
 @dataclass(slots=True)
 class Pace:
-    """When one reader of a subscription took its last snapshot, and after how long the next is due at the latest."""
+    """When one reader of a subscription took its last snapshot, by this machine's clock, and after how long the next is
+    due at the latest. `observed_at` is when that reading was observed, which may be by a server's clock."""
 
     last: datetime | None = None
     promised: timedelta = LONGEST
+    observed_at: datetime | None = None
+
+    @property
+    def clock_behind(self) -> timedelta:
+        """How far this machine's clock was behind the server's, as far as the last reading tells."""
+        if self.last is None or self.observed_at is None:
+            return NOTHING
+        return max(self.observed_at - self.last, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,24 +148,27 @@ class Spending:
         """When the next reading is due. The first one of all is due at once."""
         now = self._clock.now()
         with self._lock:
-            pace, age = self._pace(path, user), self._age(path, now)
+            pace = self._pace(path, user)
+            age = self._age(path, now + pace.clock_behind)
             if self._budget is None or age is None:
                 return Turn(None)
             last, interval = pace.last or self._began, self._interval(self._price(path, age))
             wait = min(pace.promised, interval)
-            # A tick comes a little sooner or later than its time.
-            is_due = now - last >= wait - self._tick / 2
+            # A tick comes a little sooner or later than its time, and a clock may be set back.
+            is_due = not NOTHING <= now - last < wait - self._tick / 2
             return Turn(None if is_due else last + wait, is_dear=interval >= LONGEST)
 
     def took(self, path: str, user: str, reading: Reading) -> Reading:
         """Account for a reading by snapshot, and return it with the promise of when the next one is due."""
         with self._lock:
             backlog, pace = self._backlog(path), self._pace(path, user)
-            backlog.oldest = max(reading.oldest_unacked, backlog.oldest or reading.oldest_unacked)
-            price = self._price(path, min(reading.age, self._age(path, reading.observed_at) or reading.age))
+            backlog.oldest = reading.oldest_unacked
+            age = self._age(path, reading.observed_at)
+            price = self._price(path, reading.age if age is None else min(age, reading.age))
             self._usage += Usage(snapshots=1, snapshot_bytes=price)
             wait = NOTHING if self._budget is None else self._interval(price)
-            pace.last, pace.promised = reading.observed_at, NOTHING if wait <= self._tick else wait
+            pace.last, pace.observed_at = self._clock.now(), reading.observed_at
+            pace.promised = NOTHING if wait <= self._tick else wait
             return replace(reading, next_within=pace.promised)
 
     def _follow(self, path: str, reading: EffectiveReading | None) -> None:
@@ -164,8 +176,10 @@ class Spending:
             return
         self._backlog(path).oldest = reading.oldest_unacked
         pace, newest = self._pace(path, ""), reading.newest
-        if newest.source == "snapshot" and (pace.last is None or newest.observed_at > pace.last):
-            pace.last, pace.promised = newest.observed_at, min(newest.next_within, LONGEST)
+        is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
+        if newest.source == "snapshot" and is_new:
+            pace.last, pace.observed_at = min(newest.observed_at, self._clock.now()), newest.observed_at
+            pace.promised = min(newest.next_within, LONGEST)
 
     def _age(self, path: str, now: datetime) -> timedelta | None:
         """How far back the backlog goes, as far as it is known."""

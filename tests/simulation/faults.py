@@ -297,7 +297,7 @@ _ALL = (
     _ruled("no look for holes", 1200, hole, complete, complete_without_a_look_for_holes),
     Planted("unknown is nothing outstanding", 200, kept, track=track_taking_unknown_for_empty),
     Planted(
-        "a reading put off is nothing outstanding", 200, budgeted, budgets=True, track=track_taking_postponed_for_empty
+        "a reading put off is nothing outstanding", 500, budgeted, budgets=True, track=track_taking_postponed_for_empty
     ),
     _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}.advance", advance_or_go_back),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
