@@ -22,6 +22,7 @@ from tidemark.pipeline.spark.session import host_and_port, server_config
 
 DEFINITIONS = "tidemark.assets.location"
 CODE_SERVER = "tidemark.resources.code_server"
+DAEMON = "tidemark.resources.daemon"
 WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
@@ -126,7 +127,6 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
 def dagster_services(settings: Settings, environment: dict[str, str], root: Path) -> list[ServiceSpec]:
     """The code server, the daemon that ticks the sensors, and the UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
-    programs = Path(sys.executable).parent
 
     def service(name: str, command: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
         return ServiceSpec(name, command, root, environment, is_ready, ready_within_seconds=120)
@@ -135,7 +135,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
     listen = ["-h", "127.0.0.1"]
     threads = ["--max-workers", str(CODE_SERVER_THREADS)]
     code = [sys.executable, "-m", CODE_SERVER, "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
-    daemon = [str(programs / "dagster-daemon"), "run", *workspace]
+    daemon = [sys.executable, "-m", DAEMON, "run", *workspace]
     web = [sys.executable, "-m", WEBSERVER]
     return [
         service("Dagster code server", code, lambda: listens("127.0.0.1", code_port)),
