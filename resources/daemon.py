@@ -1,0 +1,11 @@
+"""Dagster's daemon, which ends within ten seconds of SIGTERM: `python -m tidemark.resources.daemon` with the arguments
+of `dagster-daemon`. Dagster's own waits half a minute for a thread that is at work.
+"""
+
+from dagster._daemon.cli import main
+
+from tidemark.resources.ending import end_soon_after_a_signal
+
+if __name__ == "__main__":
+    end_soon_after_a_signal()
+    main()
