@@ -41,8 +41,8 @@ def storage_error(uri: str, text: str) -> LakeError:
     if any(sign in text for sign in UNREACHABLE):
         during = "" if call is None else f" to {call}"
         return LakeUnreachable(
-            f"no answer from the lake at {uri}{during}: {told}; check the network. The next tick tries again, and goes "
-            "on from what is durable"
+            f"no answer from the lake at {uri}{during}: {told}; the next tick tries again, from what is durable. If it "
+            "goes on, check the network"
         )
     if any(sign in text for sign in DAMAGED):
         return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
