@@ -43,8 +43,8 @@ def storage_error(uri: str, text: str) -> LakeError:
     if any(sign in text for sign in UNREACHABLE):
         during = "" if call is None else f" to {call}"
         return LakeUnreachable(
-            f"no answer from the lake at {uri}{during}: {told}; check the network. The next tick tries again, and goes "
-            "on from what is durable"
+            f"no answer from the lake at {uri}{during}: {told}; the next tick tries again, from what is durable. If it "
+            "goes on, check the network"
         )
     if any(sign in text for sign in NEWER):
         return newer_format(uri, {}, told)
