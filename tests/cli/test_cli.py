@@ -128,8 +128,8 @@ def tick(place: Place) -> None:
 
 def compute_by_hand(place: Place, key: str, beats: list[dict[str, Any]]) -> None:
     """Put rows of a window in the lake, as a run does; what is in them is not looked at here."""
-    diffs = place.lake().diffs()
-    run = DiffRun(f"by-hand-{key}", [key], 0, CLOCK.now(), CLOCK.now())
+    diffs, landed = place.lake().diffs(), place.lake().heartbeats().current()
+    run = DiffRun(f"by-hand-{key}", [key], 0 if landed is None else landed.version(), CLOCK.now(), CLOCK.now())
     fence = diffs.fence([key])
     folder = Path(diffs.folder_of(run.name)) / f"window={key}"
     folder.mkdir(parents=True)

@@ -22,7 +22,7 @@ LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
 
 UNTIL_GIVEN_BACK = pulls.GIVEN_BACK_SECONDS + 0.2
-AHEAD_SECONDS = 1.5
+AHEAD_SECONDS = 3.0
 """Enough for a few pulls to go ahead, one after another, on a busy machine."""
 
 

@@ -8,7 +8,7 @@ DELETES = re.compile(r"\.(delete|unlink|vacuum|rmtree|rmdir)\(|cleanup_metadata\
 ELSEWHERE = {"services/processes.py"}
 """Deletes its own notes of what runs, outside of the lake."""
 
-STORES = {"lake/store/gcs.py", "lake/store/admission.py"}
+STORES = {"lake/store/gcs.py", "lake/store/bucket_files.py", "lake/store/admission.py"}
 """They delete what they are told to, and nothing by themselves."""
 
 
