@@ -271,6 +271,30 @@ def test_the_newest_decision_is_found_without_the_histogram(tmp_path: Path) -> N
     assert log.newest_decision() == decided
 
 
+class Listed(DiskObjects):
+    """Objects that keep what was listed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.prefixes: list[str] = []
+
+    def names(self, prefix: str) -> Iterator[str]:
+        self.prefixes.append(prefix)
+        return super().names(prefix)
+
+
+def test_who_goes_on_from_an_entry_reads_the_next_by_its_number_and_lists_nothing(tmp_path: Path) -> None:
+    objects = Listed(tmp_path)
+    log, reader = (TrackingLog(objects, checkpoint_every=1000) for _ in range(2))
+    told_so_far(log, 2)
+    assert reader.newest_watermark() == log.catch_up().watermark
+    objects.prefixes.clear()
+    state = told_so_far(log, 3, start=400)
+    assert reader.newest_watermark() == state.watermark
+    assert reader.newest_watermark() == log.catch_up().watermark
+    assert objects.prefixes == []
+
+
 def test_an_entry_that_is_not_there_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ObjectMissing, match="000000000003"):
         TrackingLog(DiskObjects(tmp_path), checkpoint_every=4).entry(3)
