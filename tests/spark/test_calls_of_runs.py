@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from tests.gcs.apart import fresh_lake
 from tests.identity.recording import recorded_buckets
-from tests.identity.test_recorded_calls import ASKED_IN_VAIN, ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
+from tests.identity.test_recorded_calls import ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
 from tests.spark.drains import settings_of, small_drain
 from tests.spark.pubsub_world import PubSubWorld
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.identity.components import Component
-from tidemark.pipeline.identity.methods import IN_PARTS
+from tidemark.pipeline.identity.methods import IN_PARTS, LOOK_AT_BUCKET
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -29,6 +29,9 @@ from tidemark.resources.pubsub import PubSubResource
 pytestmark = pytest.mark.gcs
 
 CLOCK = SystemClock()
+ASKED_IN_VAIN = {LOOK_AT_BUCKET}
+"""A library looks the bucket up when an object is not there, and goes on without an answer."""
+
 SMALL = {IN_PARTS}
 """Nothing here is large enough to be written in parts: the lander's test does that, with the same writer."""
 
