@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs gcs-tools simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo up test test-slow test-gcs test-wheel gcs-tools simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,14 +21,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/
 	sh tools/install.sh $(BIN)/python "$$extras"
 	@touch $@
 
-demo: setup ## play the whole mission on real parts, and compare every row with the truth
-	$(BIN)/tidemark demo
+demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs OPTIONS='--streams 500'
+	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(OPTIONS)
 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up
 
 test: setup ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
-	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow)'
+	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow and not wheel)'
 
 test-slow: setup ## the tests that kill every process there is, or start a cluster: some minutes
 	$(BIN)/python -m pytest -m slow
@@ -36,8 +36,11 @@ test-slow: setup ## the tests that kill every process there is, or start a clust
 simulate: setup ## play SEEDS=10000 seeds of the simulation on all cores; FROM=0 JOBS=2
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),10000) --from $(or $(FROM),0) $(if $(JOBS),--jobs $(JOBS))
 
-test-gcs: gcs-tools ## the lake's tests on a Cloud Storage server on loopback; needs Go and Maven
+test-gcs: gcs-tools ## the lake's tests on a Cloud Storage server on loopback; needs Go
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m gcs
+
+test-wheel: setup ## the built wheel, in an environment and a folder of its own; needs the registries
+	$(BIN)/python -m pytest -m wheel
 
 gcs-tools: setup
 	$(BIN)/python -m tests.gcs.tools

@@ -10,6 +10,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor
 from tidemark.assets.requests import OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
+from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.quality.affected import MissedHeartbeats
@@ -20,7 +21,7 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
 from tidemark.pipeline.watermark.holding import passed_over
 from tidemark.pipeline.windows import Window
-from tidemark.resources.keys import LAKE, keys_of, lake_of
+from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
@@ -28,12 +29,16 @@ NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The audit and the check `passed_over` read an hour of the tables, and what they find is not urgent."""
+"""The audit and the check `passed_over` read an hour of the tables, the check `subscriptions` asks Pub/Sub twice, and
+what they find is not urgent."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """A window that late heartbeats drip into is requested at most this often."""
 
-COUNTS = ("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over")
+COUNTS = (
+    *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
+    *("breaks", "dangers"),
+)
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
 
@@ -64,7 +69,7 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
         return passed_over_result(lake_of(context, settings), user, clock.now())
 
-    return [missed, late, lost_outside, passed_over]
+    return [missed, late, lost_outside, passed_over, subscriptions_check(settings)]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -225,14 +230,14 @@ def staleness_sensor(
         settings,
         user,
         job=backlog,
-        required_resource_keys=keys_of(settings, LAKE),
+        required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         description=(
             "Counts what is late, missed and lost outside of the pipeline, evaluates the asset checks of it, and "
             f'requests stale windows again: recompute_missed = "{windows.recompute_missed}".'
         ),
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        lake = lake_of(context, settings)
+        lake, pubsub = lake_of(context, settings), pubsub_of(context, settings)
         now, watermark = clock.now(), lake.tracking_log(user).catch_up().watermark
         check = lake.staleness(user)
         missed = check.step()
@@ -244,6 +249,7 @@ def staleness_sensor(
             results.append(lost_result(lake, user, now))
             if settings.watermark.max_lag is not None:
                 results.append(passed_over_result(lake, user, now))
+            results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
         if missed.left:
             request = Request(

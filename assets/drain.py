@@ -35,16 +35,18 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     )
     def drain_backlog(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Reads tracking, then base, until their backlog is gone, and lands as ticks do."""
-        pubsub = pubsub_of(context, settings)
+        pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         began = clock.monotonic()
-        with failing_run(), beating(context):
+        noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
+        with failing_run(), beating(context), noting:
             drain = Drain(
                 spark=spark_of(context, settings).session(),
                 settings=settings,
                 run=context.run_id,
-                log=lake_of(context, settings).tracking_log("run"),
-                backlogs={Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()},
+                log=lake.tracking_log("run"),
+                backlogs={Side.TRACKING: pubsub.tracking_backlog(DRAIN), Side.BASE: pubsub.base_backlog(DRAIN)},
                 clock=clock,
+                spending=pubsub.spending(),
             )
             for done in drain.rounds():
                 context.log.info(done.sentence())

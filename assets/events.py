@@ -48,6 +48,7 @@ def watermark_metadata(tracked: Tracked) -> dict[str, Any]:
         "histogram_cells": len(tracked.state.histogram),
         "reading_violations": tracked.state.reading_violations,
         "log_entry": tracked.state.number,
+        "snapshot_bytes_last_day": tracked.state.account.last_day(decision.at).snapshot_bytes,
         **_moments(
             watermark=decision.watermark,
             band_start=None if bound is None else bound.start,

@@ -70,7 +70,8 @@ def tracking_sensor(
             copies=copies,
             budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
             clock=clock,
-            until_gone=True,
+            until_gone=pubsub.tracking_backlog("pulling"),
+            spending=pubsub.spending(),
         )
         pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
@@ -125,6 +126,7 @@ def landing_sensor(
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),
             )
+        pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
 

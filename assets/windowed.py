@@ -23,7 +23,7 @@ from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
 from tidemark.pipeline.spark.plan import DiffPlan
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import Window, runs_of_neighbours
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
@@ -69,8 +69,14 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
 
 
 def compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
-    """Compute windows, which may have gaps between them, and replace them in the lake. Raises WindowNotClosed and
-    WindowExpired, before Spark is used, and other TidemarkErrors."""
+    """Compute windows, which may have gaps between them, and replace them in the lake; if that fails, leave a note of
+    it there. Raises WindowNotClosed and WindowExpired, before Spark is used, and other TidemarkErrors."""
+    stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
+    with lake.whole().failed_runs().noting(run, stretches, lake.clock):
+        return _compute_range(windows, lake, spark, run)
+
+
+def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str) -> Computed:
     settings = lake.settings
     lake.kept_windows().refuse_expired(windows)
     decided = lake.tracking_log("run").newest_decision()

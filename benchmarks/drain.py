@@ -23,8 +23,9 @@ from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.demo.verification import Comparison, compare
 from tidemark.pipeline.durations import format_duration, parse_duration
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.services.own_files import dagster_home
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
+from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 
 STREAMS, PERIOD = 10_000, timedelta(seconds=30)
@@ -193,7 +194,7 @@ def _play(
     say("comparing every row with the truth")
     found = compare(truth, asked.folder / "lake", settings.windows)
     os.environ["TIDEMARK_DAGSTER_STORAGE"] = settings.dagster.storage
-    drains, ticks = runs_of_drain(project_root()), ticks_of(project_root())
+    drains, ticks = runs_of_drain(dagster_home(settings)), ticks_of(dagster_home(settings))
     return _shown(backlog, reached - start, found, (landed_after, computed_after), drains, ticks, memory, published)
 
 

@@ -24,8 +24,9 @@ from tidemark.pipeline.demo.synthetic import Source
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quantiles import quantile
+from tidemark.pipeline.services.own_files import dagster_home
 from tidemark.pipeline.services.processes import Supervisor
-from tidemark.pipeline.services.stack import project_root, provision_here, start_emulator, start_stack
+from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.watermark.state import DecisionRecord
@@ -204,7 +205,7 @@ def _watch(
         intervals=_between([decision.at for decision in counted]),
         longest_standstill=max(_between([moment for moment in moved if moment >= counted_from]), default=0.0),
         late=late,
-        ticks={name: asdict(seen) for name, seen in ticks_of(project_root()).items()},
+        ticks={name: asdict(seen) for name, seen in ticks_of(dagster_home(settings)).items()},
         ready_by_window={iso(window.start): seconds for window, seconds in ready.items()},
     )
     say(fresh.sentence())

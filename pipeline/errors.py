@@ -37,6 +37,10 @@ class ReadingUnavailable(PubSubError):
     """The publish time of the oldest unacknowledged message cannot be read now."""
 
 
+class ReadingPostponed(ReadingUnavailable):
+    """The budget of snapshots puts a reading off. The last one stays true meanwhile."""
+
+
 class SnapshotRefused(ReadingUnavailable):
     """Pub/Sub refuses a snapshot: the backlog's oldest message is within an hour of its expiry."""
 

@@ -4,17 +4,25 @@ Every setting, with its meaning, is in the `tidemark.toml` at the project's root
 is relative to the file.
 """
 
+import logging
 import os
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.durations import format_duration
@@ -22,6 +30,8 @@ from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "TIDEMARK_"
 NOT_SETTINGS = frozenset({"TIDEMARK_CONFIG", "TIDEMARK_DAGSTER_STORAGE", "TIDEMARK_DAGSTER_HEADERS"})
@@ -34,6 +44,22 @@ OF_KUBERNETES = re.compile(
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A setting's old name and its new one, as `section.key`, and the release that does not know the old one."""
+
+    old: str
+    new: str
+    goes_in: str
+
+
+RENAMED: tuple[Renamed, ...] = ()
+"""Old names that are still read, with a warning; each for one release."""
+
+TOLD: set[str] = set()
+"""Old names that this process has warned of: it warns once of each."""
 
 
 class Settings(BaseSettings):
@@ -64,6 +90,8 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (pydantic's signature)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
+        if isinstance(env_settings, EnvSettingsSource):
+            env_settings.env_vars = _variables_by_new_names(env_settings.env_vars, env_settings.env_prefix)
         return env_settings, init_settings  # a variable wins over the file
 
     @property
@@ -101,6 +129,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
     written = _read_toml(file) if needs_file or named is not None or file.exists() else {}
+    _move_to_new_names(written, file)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
     if name:
@@ -136,9 +165,52 @@ def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
         if not name.startswith(prefix) or name in NOT_SETTINGS or of_kubernetes:
             continue
         section, _, key = name.removeprefix(prefix).lower().partition("__")
+        if any(renamed.old == f"{section}.{key}" for renamed in RENAMED):
+            continue
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
             raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
+
+
+def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
+    """Move what the file says under old names to the new ones. Raises InvalidSettings where it says both."""
+    for renamed in RENAMED:
+        (old_section, old), (section, key) = (name.split(".") for name in (renamed.old, renamed.new))
+        there = written.get(old_section)
+        if not isinstance(there, dict) or old not in there:
+            continue
+        into = written.setdefault(section, {})
+        if isinstance(into, dict):
+            if key in into:
+                raise _named_twice(renamed, f"{renamed.old} and {renamed.new}", str(file))
+            into[key] = there.pop(old)
+            if not there and old_section not in Settings.model_fields:
+                del written[old_section]
+            _warn(renamed, f"{renamed.old} (from {file}) is called {renamed.new} now")
+
+
+def _variables_by_new_names(variables: Mapping[str, str | None], prefix: str) -> Mapping[str, str | None]:
+    """The variables, whose names are in lower case, with the old names of settings replaced. Raises InvalidSettings
+    where both are set."""
+    found = dict(variables)
+    for renamed in RENAMED:
+        old, new = (f"{prefix}{name.replace('.', '__')}".lower() for name in (renamed.old, renamed.new))
+        if old in found:
+            if new in found:
+                raise _named_twice(renamed, f"${old.upper()} and ${new.upper()}", "the environment")
+            found[new] = found.pop(old)
+            _warn(renamed, f"the variable {old.upper()} is called {new.upper()} now")
+    return found
+
+
+def _named_twice(renamed: Renamed, both: str, where: str) -> InvalidSettings:
+    return InvalidSettings(f"{both} are both in {where}, and are one setting; write {renamed.new} alone")
+
+
+def _warn(renamed: Renamed, what: str) -> None:
+    if renamed.old not in TOLD:
+        TOLD.add(renamed.old)
+        logger.warning("%s; write that, because %s will not know the old name", what, renamed.goes_in)
 
 
 def _explain(error: ValidationError, file: Path, prefix: str) -> str:
@@ -166,7 +238,8 @@ def _source(place: list[str], file: Path, prefix: str) -> str:
     for name in sorted(os.environ):
         if not name.upper().startswith(prefix):
             continue
-        set_here = name[len(prefix) :].lower().split("__")
+        plain = name[len(prefix) :].lower().replace("__", ".")
+        set_here = next((renamed.new for renamed in RENAMED if renamed.old == plain), plain).split(".")
         if set_here == path:
             return f"${name}"
         shared = min(len(set_here), len(path))

@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlparse
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -22,6 +22,9 @@ LONGEST_PULL = timedelta(seconds=40)
 """The most that a tick pulls. Dagster gives it 60 s, and it must persist and acknowledge within the rest."""
 PULLS_AT_ONCE = 8
 """The service answers a pull in 20 to 60 ms, often with few messages although many wait."""
+SNAPSHOT_BUDGET = 10 << 30
+"""Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
+10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
 NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
@@ -90,6 +93,7 @@ CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(secon
 OptionalText = Annotated[str | None, EmptyIsNone]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
 OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
+OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
@@ -111,6 +115,14 @@ class Section(BaseModel):
         return value
 
 
+class Server(NamedTuple):
+    """Where Pub/Sub is, and as whom it is asked: what a client is made of."""
+
+    emulator_host: str | None
+    endpoint: str | None = None
+    impersonate: str | None = None
+
+
 class PullSettings(Section):
     """How a subscription is pulled from."""
 
@@ -119,6 +131,13 @@ class PullSettings(Section):
     call_timeout: CallLong = timedelta(seconds=10)
     pulls_at_once: Annotated[Annotated[int, Field(ge=1, le=100)] | None, EmptyIsNone] = None
     emulator_host: OptionalText = None
+    endpoint: OptionalAddress = None
+    impersonate: OptionalAccount = None
+
+    @property
+    def server(self) -> Server:
+        """Where Pub/Sub is, and as whom it is asked."""
+        return Server(self.emulator_host, self.endpoint, self.impersonate)
 
     @property
     def most_pulls_at_once(self) -> int:
@@ -139,6 +158,7 @@ class PubSubSettings(PullSettings):
     metadata_only: bool = False
     reading: ReadingKind = "auto"
     snapshot_max_backlog: int = Field(10_000_000, ge=1)
+    snapshot_budget: Annotated[Annotated[int, Field(ge=0)] | None, EmptyIsNone] = None
     monitoring_endpoint: OptionalAddress = None
 
     @model_validator(mode="after")
@@ -151,6 +171,13 @@ class PubSubSettings(PullSettings):
                 "a server that has them in monitoring_endpoint"
             )
         return self
+
+    @property
+    def snapshot_bytes_a_day(self) -> int | None:
+        """As set; otherwise `SNAPSHOT_BUDGET` on the service, and no bound on an emulator, where nothing costs."""
+        if self.snapshot_budget is not None:
+            return self.snapshot_budget
+        return SNAPSHOT_BUDGET if self.emulator_host is None else None
 
     @property
     def topic_path(self) -> str:

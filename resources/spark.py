@@ -11,6 +11,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
+from tidemark.pipeline.spark.connector import check_connector
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import check_answers, shared_session
 
@@ -25,10 +26,11 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
     def session(self) -> SparkSession:
-        """The session. Raises SparkUnreachable, or ToolMissing where a classic session finds no Java."""
+        """The session. Raises SparkUnreachable, or ToolMissing where a classic one finds no Java or connector."""
         if remote := self.spark_config.get("spark.remote"):
             check_answers(remote)
         else:
+            check_connector(self.spark_config)
             set_java_home()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
         session: SparkSession = self.spark_session

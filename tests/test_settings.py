@@ -300,6 +300,7 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[pubsub]\nmonitoring_endpoint = 'localhost:0'", "host:port"),
         ("[pubsub]\nreading = 'metrics'", "'auto', 'snapshot' or 'monitoring'"),
         ("[pubsub]\nsnapshot_max_backlog = 0", "greater than or equal to 1"),
+        ("[pubsub]\nsnapshot_budget = -1", "greater than or equal to 0"),
         ("[pubsub]\nreading = 'monitoring'\nemulator_host = '127.0.0.1:8085'", "the emulator has no metrics"),
         ("[pubsub]\ntopic = '1st'", "match pattern"),
         ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that the tables already have"),

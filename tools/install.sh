@@ -1,17 +1,23 @@
 #!/bin/sh
-# Install the project, editable, with these extras and the versions of constraints.txt. Usage: install.sh PYTHON EXTRAS
+# Install the project, editable, or a wheel of it, with these extras and the versions of constraints.txt.
+# Usage: install.sh PYTHON EXTRAS [WHEEL]
 #
 # uv installs in half of pip's time. It does not read pip's configuration, so pip installs where pip has an index of its
 # own, and where uv cannot be installed or fails.
 python=$1
 extras=$2
+if [ -n "$3" ]; then
+    set -- "$3[$extras]"
+else
+    set -- --editable ".[$extras]"
+fi
 
 run_pip() {
     "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$@"
 }
 
 if ! "$python" -m pip config list | grep -Eq 'index-url|no-index' && run_pip uv 2>/dev/null; then
-    "$python" -m uv pip install --quiet --python "$python" --constraint constraints.txt --editable ".[$extras]" && exit
+    "$python" -m uv pip install --quiet --python "$python" --constraint constraints.txt "$@" && exit
     echo 'uv failed; pip installs instead' >&2
 fi
-run_pip --editable ".[$extras]"
+run_pip "$@"

@@ -14,13 +14,14 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
+from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
 from tidemark.pipeline.cli.pubsub import pubsub
 from tidemark.pipeline.cli.release import release
 from tidemark.pipeline.cli.repair import repair
 from tidemark.pipeline.cli.replay import replay
-from tidemark.pipeline.cli.running import provision, recompute, up
+from tidemark.pipeline.cli.running import connector, init, provision, recompute, up
 from tidemark.pipeline.cli.streams import streams
 from tidemark.pipeline.cli.synthetic import demo, publish
 from tidemark.pipeline.cli.tune import tune
@@ -58,7 +59,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(provision, publish, up, demo, status, explain, diffs, streams),
+    *(init, provision, connector, doctor, publish, up, demo, status, explain, diffs, streams),
     *(recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command()(command)

@@ -8,10 +8,11 @@ import pyarrow.compute as pc
 import typer
 
 from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
-from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe
+from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe, show_failing
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.failing import Failing, read_failing
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
 from tidemark.pipeline.settings import load_settings
@@ -27,13 +28,21 @@ def status(as_json: AsJson = False) -> None:
     now, lake = clock.now(), lake_of(settings, clock)
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
     report = read_report(lake, settings.windowing, settings.windows.lookback)
-    facts = {**lake_facts(report, now), **loss_facts(losses), **passed_over_facts(report, lake, now)}
+    failed = read_failing(lake, settings.windowing, now)
+    facts = {
+        **lake_facts(report, now),
+        **failing_facts(failed),
+        **loss_facts(losses),
+        **passed_over_facts(report, lake, now),
+        **usage_facts(report, now, settings.pubsub.snapshot_bytes_a_day),
+    }
     if as_json:
         print_json({**facts, **loss_details(losses)})
         return
     terminal = console()
     terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
     terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
+    show_failing(failed, terminal)
 
 
 def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
@@ -62,6 +71,20 @@ def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
     if decision is not None and decision.tracking is not None:
         facts["tracking_oldest_unacked"] = decision.tracking.oldest_unacked
     return facts
+
+
+def failing_facts(failed: Failing | None) -> dict[str, Any]:
+    """How many of the newest failures of runs still stand, and what they have in common."""
+    if failed is None:
+        return {"runs_failed": 0}
+    return {
+        "runs_failed": failed.failures,
+        "runs_failed_since": failed.since,
+        "runs_failed_last": failed.last,
+        "runs_failed_first_window": failed.first_window,
+        "runs_failed_last_window": failed.last_window,
+        "runs_failed_reason": failed.reason,
+    }
 
 
 def loss_facts(losses: Losses) -> dict[str, Any]:
@@ -94,6 +117,14 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
         "passed_over": passed_over(report.state.histogram, max_lag),
         "passed_over_by_stream": read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now).by_stream,
     }
+
+
+def usage_facts(report: LakeReport, now: datetime, budget: int | None) -> dict[str, Any]:
+    """What ticks asked of Pub/Sub in the last day, as the log tells: bytes of snapshots by estimate, the rest counted.
+    `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of a drain are not among them."""
+    used = report.state.account.last_day(now)
+    facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
+    return {**{f"{name}_last_day": value for name, value in facts.items()}, "snapshot_budget": budget}
 
 
 def loss_details(losses: Losses) -> dict[str, Any]:

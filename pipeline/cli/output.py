@@ -21,6 +21,7 @@ from rich.table import Table
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.quality.failing import Failing
 
 FILE_WIDTH = 150
 """Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
@@ -119,6 +120,12 @@ def columns(*left: str, right: Iterable[str] = (), gap: int = 1, title: str | No
     for name in right:
         table.add_column(safe(name), justify="right", no_wrap=True)
     return table
+
+
+def show_failing(failed: Failing | None, terminal: Console) -> None:
+    """Print that runs fail, if they do, and where more is said of it."""
+    if failed is not None:
+        terminal.print(f"\n{WARNING}{safe(failed.sentence())}. Dagster's UI has each run's log")
 
 
 @contextmanager

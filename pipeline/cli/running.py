@@ -1,4 +1,4 @@
-"""What runs: `tidemark provision`, `tidemark up`, and `tidemark recompute`, which asks it for windows."""
+"""What runs: `tidemark init`, `provision`, `connector`, `up`, and `recompute`, which asks Dagster for windows."""
 
 import signal
 from dataclasses import asdict
@@ -7,15 +7,20 @@ from threading import Event
 from typing import Annotated
 
 import typer
+from rich.progress import DownloadColumn
 
+from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import AsJson, config_file, window_named
-from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, name_of
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.own_files import INSTANCE, SETTINGS, WORKSPACE, put_down
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
 from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
@@ -25,6 +30,19 @@ MARKS = {
     "differences": "[yellow]differs[/]  ",
     "warnings": "[bold yellow]warning[/]  ",
 }
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write; it is made.")] = Path(),
+    dagster: Annotated[
+        bool, typer.Option("--dagster", help="Write workspace.yaml and dagster.yaml too, to change them.")
+    ] = False,
+) -> None:
+    """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
+    for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ())):
+        print(f"wrote {put_down(name, folder)}")
+    inside = "" if folder == Path() else f"cd {folder}; "
+    print(f"next: {inside}tidemark up, and in another terminal tidemark publish, then tidemark status")
 
 
 def provision(as_json: AsJson = False) -> None:
@@ -39,6 +57,19 @@ def provision(as_json: AsJson = False) -> None:
             terminal.print(mark + safe(line))
 
 
+def connector(
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A file, or a mirror's address, instead of Maven Central. The checksum decides."),
+    ] = None,
+) -> None:
+    """Fetch the JAR by which Spark uses gs:// into the cache, unless it is there. `tidemark up` does the same."""
+    with progress_bar(DownloadColumn()) as bar:
+        task = bar.add_task("fetching", total=CONNECTOR.size)
+        fetched = fetch(SystemClock(), source=source, progress=lambda done, _of: bar.update(task, completed=done))
+    print(f"{'fetched' if fetched else 'found'} {printable(str(connector_file()))}")
+
+
 def up() -> None:
     """Start what is needed (emulator, Spark Connect, Dagster), keep it running, and stop it all on Ctrl-C."""
     settings, clock, terminal = load_settings(), SystemClock(), console()
@@ -50,6 +81,8 @@ def up() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
+    for finding in at_once(settings, clock):
+        say(finding)
     supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
     supervisor.stop_leftovers()
     try:
@@ -85,6 +118,6 @@ def recompute(
 def launch(settings: Settings, first: Window, last: Window) -> str:
     """Have Dagster compute a range of windows in one run, and say where the run can be watched. Raises ServiceFailed if
     Dagster does not answer, or does not take the run."""
-    job = name_of(settings, COMPUTE_WINDOWS)
-    run = DagsterApi(settings.dagster).launch(job, {RANGE_START: first.key, RANGE_END: last.key})
+    asked = {RANGE_START: first.key, RANGE_END: last.key}
+    run = DagsterApi(settings.dagster).launch(COMPUTE_WINDOWS, settings.lake.uri, asked)
     return f"the run is at {run}"

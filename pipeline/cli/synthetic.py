@@ -15,9 +15,11 @@ from tidemark.pipeline.cli.output import console, print_json, text_of
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
+from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def publish(
@@ -77,7 +79,7 @@ def publish(
         task = progress.add_task("publishing", total=(since + lasting).total_seconds(), sent="")
         published = publish_synthetic(
             source,
-            publisher_client(settings.pubsub.emulator_host),
+            publisher_client(*settings.pubsub.server),
             settings.pubsub.topic_path,
             clock,
             now - since,
@@ -115,11 +117,31 @@ def demo(
         timedelta, duration_option("The outage: how much is published before the pipeline starts.")
     ] = Span(minutes=20),
     live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=3),
+    lake: Annotated[
+        str, typer.Option(help="Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
+    ] = "file:lake",
+    lake_endpoint: Annotated[
+        str | None, typer.Option(help="Another Cloud Storage address, such as a server on loopback.")
+    ] = None,
 ) -> None:
     """Play an outage and live traffic on real parts, and compare every row with what was published."""
-    from tidemark.pipeline.demo.script import run_demo  # needs DuckDB, which only the demonstration does
+    try:
+        from tidemark.pipeline.demo.script import (  # needs DuckDB, which only the demonstration does
+            IN_THE_FOLDER,
+            run_demo,
+        )
+    except ModuleNotFoundError as error:
+        raise ToolMissing(
+            f"the demonstration compares with {error.name}, which is not installed: "
+            "pip install 'tidemark-pubsub[demo]', and try again"
+        ) from error
 
     source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
-    summary = run_demo(folder.resolve(), source, console(), SystemClock(), backlog=backlog, live=live)
+    where = IN_THE_FOLDER
+    if lake != where.uri:
+        if not lake.startswith("gs://"):
+            raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; --folder says where else the demo goes")
+        where = LakeSettings(uri=lake, endpoint=lake_endpoint)
+    summary = run_demo(folder.resolve(), source, console(), SystemClock(), backlog=backlog, live=live, lake=where)
     if not summary.is_right:
         raise typer.Exit(code=1)

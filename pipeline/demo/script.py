@@ -19,11 +19,13 @@ from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.demo.verification import compare
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import LakeError, ServiceFailed
-from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, Lake
+from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.quality.status import LakeReport, read_report
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.java import find_java
 
 TEMPLATE = """\
@@ -41,7 +43,8 @@ length = "1m"
 first = "{first}"
 
 [lake]
-uri = "file:lake"
+uri = "{lake}"
+endpoint = "{endpoint}"
 
 [spark]
 remote = "sc://localhost:{spark}"
@@ -51,6 +54,9 @@ storage = "dagster"
 web_port = {web}
 code_port = {code}
 """
+
+IN_THE_FOLDER = LakeSettings(uri="file:lake")
+"""The lake beside the settings."""
 
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
@@ -70,12 +76,13 @@ class DemoFolder:
         self.truth = root / "truth.parquet"
         self.summary = root / "summary.json"
 
-    def make_anew(self, first_window: datetime) -> None:
+    def make_anew(self, first_window: datetime, lake: LakeSettings) -> None:
         """Empty the folder and write the settings, with free ports: the usual ones where possible."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
-        self.config.write_text(TEMPLATE.format(first=iso(first_window), **ports))
+        where = {"lake": lake.uri, "endpoint": lake.endpoint or ""}
+        self.config.write_text(TEMPLATE.format(first=iso(first_window), **where, **ports))
 
 
 @dataclass
@@ -126,13 +133,22 @@ class Watch:
 
 
 def run_demo(
-    root: Path, beats: SyntheticSource, console: Console, clock: Clock, *, backlog: timedelta, live: timedelta
+    root: Path,
+    beats: SyntheticSource,
+    console: Console,
+    clock: Clock,
+    *,
+    backlog: timedelta,
+    live: timedelta,
+    lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
     """Play an outage and live traffic in `root`, print what happens and the summary, and stop what was started.
 
-    The lake stays. Raises ToolMissing before anything is done if Java is missing.
+    The lake stays: in `root`, or in a bucket, where it must be new. Raises ToolMissing before anything is done if Java
+    is missing, and LakeError if something is in the bucket under the lake's prefix.
     """
     find_java()
+    refuse_used(lake)
     folder = DemoFolder(root)
     began = clock.monotonic()
 
@@ -143,7 +159,7 @@ def run_demo(
     supervisor.stop_leftovers()
     # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
     first_window = (clock.now() - backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    folder.make_anew(first_window)
+    folder.make_anew(first_window, lake)
     settings = load_settings(folder.config)
     start = clock.now().replace(second=0, microsecond=0) - backlog
     source = Source(beats, settings, folder.truth, start, clock)
@@ -157,10 +173,11 @@ def run_demo(
     summary = replace(summary, seconds=clock.monotonic() - began)
     folder.summary.write_text(json.dumps(summary.as_json(), indent=1) + "\n")
     show(summary, console)
-    for line in (
-        f"The lake is in {folder.lake}, the truth in {folder.truth}, the summary in {folder.summary}.",
-        "`make up` opens this lake in the Dagster UI; `tidemark status` shows where it stands.",
-    ):
+    where = folder.lake if lake is IN_THE_FOLDER else lake.uri
+    lines = [f"The lake is in {where}, the truth in {folder.truth}, the summary in {folder.summary}."]
+    if lake.endpoint is None:  # a server on loopback ends sooner than its lake is looked at
+        lines.append("`make up` opens this lake in the Dagster UI; `tidemark status` shows where it stands.")
+    for line in lines:
         console.print(line, markup=False, highlight=False)
     return summary
 
@@ -186,7 +203,7 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
     landed_after, live_from = clock.monotonic() - pipeline_began, clock.now()
     live_until = clock.monotonic() + live.total_seconds()
     watch.until(lambda _: clock.monotonic() >= live_until)
-    published = source.stop()
+    published, live_to = source.stop(), clock.now()
     if published is None or published.first_event_time is None or published.last_event_time is None:
         raise ServiceFailed("the source published no heartbeat")
     say("the streams fall silent; the idle rule will close the last windows")
@@ -194,6 +211,8 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
     windows = {window.key for window in settings.windowing.closed_at(last.end, published.first_event_time)}
     report = watch.until(lambda report: windows <= set(report.computed))
     say("every window is computed; comparing every row with the truth")
+    if settings.lake.folder is None:
+        copy_tables(settings.lake, folder.lake)
     comparison = compare(folder.truth, folder.lake, settings.windows)
     ends = {key: settings.windowing.named(key).end for key in report.computed}
     ready = [(end, (report.computed_at[key] - end).total_seconds()) for key, end in ends.items()]
@@ -205,7 +224,27 @@ def _play(folder: DemoFolder, watch: Watch, backlog: timedelta, live: timedelta)
         backlog_messages=messages,
         landed_after=landed_after,
         seconds=0.0,
+        live=(live_from, live_to),
     )
+
+
+def refuse_used(lake: LakeSettings) -> None:
+    """Raise LakeError if a bucket holds anything under the lake's prefix: the demonstration never empties a bucket."""
+    if lake.folder is None and (found := next(open_objects(lake).names(""), None)) is not None:
+        raise LakeError(
+            f"the demonstration needs a lake of its own, and {lake.uri}/{found} is there: name another prefix"
+        )
+
+
+def copy_tables(lake: LakeSettings, folder: Path) -> None:
+    """Copy the tables that are compared out of a bucket, byte for byte. A table's log is copied before its files, so
+    that each file that the log names is there."""
+    objects = open_objects(lake)
+    for table in (HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS):
+        for name in objects.names(f"{table}/"):
+            file = folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(objects.read(name))
 
 
 def free_port(wanted: int) -> int:

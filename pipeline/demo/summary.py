@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from datetime import datetime
 
 from rich.console import Console
 from rich.panel import Panel
@@ -32,7 +33,8 @@ class Summary:
     """Everything that the demonstration found out. Seconds are of the wall clock.
 
     `ready` is how long after its end a window was computed, `live_ready` the same for the windows of live traffic.
-    `landed_after` is when the backlog had landed, from the start of the pipeline on.
+    `landed_after` is when the backlog had landed, from the start of the pipeline on. `live` is from when to when only
+    live traffic was landed.
     """
 
     published: Published
@@ -42,6 +44,7 @@ class Summary:
     backlog_messages: int
     landed_after: float
     seconds: float
+    live: tuple[datetime, datetime] | None = None
 
     @property
     def is_right(self) -> bool:

@@ -222,7 +222,7 @@ class Source:
         self._published = ThreadPoolExecutor(1, thread_name_prefix="synthetic source").submit(
             publish,
             self.beats,
-            publisher_client(self.settings.pubsub.emulator_host),
+            publisher_client(*self.settings.pubsub.server),
             self.settings.pubsub.topic_path,
             self.clock,
             self.begin,

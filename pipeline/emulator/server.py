@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -45,9 +45,14 @@ REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription
 
 @contextmanager
 def served(
-    model: PubSubModel | None = None, *, host: str = "127.0.0.1", port: int = 0, clock: Clock | None = None
+    model: PubSubModel | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    clock: Clock | None = None,
+    interceptors: Sequence[grpc.ServerInterceptor] = (),
 ) -> Iterator[str]:
-    """Serve the model while the block runs; yields `host:port`. Port 0 takes a free one.
+    """Serve the model while the block runs; yields `host:port`. Port 0 takes a free one. Interceptors see every call.
 
     Assumption: `host` is loopback, since there is no authentication, and nothing else uses the model meanwhile, except
     to replace its `faults`. Raises ServiceFailed if the port is taken.
@@ -60,7 +65,7 @@ def served(
         ("grpc.max_receive_message_length", REQUEST_BYTES),
         ("grpc.max_send_message_length", -1),
     )
-    server = grpc.server(pool, handlers=handlers(shared), options=options)
+    server = grpc.server(pool, handlers=handlers(shared), interceptors=interceptors, options=options)
     try:
         bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:

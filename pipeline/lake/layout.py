@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import cache
 
 import pyarrow.fs as pafs
 
@@ -9,8 +10,10 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
+from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
+from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
@@ -32,8 +35,15 @@ PARTITIONS = {
 """The lake's tables, and the column that each is partitioned by (empty: none)."""
 
 
+@cache
+def admission_to(settings: LakeSettings) -> Admission:
+    """Whether a lake admits this version: each process asks once, whatever parts it opens."""
+    return Admission(lambda: open_objects(settings))
+
+
 class Lake:
-    """The factory of a lake's parts. It makes no request and keeps nothing; a part has one user at a time."""
+    """The factory of a lake's parts. It makes no request and keeps nothing; a part has one user at a time. Each part
+    raises NewerFormat, when it is first used, if a later version of tidemark has written the lake."""
 
     def __init__(self, settings: LakeSettings, fields: Mapping[str, FieldKind], clock: Clock) -> None:
         self._settings = settings
@@ -42,7 +52,7 @@ class Lake:
 
     def objects(self) -> ObjectStore:
         """The lake's objects, by name."""
-        return open_objects(self._settings)
+        return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
@@ -50,11 +60,11 @@ class Lake:
 
     def heartbeats(self) -> heartbeats.Heartbeats:
         """Landed messages."""
-        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields)
+        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS))
 
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
-        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION)
+        return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *self._extras(QUARANTINE))
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
@@ -72,16 +82,25 @@ class Lake:
         """From which window on the lake keeps what a window is computed from."""
         return KeptWindows(self.objects(), windowing)
 
+    def failed_runs(self) -> FailedRuns:
+        """Notes of the newest runs that failed."""
+        return FailedRuns(self.objects())
+
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
         """Which windows hold heartbeats, and which are computed."""
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
         """One of PARTITIONS, as a table and nothing more."""
-        return LakeTable(*self._place(name), PARTITIONS[name])
+        return LakeTable(*self._place(name), PARTITIONS[name], *self._extras(name))
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)
+
+    def _extras(self, name: str) -> tuple[pafs.FileSystem | None, Admission]:
+        """A table's folder in a bucket, and whether the lake admits this version."""
+        bucket = None if self._settings.folder is not None else arrow_files(self._settings, name)
+        return bucket, admission_to(self._settings)
 
     def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:
         return self.table(name), self.objects(), arrow_files(self._settings, name)

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import google.auth
 import grpc
 from google.api_core import exceptions as api
+from google.api_core.client_options import ClientOptions
 from google.api_core.retry import Retry, if_exception_type
+from google.auth import impersonated_credentials
 from google.auth.exceptions import GoogleAuthError
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
@@ -16,33 +19,59 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubError, PubSubUnrea
 TRANSIENT = (api.ServiceUnavailable, api.DeadlineExceeded, api.InternalServerError, api.TooManyRequests, api.Aborted)
 """Errors that pass by themselves."""
 
+MAY_NOT_ACT = "Unable to acquire impersonated credentials"
+"""What google-auth says, inside of an error of gRPC's that looks like one that passes."""
 
-def subscriber_client(emulator_host: str | None) -> SubscriberClient:
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+"""What a token may be used for; what it may do, its account's roles say."""
+
+
+def subscriber_client(
+    emulator_host: str | None, endpoint: str | None = None, impersonate: str | None = None
+) -> SubscriberClient:
     """A client for subscriptions and snapshots. Raises PermissionMissing without credentials for the service."""
-    return client_of(SubscriberClient, emulator_host)
+    return client_of(SubscriberClient, emulator_host, endpoint, impersonate)
 
 
-def publisher_client(emulator_host: str | None) -> PublisherClient:
+def publisher_client(
+    emulator_host: str | None, endpoint: str | None = None, impersonate: str | None = None
+) -> PublisherClient:
     """A client for topics. Raises PermissionMissing without credentials for the service."""
-    return client_of(PublisherClient, emulator_host)
+    return client_of(PublisherClient, emulator_host, endpoint, impersonate)
 
 
-def client_of(kind: Any, server: str | None) -> Any:
+def client_of(kind: Any, server: str | None, endpoint: str | None = None, impersonate: str | None = None) -> Any:
     """A client of the service, or of a server at host:port that needs neither TLS nor credentials.
 
-    Raises PermissionMissing, which says how to get credentials, where the service needs some.
+    The service is asked at `endpoint`, such as a regional one, and as the service account `impersonate`, whose
+    short-lived tokens the machine's own credentials fetch. Raises PermissionMissing, which says how to get
+    credentials, where the service needs some.
     """
     if server is not None:
         unlimited = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
         channel = grpc.insecure_channel(server, options=unlimited)
         return kind(transport=kind.get_transport_class("grpc")(channel=channel))
     try:
-        return kind()
+        credentials = None if impersonate is None else credentials_of(impersonate)
+        return kind(credentials=credentials, client_options=endpoint and ClientOptions(api_endpoint=endpoint))
     except GoogleAuthError as error:
         raise PermissionMissing(
             f"no credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or set "
             "pubsub.emulator_host to use the emulator"
         ) from error
+
+
+def credentials_of(impersonate: str | None) -> Any:
+    """The machine's default credentials, or those of a service account by them. Raises GoogleAuthError without any.
+
+    An impersonated account's first token is fetched with its first use: only then is it known whether it may be.
+    """
+    own, _ = google.auth.default(scopes=[SCOPE])
+    if impersonate is None:
+        return own
+    return impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
+        own, target_principal=impersonate, target_scopes=[SCOPE]
+    )
 
 
 def retrying(within: timedelta) -> Retry:
@@ -67,6 +96,11 @@ def reported(action: str, resource: str, permission: str, service: str = "Pub/Su
     except (*TRANSIENT, api.RetryError) as error:
         cause = getattr(error, "cause", None) or error  # a RetryError has the last one
         why = getattr(cause, "message", None) or cause
+        if MAY_NOT_ACT in str(why):
+            raise PermissionMissing(
+                f"no token of the service account in pubsub.impersonate to {action} {resource}: {why}; grant "
+                "roles/iam.serviceAccountTokenCreator on it to the machine's own credentials, or run `tidemark doctor`"
+            ) from error
         if isinstance(cause, api.TooManyRequests):
             failed = "refused for the time being, because a quota is used up,"
             advice = "raise that quota in Google Cloud, or ask less often with a longer watermark.tick"

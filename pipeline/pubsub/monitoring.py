@@ -46,6 +46,10 @@ LOOK_BACK = timedelta(minutes=10)
 OLDEST_POSSIBLE = timedelta(days=366)
 """Larger ages are ignored. A subscription keeps a message for 31 days at most."""
 
+GAP = timedelta(minutes=5)
+"""How long a gap in the metrics may last before the watermark is held, beyond `max_reading_age`: a point is up to four
+minutes old without any."""
+
 MAX_PAGES = 20
 """The most pages of one answer. Its points fit into one page."""
 
@@ -63,9 +67,10 @@ class Undelivered:
     sampled_by: datetime
 
 
-def monitoring_client(endpoint: str | None) -> MetricServiceClient:
-    """A client for the service, or for a server at `endpoint`. Raises PermissionMissing without credentials."""
-    return client_of(MetricServiceClient, endpoint)
+def monitoring_client(endpoint: str | None, impersonate: str | None = None) -> MetricServiceClient:
+    """A client for the service, as the service account `impersonate` if it is named, or for a server at `endpoint`.
+    Raises PermissionMissing without credentials."""
+    return client_of(MetricServiceClient, endpoint, impersonate=impersonate)
 
 
 def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
@@ -83,6 +88,7 @@ def reading_of(sampled_by: datetime, age_seconds: int) -> Reading:
         names_a_message=False,
         uncertainty=SAMPLE_PERIOD + 2 * ROUNDING,
         source="monitoring",
+        next_within=GAP,
     )
 
 

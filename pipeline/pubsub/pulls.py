@@ -7,7 +7,7 @@ comes after its batch belongs to the next one.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -59,11 +59,20 @@ class Pulls:
     A pull that brought something sends the next one from gRPC's thread, while more is wanted. What waits is bounded by
     what was wanted and by `at_once` answers. Its leases are extended when it is taken late; what waits until they are
     nearly over comes again. Unless it `keeps`, an answer that comes while nobody takes is given back at once.
-    Assumption: one thread at a time takes, goes ahead, pauses and closes.
+    `on_call` is called, from any thread, when a pull is sent. Assumption: one thread at a time takes, goes ahead,
+    pauses and closes.
     """
 
     def __init__(
-        self, client: SubscriberClient, path: str, clock: Clock, *, at_once: int, lease_seconds: float, keeps: bool
+        self,
+        client: SubscriberClient,
+        path: str,
+        clock: Clock,
+        *,
+        at_once: int,
+        lease_seconds: float,
+        keeps: bool,
+        on_call: Callable[[], None] | None = None,
     ) -> None:
         self._transport = client.transport
         self._path = path
@@ -72,6 +81,7 @@ class Pulls:
         self._at_once = at_once
         self._lease_seconds = lease_seconds
         self._keeps = keeps
+        self._on_call = on_call
         self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()
         self._waiting: deque[tuple[float, Sequence[Any], int]] = deque()  # since when, received messages, their bytes
         self._under_way = 0
@@ -206,6 +216,8 @@ class Pulls:
         return asks
 
     def _ask(self, asks: int) -> None:
+        if self._on_call is not None:
+            self._on_call()
         request = PullRequest(subscription=self._path, max_messages=asks)
         call = self._transport.pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
         call.add_done_callback(partial(self._done, asks))

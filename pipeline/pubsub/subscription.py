@@ -78,6 +78,16 @@ class Subscription(Protocol):
         """Tell Pub/Sub that these messages are durable."""
 
 
+class PullMeter(Protocol):
+    """Counts pulls, from any thread."""
+
+    def called(self) -> None:
+        """A pull was sent."""
+
+    def pulled(self, messages: int, size_bytes: int) -> None:
+        """Messages were pulled."""
+
+
 class PubSubSubscription:
     """A subscription of the service or of the emulator.
 
@@ -86,7 +96,13 @@ class PubSubSubscription:
     """
 
     def __init__(
-        self, client: SubscriberClient, path: str, clock: Clock, settings: PullSettings, idle: timedelta = ZERO
+        self,
+        client: SubscriberClient,
+        path: str,
+        clock: Clock,
+        settings: PullSettings,
+        idle: timedelta = ZERO,
+        meter: PullMeter | None = None,
     ) -> None:
         self._client = client
         self._path = path
@@ -100,7 +116,9 @@ class PubSubSubscription:
             at_once=settings.most_pulls_at_once,
             lease_seconds=self._lease_seconds,
             keeps=idle.total_seconds() <= self._lease_seconds * KEPT_SHARE,
+            on_call=None if meter is None else meter.called,
         )
+        self._meter = meter
         self._ahead = 0
         self._is_quick = True
         finalize(self, self._pulls.close)
@@ -140,6 +158,8 @@ class PubSubSubscription:
                 ack_ids.append(received.ack_id)
         self._pulls.pause()
         self._ahead = min(ahead, AHEAD_MESSAGES)
+        if self._meter is not None:
+            self._meter.pulled(len(messages), size)
         return PulledBatch(messages, ack_ids, size)
 
     def close(self) -> None:

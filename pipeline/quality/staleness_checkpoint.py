@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.quality.first_landings import LANDINGS
+from tidemark.pipeline.version import marks, refuse_newer
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "staleness/"
-METADATA_KEY = b"tidemark.checked"
+METADATA_KEY = "tidemark.checked"
 COMMITS_BETWEEN = 200
 """After this many commits a checkpoint is written even if it says nothing new: it bounds what a new process reads."""
 
@@ -46,10 +47,10 @@ class CheckpointStore:
         self._kept: StalenessCheckpoint | None = None
 
     def newest(self) -> StalenessCheckpoint | None:
-        """The newest checkpoint that was kept. Raises LakeUnreachable."""
+        """The newest checkpoint that was kept. Raises NewerFormat, LakeUnreachable."""
         for name in reversed(list(self._objects.names(FOLDER))):
             try:
-                self._kept = _decoded(self._objects.read(name))
+                self._kept = _decoded(self._objects.read(name), f"{self._objects.uri}/{name}")
             except ObjectMissing:  # another process has replaced it meanwhile
                 continue
             except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
@@ -85,14 +86,15 @@ def _encoded(checkpoint: StalenessCheckpoint) -> bytes:
     values = {field.name: getattr(checkpoint, field.name) for field in fields(checkpoint) if field.name != "unread"}
     values["unknown"] = sorted(checkpoint.unknown)
     sink = io.BytesIO()
-    rows = checkpoint.unread.replace_schema_metadata({METADATA_KEY: json.dumps(values).encode()})
+    rows = checkpoint.unread.replace_schema_metadata({METADATA_KEY: json.dumps(values), **marks()})
     pq.write_table(rows, sink, compression="zstd")
     return sink.getvalue()
 
 
-def _decoded(content: bytes) -> StalenessCheckpoint:
+def _decoded(content: bytes, name: str) -> StalenessCheckpoint:
     rows = pq.read_table(io.BytesIO(content), use_threads=False)
-    values = json.loads(rows.schema.metadata[METADATA_KEY])
+    refuse_newer(name, rows.schema.metadata)
+    values = json.loads(rows.schema.metadata[METADATA_KEY.encode()])
     values |= {"tables": tuple(values["tables"]), "unknown": frozenset(values["unknown"])}
     unread = rows.select(LANDINGS.names).cast(LANDINGS).replace_schema_metadata(None)
     return StalenessCheckpoint(unread=unread, **values)

@@ -16,6 +16,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.replay.trace import Trace, landed_in, late_in, watermarks_us
+from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import Ints
 
@@ -113,7 +114,7 @@ def write_decisions(path: Path, replayed: Replayed) -> None:
     """Write the decisions as a Parquet file, one row per tick, replacing an existing one. Raises TidemarkError if it
     cannot be written."""
     values = [[value_of(decision) for decision in replayed.decisions] for _, value_of in COLUMNS]
-    schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL])
+    schema = pa.schema([*(column for column, _ in COLUMNS), LATE_TOTAL], metadata=marks())
     try:
         pq.write_table(pa.table([*values, replayed.late_total], schema=schema), path)
     except OSError as error:

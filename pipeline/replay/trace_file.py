@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.errors import TraceUnusable
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.replay.trace import NEVER, NO_EVENT_TIME, Batch, Streams
+from tidemark.pipeline.version import refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 TIMES = {"publish_time": NEVER, "event_time": NO_EVENT_TIME, "tracked_at": NEVER, "landed_at": NEVER}
@@ -31,7 +32,8 @@ class ParquetTrace:
     Times are timestamps of any unit whose values are whole microseconds. If no column has a time zone, they are taken
     for UTC. A null event time means a rejected message; a null `tracked_at` or `landed_at` means never.
 
-    Raises TraceUnusable for any other file: it names the column, its content and the remedy.
+    Raises TraceUnusable for any other file: it names the column, its content and the remedy. Raises NewerFormat
+    for one that a later version of tidemark has marked as its own.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,6 +41,7 @@ class ParquetTrace:
         with self._open() as file:
             schema = file.schema_arrow
             self.rows: int = file.metadata.num_rows
+        refuse_newer(str(path), schema.metadata, "trace")
         missing = [name for name in COLUMNS if name not in schema.names]
         if missing:
             raise TraceUnusable(

@@ -14,6 +14,7 @@ import requests
 
 from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.services.dagster_names import PIPELINE
 from tidemark.pipeline.services.emulator_choice import is_loopback
 from tidemark.pipeline.settings_sections import DagsterSettings
 
@@ -41,7 +42,7 @@ query Location($location: String!) {
     ... on WorkspaceLocationEntry {
       locationOrLoadError {
         ... on PythonError { message }
-        ... on RepositoryLocation { repositories { name pipelines { name } } }
+        ... on RepositoryLocation { repositories { name pipelines { name tags { key value } } } }
       }
     }
   }
@@ -69,15 +70,17 @@ class DagsterApi:
         self._is_here = is_loopback(urlsplit(self._ui).hostname or "")
         self._headers = headers_of_the_environment(self._ui)
 
-    def launch(self, job: str, tags: Mapping[str, str]) -> str:
-        """Request one run of a job with these tags beside its own; return the run's address in the UI.
+    def launch(self, job: str, lake: str, tags: Mapping[str, str]) -> str:
+        """Request one run of the job of the pipeline with this lake, with these tags beside its own; return the run's
+        address in the UI. The job is known by its tag: its name may begin with that of the pipeline.
 
         A request whose answer is lost may have been carried out. It is not repeated.
         """
+        repository, name = self._found(job, lake)
         selector = {
             "repositoryLocationName": self._location,
-            "repositoryName": self._repository_with(job),
-            "pipelineName": job,
+            "repositoryName": repository,
+            "pipelineName": name,
         }
         marks = [{"key": key, "value": value} for key, value in tags.items()]
         run = {"selector": selector, "mode": "default", "executionMetadata": {"tags": marks}}
@@ -88,8 +91,8 @@ class DagsterApi:
             raise ServiceFailed(f"Dagster did not take the run of {job}: {answer['__typename']}: {why}")
         return f"{self._ui}/runs/{answer['run']['runId']}"
 
-    def _repository_with(self, job: str) -> str:
-        """The name of the location's repository that has the job."""
+    def _found(self, job: str, lake: str) -> tuple[str, str]:
+        """The names of the location's repository that has the job, and of the job there."""
         answer = self._ask(LOCATION, {"location": self._location})
         entry = answer["workspaceLocationEntryOrError"]
         if entry is None:
@@ -108,11 +111,13 @@ class DagsterApi:
                 "code server (`tidemark up` does), or reload the location in the UI, and try again"
             )
         for repository in location["repositories"]:
-            if any(one["name"] == job for one in repository["pipelines"]):
-                return str(repository["name"])
+            for one in repository["pipelines"]:
+                is_it = one["name"] == job or one["name"].endswith(f"_{job}")
+                if is_it and {"key": PIPELINE, "value": lake} in one["tags"]:
+                    return repository["name"], one["name"]
         raise ServiceFailed(
-            f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r}; name the one with "
-            "tidemark's jobs in dagster.location"
+            f"the code location {self._location!r} of the Dagster at {self._ui} has no job {job!r} of the pipeline "
+            f"with the lake {lake}. Name the location that has it in dagster.location, and use the same settings"
         )
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> Any:

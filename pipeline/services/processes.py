@@ -13,6 +13,7 @@ import psutil
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.version import marks, refuse_newer
 
 STOP_WITHIN_SECONDS = 10.0
 POLL_SECONDS = 0.2
@@ -114,13 +115,15 @@ class Supervisor:
         (self.state_folder / STATE_FILE).unlink(missing_ok=True)
 
     def stop_leftovers(self) -> None:
-        """End the services that an earlier supervisor noted and did not stop, if they are still the same processes."""
+        """End the services that an earlier supervisor noted and did not stop, if they are still the same processes.
+        Raises NewerFormat."""
         state = self.state_folder / STATE_FILE
         try:
             noted = json.loads(state.read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return
-        for name, pid, created in noted:
+        refuse_newer(str(state), noted, "state")
+        for name, pid, created in noted["services"] if isinstance(noted, dict) else noted:
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
                 if process.create_time() == created:
@@ -153,7 +156,7 @@ class Supervisor:
             with suppress(psutil.NoSuchProcess):
                 noted.append((one.spec.name, one.process.pid, one.process.create_time()))
         self.state_folder.mkdir(parents=True, exist_ok=True)
-        (self.state_folder / STATE_FILE).write_text(json.dumps(noted))
+        (self.state_folder / STATE_FILE).write_text(json.dumps({"services": noted, **marks()}))
 
     def _log_end(self, name: str) -> str:
         log = self.log_file(name)

@@ -15,8 +15,10 @@ from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopback
+from tidemark.pipeline.services.own_files import CODE_PORT, WORKSPACE, dagster_home
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
 from tidemark.pipeline.spark.java import java_home
 from tidemark.pipeline.spark.session import host_and_port, server_config
 
@@ -34,24 +36,13 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the variable's name)
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-def project_root() -> Path:
-    """The folder with `workspace.yaml` and `dagster.yaml`: the current one, or that of tidemark's sources."""
-    for folder in (Path.cwd(), Path(__file__).resolve().parent.parent.parent):
-        if (folder / "workspace.yaml").exists() and (folder / "dagster.yaml").exists():
-            return folder
-    raise InvalidSettings(
-        f"neither {Path.cwd()} nor tidemark's own folder has workspace.yaml and dagster.yaml; run from the project's "
-        "root"
-    )
-
-
-def dagster_environment(settings: Settings, config: Path, root: Path) -> dict[str, str]:
+def dagster_environment(settings: Settings, config: Path, home: Path) -> dict[str, str]:
     """The environment of Dagster's processes: where their storage is, and which settings to read."""
     return {
-        "DAGSTER_HOME": str(root),
+        "DAGSTER_HOME": str(home),
         "TIDEMARK_CONFIG": str(config),
         "TIDEMARK_DAGSTER_STORAGE": settings.dagster.storage,
-        "TIDEMARK_DAGSTER__CODE_PORT": str(settings.dagster.code_port),
+        CODE_PORT: str(settings.dagster.code_port),
         # gRPC's fork handlers abort some of the forks by which PySpark starts a JVM. Nothing here uses gRPC in a fork.
         "GRPC_ENABLE_FORK_SUPPORT": "0",
     }
@@ -87,17 +78,19 @@ def start_emulator(supervisor: Supervisor, settings: Settings) -> None:
 
 def provision_here(settings: Settings, clock: Clock) -> ProvisionReport:
     """Create the topic and both subscriptions of the settings where they are missing."""
-    emulator = settings.pubsub.emulator_host
-    clients = subscriber_client(emulator), publisher_client(emulator)
+    server = settings.pubsub.server
+    clients = subscriber_client(*server), publisher_client(*server)
     return provision(*clients, settings.pubsub, settings.contract, clock)
 
 
 def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> None:
     """Start everything that is needed and does not run yet. On an emulator, provision the subscriptions as well.
 
-    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor.
+    Raises ServiceFailed with the end of a log if a service does not start; the caller then stops the supervisor. Raises
+    ToolMissing, before anything is started, if Spark needs the Cloud Storage connector and it cannot be fetched.
     """
-    root = project_root()
+    home = dagster_home(settings)
+    have_connector(supervisor, settings)
     supervisor.state_folder.mkdir(parents=True, exist_ok=True)
     Path(settings.dagster.storage).mkdir(parents=True, exist_ok=True)
     if emulator_is_absent(settings):
@@ -105,7 +98,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     if settings.emulated:
         for line in provision_here(settings, supervisor.clock).warnings:
             supervisor.say(line)
-    environment = dagster_environment(settings, config, root)
+    environment = dagster_environment(settings, config, home)
     if is_ours_to_start(settings):
         supervisor.say(f"starting Spark Connect at {settings.spark.remote}")
         token = token_environment()
@@ -114,24 +107,42 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
     _refuse_taken_ports(settings)
     supervisor.say(f"starting Dagster; its UI will be at http://127.0.0.1:{settings.dagster.web_port}")
     # The storage's tables are created by one process: several that start at once would get in each other's way.
-    run_dagster(["instance", "info"], environment, root, otherwise="Dagster cannot create its storage")
-    for spec in dagster_services(settings, environment, root):
+    run_dagster(["instance", "info"], environment, home, otherwise="Dagster cannot create its storage")
+    for spec in dagster_services(settings, environment, home):
         supervisor.start(spec, wait=False)
     for one in list(supervisor.running):
         supervisor.wait_until_ready(one.spec.name)
     if settings.spark.master is None:
         warm_up = [sys.executable, "-m", "tidemark.pipeline.spark.warm_up"]
-        supervisor.run_once(ServiceSpec("Spark warm-up", warm_up, root, environment))
+        supervisor.run_once(ServiceSpec("Spark warm-up", warm_up, home, environment))
 
 
-def dagster_services(settings: Settings, environment: dict[str, str], root: Path) -> list[ServiceSpec]:
+def have_connector(supervisor: Supervisor, settings: Settings) -> None:
+    """Fetch the Cloud Storage connector if a Spark that is started here needs it and the cache lacks it. Raises
+    ToolMissing."""
+    is_ours = settings.spark.master is not None or is_ours_to_start(settings)
+    if not is_ours or not wants_connector(settings) or is_there(connector_file()):
+        return
+    supervisor.say(f"fetching the Cloud Storage connector for Spark, {CONNECTOR.size >> 20} MB, from {CONNECTOR.url}")
+    said = 0
+
+    def progress(done: int, of: int) -> None:
+        nonlocal said
+        if done * 4 // of > said:
+            said = done * 4 // of
+            supervisor.say(f"fetched {25 * said} % of the connector")
+
+    fetch(supervisor.clock, progress=progress)
+
+
+def dagster_services(settings: Settings, environment: dict[str, str], home: Path) -> list[ServiceSpec]:
     """The code server, the daemon that ticks the sensors, and the UI."""
     code_port, web_port = settings.dagster.code_port, settings.dagster.web_port
 
     def service(name: str, command: list[str], is_ready: Callable[[], bool]) -> ServiceSpec:
-        return ServiceSpec(name, command, root, environment, is_ready, ready_within_seconds=120)
+        return ServiceSpec(name, command, home, environment, is_ready, ready_within_seconds=120)
 
-    workspace = ["-w", str(root / "workspace.yaml")]
+    workspace = ["-w", str(home / WORKSPACE)]
     listen = ["-h", "127.0.0.1"]
     threads = ["--max-workers", str(CODE_SERVER_THREADS)]
     code = [sys.executable, "-m", CODE_SERVER, "-m", DEFINITIONS, *listen, "-p", str(code_port), *threads]
@@ -144,11 +155,11 @@ def dagster_services(settings: Settings, environment: dict[str, str], root: Path
     ]
 
 
-def run_dagster(arguments: list[str], environment: Mapping[str, str], root: Path, *, otherwise: str) -> None:
+def run_dagster(arguments: list[str], environment: Mapping[str, str], home: Path, *, otherwise: str) -> None:
     """Run the program `dagster` to its end. Raises ServiceFailed, which says `otherwise` and the end of its errors."""
     done = subprocess.run(
         [str(Path(sys.executable).parent / "dagster"), *arguments],
-        cwd=root,
+        cwd=home,
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

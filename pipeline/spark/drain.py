@@ -29,6 +29,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.ticks.budget import SMALL_SHARE, Budget
@@ -153,7 +154,7 @@ class Connections:
     def __init__(self, split: Split) -> None:
         self.clock: Clock = SystemClock()
         settings = split.settings
-        self.client = subscriber_client(settings.pubsub.emulator_host)
+        self.client = subscriber_client(*settings.pubsub.server)
         lake = Lake(settings.lake, settings.message.fields, self.clock)
         self.copies = RememberedCopies(settings.track.copies_remembered)
         self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
@@ -210,6 +211,7 @@ def batches(split: Split, to: Connections, subscription: PubSubSubscription, rea
 @dataclass(slots=True)
 class Drain:
     """One run of rounds, and its result so far. `run` is a name that no other run has, not even one that repeats it.
+    `spending` learns how far back the rounds still reach: it may put off readings of what is left.
 
     `read` is what the tasks run. Assumption: executors reach Pub/Sub and the lake at the same addresses as this
     process, and have tidemark installed.
@@ -221,6 +223,7 @@ class Drain:
     log: TrackingLog
     backlogs: Mapping[Side, Backlog]
     clock: Clock
+    spending: Spending | None = None
     read: Reader = read_split
     ended: Ended = Ended.CAUGHT_UP
     rounds_done: int = 0
@@ -235,7 +238,9 @@ class Drain:
         LakeError, and what Spark raises when a task has failed too often; what was done until then stays.
         """
         until = self.clock.monotonic() + self.settings.drain.max_seconds.total_seconds()
-        begin_where_new(self.log, self.backlogs[Side.TRACKING], self.clock)
+        state = begin_where_new(self.log, self.backlogs[Side.TRACKING], self.clock)
+        if self.spending is not None:
+            self.spending.learn(state)
         for side in (Side.TRACKING, Side.BASE):
             yield from self._empty(side, until)
 
@@ -261,6 +266,10 @@ class Drain:
         rows = readers.mapInArrow(read, from_arrow_schema(REPORTED)).collect()
         landed = sum((LANDED.validate_json(row["landed"]) for row in rows), Landed())
         persisted = sum((PERSISTED.validate_json(row["persisted"]) for row in rows), Persisted())
+        if self.spending is not None:
+            pubsub = self.settings.pubsub
+            self.spending.reached(pubsub.base_path, landed.oldest_publish_time)
+            self.spending.reached(pubsub.tracking_path, persisted.oldest_publish_time)
         self.rounds_done += 1
         self.landed += landed
         self.persisted += persisted

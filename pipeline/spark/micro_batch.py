@@ -21,6 +21,7 @@ from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
 from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Written
+from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema
 from tidemark.pipeline.spark.executors import ANSWER, run_slices
 from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
@@ -132,7 +133,8 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
         except ExecutorUnable as unable:
             logger.info("an executor cannot compute in columns (%s): Spark's own functions do", unable)
             UNABLE.add(batch.spark)
-    computed = [_compute_by(_by_frames, batch, stretch) for stretch in runs_of_neighbours(windows)]
+    with naming_what_lacks():
+        computed = [_compute_by(_by_frames, batch, stretch) for stretch in runs_of_neighbours(windows)]
     return replace(
         computed[0],
         heartbeats_version=min(each.heartbeats_version for each in computed),

@@ -5,7 +5,7 @@ that: a task that is tried again, or a query that starts from its checkpoint, is
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -32,6 +32,7 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscripti
 from tidemark.pipeline.spark.diffs import spark_schema
 from tidemark.pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.ticks.landing import land_named, landed_under
+from tidemark.pipeline.version import marks, refuse_newer, without_marks
 
 ROWS_PER_ARROW_BATCH = 10_000
 CLIENTS = Kept()
@@ -54,7 +55,7 @@ class Connections:
     def subscription(self) -> Iterator[Subscription]:
         """The subscription, for as long as the block runs."""
         options = self.options
-        client = CLIENTS.get(options.emulator_host, lambda: subscriber_client(options.emulator_host))
+        client = CLIENTS.get(options.server, lambda: subscriber_client(*options.server))
         with closing(PubSubSubscription(client, options.path, self.clock, options)) as subscription:
             yield subscription
 
@@ -79,8 +80,14 @@ class Offset:
     watermark_us: int | None = None
 
     def written(self) -> dict[str, Any]:
-        """As Spark keeps it, and shows it in a query's progress: the inverse of `Offset(**written)`."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """As Spark keeps it in its checkpoint, and shows it in a query's progress."""
+        return {name: value for name, value in asdict(self).items() if value is not None} | marks()
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "Offset":
+        """The inverse of `written`. Raises NewerFormat."""
+        refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
+        return cls(**without_marks(written))
 
     def partitions(self) -> "list[LandingPartition]":
         """One for each reader."""
@@ -174,7 +181,7 @@ class PubSubReader(Landing, DataSourceReader):
         try:
             objects.create(planned, orjson.dumps(plan.written()))
         except ObjectExists:
-            plan = Offset(**orjson.loads(objects.read(planned)))
+            plan = Offset.read(orjson.loads(objects.read(planned)))
         return plan.partitions()
 
 
@@ -193,7 +200,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
         With the trigger "available now" it is `start` once a whole batch brought nothing that was published before the
         query began.
         """
-        before = Offset(**start)
+        before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
             return start
         self._has_planned = True
@@ -207,7 +214,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
 
         Raises InvalidSettings where the checkpoint's batch was landed in another lake than the options name.
         """
-        offset = Offset(**end)
+        offset = Offset.read(end)
         if offset.lake != self._options.lake.uri:
             raise InvalidSettings(
                 f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
@@ -217,7 +224,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
-        offset = Offset(**end)
+        offset = Offset.read(end)
         if offset.run != NO_RUN:
             batches = LandedBatches(self._connections.objects(), offset.run)
             batches.end(offset.batch, keep=self._options.keep_batches)

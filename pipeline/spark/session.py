@@ -12,8 +12,8 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
-from tidemark.pipeline.lake.store.address import spark_storage_config
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.connector import storage_config
 
 ANSWERS_WITHIN_SECONDS = 5.0
 
@@ -69,7 +69,7 @@ def session_config(settings: Settings) -> dict[str, str]:
         "spark.ui.enabled": "false",
         **_of_workers(chosen.master),
         **_of_the_session(settings),
-        **spark_storage_config(settings.lake),
+        **storage_config(settings),
         **chosen.config,
     }
 
@@ -91,7 +91,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.local.dir": str(scratch / "local"),
         **_of_workers(settings.spark.server_master),
         **_of_the_session(settings),
-        **spark_storage_config(settings.lake),
+        **storage_config(settings),
         **settings.spark.config,
     }
 

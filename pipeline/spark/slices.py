@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from tidemark.pipeline.lake.store.address import scan_options
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, columns_read
 from tidemark.pipeline.lake.tables.stream_status import STATUS
@@ -112,7 +113,7 @@ def _read(work: Work, one: Slice, start: datetime, end: datetime) -> pl.DataFram
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
-        storage_options=dict(work.storage_options),
+        storage_options=scan_options(work.storage_options),
         credential_provider=None,
     ).filter(pl.col("event_time").is_between(start - work.plan.lookback, end, closed="left"))
     if one.parts > 1:

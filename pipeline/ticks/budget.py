@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.errors import PubSubError, ReadingPostponed
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.subscription import PulledBatch, Subscription
 
@@ -53,7 +53,7 @@ def for_each_batch(
 
     While a batch is processed, a part of the next may be pulled ahead within the budget. A batch is in memory only
     while it is processed. An empty pull does not prove that there is no backlog: a reading of `backlog` does. Without
-    one, a batch that is nearly empty ends it.
+    one, or where the budget of snapshots puts it off, a batch that is nearly empty ends it.
     """
     until = clock.monotonic() + budget.max_time.total_seconds()
     messages, size, small = budget.max_messages, budget.max_bytes, 0
@@ -75,17 +75,24 @@ def for_each_batch(
             continue
         small = small + 1 if is_small else 0
         at_most = FURTHER_SECONDS if small else seconds
-        if messages > 0 and size > 0 and pulled < wanted and (small == SMALL_BATCHES or is_gone(backlog, began)):
+        if (
+            messages > 0
+            and size > 0
+            and pulled < wanted
+            and (small == SMALL_BATCHES or is_gone(backlog, began, is_small=is_small))
+        ):
             return
 
 
-def is_gone(backlog: Backlog, since: datetime) -> bool:
+def is_gone(backlog: Backlog, since: datetime, *, is_small: bool) -> bool:
     """Whether nothing is outstanding that was published before that moment, as far as a reading can tell.
 
-    What cannot be read now counts as gone: the next tick goes on.
+    What cannot be read now counts as gone: the next tick goes on. If no reading is due, a small batch tells it.
     """
     try:
         reading = backlog.read()
+    except ReadingPostponed:
+        return is_small
     except PubSubError as error:
         logger.warning("whether there is more to pull is not known: %s", error)
         return True

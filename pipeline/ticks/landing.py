@@ -7,10 +7,11 @@ pull, make durable, create the manifest, acknowledge.
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 import orjson
 import pyarrow.compute as pc
@@ -27,6 +28,7 @@ from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from tidemark.pipeline.ticks.budget import Budget, for_each_batch
 from tidemark.pipeline.ticks.judging import JudgedBatch
+from tidemark.pipeline.version import marks, refuse_newer
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +187,15 @@ def land_named(
 
 
 def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
-    """The landing under a name, or None. Raises CorruptObject, LakeUnreachable."""
+    """The landing under a name, or None. Raises CorruptObject, NewerFormat, LakeUnreachable."""
     try:
         content = objects.read(manifest_name(name))
     except ObjectMissing:
         return None
     try:
-        return _decode(content)
+        said = orjson.loads(content)
+        refuse_newer(f"{objects.uri}/{manifest_name(name)}", said)
+        return _decoded(said)
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         raise CorruptObject(
             f"{objects.uri}/{manifest_name(name)} is no manifest ({error!r}); put back a copy: what it lists is "
@@ -228,12 +232,12 @@ def _encode(landed: Landed, pieces: Sequence[str]) -> bytes:
             "oldest_event_time_us": _us(landed.oldest_event_time),
             "newest_event_time_us": _us(landed.newest_event_time),
             "oldest_publish_time_us": _us(landed.oldest_publish_time),
+            **marks(),
         }
     )
 
 
-def _decode(content: bytes) -> NamedLanding:
-    said = orjson.loads(content)
+def _decoded(said: Mapping[str, Any]) -> NamedLanding:
     return NamedLanding(
         Landed(
             heartbeats=said["heartbeats"],

@@ -1,18 +1,20 @@
 """One tick of the tracking subscription: what was published becomes the histogram, and the watermark is decided."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 
-from tidemark.pipeline.clock import Clock, duration_us
+from tidemark.pipeline.clock import Clock, duration_us, from_us
 from tidemark.pipeline.durations import rough
-from tidemark.pipeline.errors import ReadingUnavailable, SnapshotRefused
+from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.heartbeat import HeartbeatReader, Rejection, read_payload
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
+from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from tidemark.pipeline.ticks.budget import Budget, for_each_batch
 from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
@@ -30,17 +32,20 @@ NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Persisted:
-    """Messages that became part of the histogram, and the log entries that hold them."""
+    """Messages that became part of the histogram, the log entries that hold them, and their least publish time."""
 
     messages: int = 0
     snapshots: int = 0
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    oldest_publish_time: datetime | None = None
 
     def __add__(self, other: "Persisted") -> "Persisted":
+        published = (self.oldest_publish_time, other.oldest_publish_time)
         return Persisted(
             self.messages + other.messages,
             self.snapshots + other.snapshots,
             self.acknowledged + other.acknowledged,
+            min((moment for moment in published if moment is not None), default=None),
         )
 
 
@@ -66,30 +71,40 @@ def track(
     clock: Clock,
     copies: RememberedCopies | None = None,
     rules: Sequence[Rule] = RULES,
-    until_gone: bool = False,
+    until_gone: bool | Backlog = False,
+    spending: Spending | None = None,
 ) -> Tracked:
     """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pull until a batch
-    is nearly empty, or within the budget `until_gone`: until a reading says that there is no backlog.
+    is nearly empty, or within the budget `until_gone`: until a reading says that there is no backlog (True: one of
+    `tracking_backlog`).
 
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
-    `copies` is what the process remembers from tick to tick; without it every copy counts in full.
+    `copies` is what the process remembers from tick to tick; without it every copy counts in full. `spending` learns
+    what the log and the tick tell, and the decision notes what was used.
     """
-    begin_where_new(log, tracking_backlog, clock)
+    state = begin_where_new(log, tracking_backlog, clock)
+    if spending is not None:
+        spending.learn(state)
     persisted = persist(
         subscription,
         log=log,
         reader=reader,
         budget=budget,
         clock=clock,
-        backlog=tracking_backlog if until_gone else None,
+        backlog=tracking_backlog if until_gone is True else until_gone or None,
         copies=copies,
         laggard=policy.band,
     )
+    if spending is not None:
+        spending.reached(subscription.path, persisted.oldest_publish_time)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
     tracking, tracking_problem = _reading(tracking_backlog)
     base, base_problem = _reading(base_backlog)
-    decided = log.decide(lambda state: state.decide(base, tracking, policy, clock.now(), rules))
+    with spending.noted() if spending is not None else nullcontext() as usage:
+        decided = log.decide(
+            lambda state: replace(state.decide(base, tracking, policy, clock.now(), rules), usage=usage)
+        )
     return Tracked(
         decision=decided.decision,
         state=log.compact_if_due(),
@@ -102,20 +117,22 @@ def track(
     )
 
 
-def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> None:
-    """Write the log's first entry if it has none. Nothing may be acknowledged on tracking before that.
+def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:
+    """Write the log's first entry if it has none, and return the state. Nothing may be acknowledged on tracking before
+    that.
 
     The entry names the publish time from which on the histogram will be complete: that of the oldest message that
     tracking holds, or the latest that it can be. If that message is too old to be read, it is the age at which reading
     becomes possible. Assumption: nobody has acknowledged since the reading.
     """
-    if log.catch_up_to_append().complete_from is not None:
-        return
+    state = log.catch_up_to_append()
+    if state.complete_from is not None:
+        return state
     try:
         known_from = tracking_backlog.read().no_later_than
     except SnapshotRefused:
         known_from = clock.now() - (LIFETIME - REFUSED_WITHIN)
-    log.begin(Beginning(known_from))
+    return log.begin(Beginning(known_from))
 
 
 def persist(
@@ -143,7 +160,9 @@ def persist(
             counted = count(batch.messages, reader, remembered, laggard)
             log.append(Snapshot(counted.histogram))
             remembered.remember(counted.keys, counted.publish_us)
-            return Persisted(len(batch), 1, subscription.acknowledge(batch.ack_ids))
+            oldest = int(counted.histogram.first_publish_us.min()) if len(batch) else None
+            acknowledged = subscription.acknowledge(batch.ack_ids)
+            return Persisted(len(batch), 1, acknowledged, None if oldest is None else from_us(oldest))
 
     return sum(for_each_batch(subscription, budget, clock, persist_batch, backlog), Persisted())
 
@@ -207,8 +226,11 @@ def _clock_problem(*readings: Reading | None) -> tuple[str, ...]:
 
 
 def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
-    """A reading, or the reason why there is none now. Lasting problems (a permission, the network) are raised."""
+    """A reading, or the reason why there is none now; that none is due is no problem. Lasting problems (a permission,
+    the network) are raised."""
     try:
         return backlog.read(), None
+    except ReadingPostponed as error:
+        return None, None if error.__cause__ is None else str(error)
     except ReadingUnavailable as error:
         return None, str(error)

@@ -17,7 +17,15 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, ObjectMissing
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    LakeFull,
+    LakeUnreachable,
+    LakeUnwritable,
+    NewerFormat,
+    ObjectMissing,
+)
 from tidemark.pipeline.lake.layout import HEARTBEATS, STREAM_STATUS, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
@@ -110,7 +118,7 @@ def check_windows(
     try:
         for stale in Staleness.restored(lake, windowing, lookback).check().stale:
             blame(stale.window, Fault.STALE, stale.why)
-    except LakeUnreachable:
+    except (LakeUnreachable, NewerFormat):
         raise
     except (LakeError, pa.ArrowException) as error:
         unknown.append(f"tidemark cannot know which windows are stale until the rest is mended: {error}")

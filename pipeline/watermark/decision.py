@@ -148,6 +148,12 @@ class Decision:
                     f"base still holds released messages (published at {base}), so its reading says nothing about "
                     f"messages published from {when(self.released_before)} on"
                 )
+            case Reason.PINNED_BY_BACKLOG if self.base is not None and self.base.is_read_rarely:
+                return (
+                    f"base was last read at {iso(self.base.newest.observed_at)}, and is read again by "
+                    f"{iso(self.base.next_by)} (snapshot_budget); of what was published since {base}, tracking saw an "
+                    f"event time as old as {when(self.candidate)}"
+                )
             case Reason.PINNED_BY_BACKLOG:
                 return (
                     f"base has a backlog from publish time {base} on, and tracking saw an event time as old as "

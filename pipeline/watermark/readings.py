@@ -19,6 +19,7 @@ class Reading:
     that it was read by, for people.
 
     `answered_at` is this machine's clock after the answer; None where the server's clock cannot be compared with it.
+    `next_within` is how long after it the next one may be taken, by intention: readings cost money. Zero: at each tick.
     """
 
     observed_at: datetime
@@ -27,6 +28,7 @@ class Reading:
     uncertainty: timedelta = timedelta(0)
     source: str = "snapshot"
     answered_at: datetime | None = None
+    next_within: timedelta = timedelta(0)
 
     @property
     def clock_is_behind_by(self) -> timedelta:
@@ -57,6 +59,16 @@ class EffectiveReading:
     epoch: int
     epoch_began: datetime
     newest: Reading
+
+    @property
+    def is_read_rarely(self) -> bool:
+        """Whether the budget of snapshots puts the next reading off for longer than a tick."""
+        return self.newest.source == "snapshot" and self.newest.next_within > timedelta(0)
+
+    @property
+    def next_by(self) -> datetime:
+        """When the next reading is due at the latest."""
+        return self.newest.observed_at + self.newest.next_within
 
 
 def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance: timedelta) -> EffectiveReading | None:

@@ -90,7 +90,7 @@ Rule = Callable[[Situation], Verdict]
 
 
 def fresh_readings(s: Situation) -> Verdict:
-    """1. Both backlogs were read, not longer than `max_reading_age` ago, and not in the future."""
+    """1. Both backlogs were read, no reading is overdue by more than `max_reading_age`, and none is of the future."""
     for reading in (s.base, s.tracking):
         if reading is None or is_stale(reading, s.at, s.policy):
             return Held(Finding.STALE, Reason.HELD_STALE_READING)

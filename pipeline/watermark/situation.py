@@ -79,8 +79,9 @@ def tracking_after_slack(tracking: EffectiveReading, policy: Policy) -> datetime
 
 
 def is_stale(reading: EffectiveReading, at: datetime, policy: Policy) -> bool:
-    """Whether the newest observation is older than `max_reading_age`."""
-    return at - reading.newest.observed_at > policy.max_reading_age
+    """Whether the next observation is overdue by more than `max_reading_age`. Where readings are taken at each tick, it
+    has been due since the newest one."""
+    return at - reading.next_by > policy.max_reading_age
 
 
 def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None) -> bool:

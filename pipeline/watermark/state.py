@@ -15,6 +15,7 @@ from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading, follow
 from tidemark.pipeline.watermark.rules import RULES, Rule, frontier_of
 from tidemark.pipeline.watermark.situation import Situation, was_sought
+from tidemark.pipeline.watermark.usage import Account, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision with what went into it: the policy, and the two readings of its tick (None: there was none)."""
+    """A decision with what went into it: the policy, and the two readings of its tick (None: there was none). `usage`
+    is what its process asked of Pub/Sub since its decision before; None where nobody counted."""
 
     decision: Decision
     base: Reading | None
     tracking: Reading | None
     policy: Policy
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class WatermarkState:
     `number` is the last entry folded, `checkpoint` the last compacted one, `record` the newest decision. Cells of the
     publish-time buckets below `pruned_before` were dropped; `pruned_frontier` is their frontier. `is_missing_entries`
     holds from the note of a loss until a decision has raised `complete_from`. The watermark is never below
-    `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought.
+    `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` is
+    what the decisions of a day noted.
     """
 
     number: int = -1
@@ -85,6 +89,7 @@ class WatermarkState:
     watermark_at_least: datetime | None = None
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
+    account: Account = field(default_factory=Account)
 
     @property
     def decision(self) -> Decision | None:
@@ -164,6 +169,7 @@ class WatermarkState:
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
             # A decision that was made before the loss was found may follow the note of it, and does not settle it.
             is_missing_entries=self.is_missing_entries and not decision.knows_of_a_loss,
+            account=self.account.after(decision.at, record.usage),
         )
 
     def _pruned(self, record: DecisionRecord) -> "WatermarkState":

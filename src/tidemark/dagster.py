@@ -4,7 +4,7 @@
 
     heartbeats = td.pipeline("heartbeats.toml")
     orders = td.pipeline("orders.toml", name="orders")
-    defs = dg.Definitions.merge(mine, heartbeats.definitions(), orders.definitions())
+    defs = dg.Definitions.merge(dg.Definitions(assets=[...]), heartbeats.definitions(), orders.definitions())
 
 Importing this reads nothing. It keeps its names from release to release; the packages below `tidemark` may change.
 """

@@ -41,6 +41,8 @@ class House:
 
     folder: Path
     settings: Settings
+    tidemark: str = TIDEMARK
+    started_in: Path = ROOT
 
     @property
     def config(self) -> Path:
@@ -69,7 +71,7 @@ class House:
         return str(self.folder)
 
     def command(self, *arguments: str) -> list[str]:
-        return [TIDEMARK, "--config", str(self.config), *arguments]
+        return [self.tidemark, "--config", str(self.config), *arguments]
 
     def environment(self) -> dict[str, str]:
         """The environment of each process: the mark, and no settings beside the file's."""
@@ -94,7 +96,7 @@ class House:
     def services(self) -> dict[str, psutil.Process]:
         """What `tidemark up` has noted as running, and runs: known by process id and moment of creation."""
         try:
-            noted = json.loads((self.state / STATE_FILE).read_text())
+            noted = json.loads((self.state / STATE_FILE).read_text())["services"]
         except (FileNotFoundError, json.JSONDecodeError):  # an instant in which it is being written
             return {}
         found = {}
@@ -143,7 +145,7 @@ def up(house: House) -> Iterator[Up]:
     with house.output.open("wb") as file:
         process = subprocess.Popen(
             house.command("up"),
-            cwd=ROOT,
+            cwd=house.started_in,
             env=house.environment(),
             stdout=file,
             stderr=subprocess.STDOUT,

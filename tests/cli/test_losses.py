@@ -43,7 +43,7 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
     assert (facts["lost_at_least"], facts["lost_at_most"]) == (1, 1)
     assert details["late_by_window"] == details["missed_by_window"] == {WINDOWS[1].key: 1}
     assert details["late_by_stream"] == details["missed_by_stream"] == {"b": 1}
-    assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 0}]
+    assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 1}]
     assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
 
 

@@ -107,7 +107,7 @@ class ModelPubSub(PubSubResource):
     def base_backlog(self, user: str = "") -> ModelBacklog:  # noqa: ARG002 (each gets the same)
         return ModelBacklog(self.world.model, self.settings.pubsub.base_path, self.world)
 
-    def tracking_backlog(self) -> ModelBacklog:
+    def tracking_backlog(self, user: str = "") -> ModelBacklog:  # noqa: ARG002
         return ModelBacklog(self.world.model, self.settings.pubsub.tracking_path, self.world)
 
     def sweep(self) -> int:

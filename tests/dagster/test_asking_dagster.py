@@ -37,10 +37,12 @@ SETTINGS = """
 [lake]
 uri = "gs://a-bucket/lake"
 [dagster]
+name = "orders"
 location = "ours"
 web_port = {web}
 code_port = {code}
 """
+LAKE = "gs://a-bucket/lake"
 FIRST, LAST = "2026-11-21T05-20Z", "2026-11-21T05-30Z"
 
 
@@ -104,13 +106,15 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def test_recompute_requests_one_run_over_the_range_and_prints_its_address(serving: Serving) -> None:
-    said = serving.tidemark("recompute", "--from", FIRST, "--to", LAST, http_proxy="http://127.0.0.1:9")
+    # The job is found although these settings do not name the pipeline as the project does that serves it.
+    settings = {"TIDEMARK_DAGSTER__NAME": "", "http_proxy": "http://127.0.0.1:9"}
+    said = serving.tidemark("recompute", "--from", FIRST, "--to", LAST, **settings)
     assert said.code == 0, said.err
     (run,) = serving.runs()
     assert said.out.split()[-1] == f"http://127.0.0.1:{serving.web}/runs/{run.run_id}"
-    assert (run.job_name, run.status) == ("compute_windows", dg.DagsterRunStatus.QUEUED)
+    assert (run.job_name, run.status) == ("orders_compute_windows", dg.DagsterRunStatus.QUEUED)
     assert (run.tags[RANGE_START], run.tags[RANGE_END]) == (FIRST, LAST)
-    assert run.tags[PIPELINE] == "gs://a-bucket/lake", "the sensors would not know the run as theirs"
+    assert run.tags[PIPELINE] == LAKE, "the sensors would not know the run as theirs"
     assert run.tags[PIPELINE] == tags_of(load_settings(serving.folder / "tidemark.toml"))[PIPELINE]
 
 
@@ -140,9 +144,14 @@ def test_what_does_not_take_the_run_is_named_with_what_to_do(
     assert len(serving.runs()) == before
 
 
+def test_a_job_of_another_lake_is_not_ours(serving: Serving) -> None:
+    with pytest.raises(ServiceFailed, match="has no job 'compute_windows' of the pipeline with the lake gs://another"):
+        DagsterApi(DagsterSettings(web_port=serving.web, location="ours")).launch("compute_windows", "gs://another", {})
+
+
 def test_a_job_that_the_location_does_not_have_is_named(serving: Serving) -> None:
     with pytest.raises(ServiceFailed, match=r"the code location 'ours' of the Dagster at .* has no job 'no_such_job'"):
-        DagsterApi(DagsterSettings(web_port=serving.web, location="ours")).launch("no_such_job", {})
+        DagsterApi(DagsterSettings(web_port=serving.web, location="ours")).launch("no_such_job", LAKE, {})
 
 
 @dataclass
@@ -191,11 +200,11 @@ def test_the_login_of_the_environment_is_sent_and_no_other(monkeypatch: pytest.M
     monkeypatch.setenv(HEADERS, "Authorization: Bearer abc\nDagster-Cloud-Api-Token: user:1\n")
     server = Answering()
     with server.api() as api, pytest.raises(ServiceFailed):
-        api.launch("compute_windows", {})
+        api.launch("compute_windows", LAKE, {})
     assert (server.asked[0]["Authorization"], server.asked[0]["Dagster-Cloud-Api-Token"]) == ("Bearer abc", "user:1")
     monkeypatch.delenv(HEADERS)
     with server.api() as api, pytest.raises(ServiceFailed):
-        api.launch("compute_windows", {})
+        api.launch("compute_windows", LAKE, {})
     assert "Authorization" not in server.asked[1]
 
 
@@ -218,7 +227,7 @@ def test_a_redirect_to_a_login_is_not_followed() -> None:
         where = f"{other._ui}/login"
         server = Answering(302, {"Location": where})
         with server.api() as api, pytest.raises(ServiceFailed, match=rf"refused with 302: {where}.*\${HEADERS}"):
-            api.launch("compute_windows", {})
+            api.launch("compute_windows", LAKE, {})
     assert not there.asked
 
 
@@ -234,15 +243,15 @@ def test_a_redirect_to_a_login_is_not_followed() -> None:
 )
 def test_an_answer_that_is_not_dagsters_is_shown(status: int, body: bytes, said: str) -> None:
     with Answering(status, body=body).api() as api, pytest.raises(ServiceFailed, match=said):
-        api.launch("compute_windows", {})
+        api.launch("compute_windows", LAKE, {})
 
 
 def test_an_endless_answer_and_one_that_does_not_come_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dagster_api, "MOST_BYTES", 1000)
     endless = Answering(headers={"Content-Type": "application/json"}, body=b"[" * (10 << 20))
     with endless.api() as api, pytest.raises(ServiceFailed, match="is not Dagster's GraphQL"):
-        api.launch("compute_windows", {})
+        api.launch("compute_windows", LAKE, {})
     monkeypatch.setattr(dagster_api, "ANSWER_SECONDS", 0.2)
     slow = Answering(before_it_answers=lambda: time.sleep(2))
     with slow.api() as api, pytest.raises(ServiceFailed, match=r"it may have taken the run: look at .*/runs"):
-        api.launch("compute_windows", {})
+        api.launch("compute_windows", LAKE, {})

@@ -151,7 +151,7 @@ def test_every_partition_has_its_own_rows_and_silent_streams_as_metadata(
     assert [found[key]["silent_streams"] for key in WINDOWS] == [0, 1, 1]
     assert found[WINDOWS[1]]["silent_streams_first"] == "silent"
     assert found[WINDOWS[0]]["watermark_when_computed"] == "2026-11-21T05:23:00Z"
-    assert found[WINDOWS[0]]["heartbeats_version"] == 0
+    assert found[WINDOWS[0]]["heartbeats_version"] == 1
 
 
 def test_the_session_is_stopped_when_the_run_ends(

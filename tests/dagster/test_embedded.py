@@ -1,15 +1,18 @@
 """Two pipelines and somebody else's definitions in one project."""
 
+import runpy
 from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_file
 from dagster.components.testing import create_defs_folder_sandbox
 
 import tidemark
 import tidemark.dagster as td
 from tidemark.pipeline.errors import InvalidSettings
 
+ROOT = Path(__file__).resolve().parents[2]
 TOML = """
 [pubsub]
 topic = "{topic}"
@@ -119,6 +122,18 @@ def test_a_name_that_dagster_could_not_take_is_refused(folder: Path, name: str) 
 def test_a_file_that_is_not_there_is_refused_and_names_itself(folder: Path) -> None:
     with pytest.raises(InvalidSettings, match=r"payments\.toml"):
         td.pipeline("payments.toml")
+
+
+def test_the_example_project_loads_and_its_asset_reads_closed_windows() -> None:
+    file = ROOT / "examples" / "own_project" / "definitions.py"
+    (target,) = loadable_targets_from_python_file(str(file))
+    dg.Definitions.validate_loadable(target.target_definition)
+    project = runpy.run_path(str(file))
+    gaps = project["gaps"]
+    keys = project["heartbeats"].windows.get_first_partition_key()
+    result = dg.materialize([gaps], partition_key=keys)
+    assert result.asset_materializations_for_node("gaps")[0].metadata["rows"].value == 0
+    assert project["orders"].diffs in set(project["defs"].resolve_all_asset_keys())
 
 
 def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:

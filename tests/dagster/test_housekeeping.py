@@ -10,14 +10,14 @@ import pytest
 
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
-from tidemark.assets.catalog import HEARTBEATS, WATERMARK
+from tidemark.assets.catalog import HEARTBEATS, WATERMARK, key_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, HousekeepingSettings, LakeSettings
 
 NOW = SystemClock().now()
 OURS = Settings(lake=LakeSettings(uri="file:/lake"))
@@ -140,6 +140,19 @@ def test_of_other_teams_assets_checks_and_runs_nothing_is_deleted(instance: dg.D
     checks = [dg.AssetCheckKey(theirs, name) for name in ("fresh", "late")]
     for check in checks:
         assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10)) == 5
+
+
+def test_of_two_pipelines_in_one_instance_each_prunes_its_own(instance: dg.DagsterInstance) -> None:
+    orders = OURS.model_copy(update={"dagster": DagsterSettings(name="orders")})
+    theirs = key_of(orders, WATERMARK)
+    for number in range(5):
+        tick(instance, number)
+        instance.report_runless_asset_event(dg.AssetMaterialization(theirs))
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(theirs, check_name="late", passed=True))
+    make_older(instance, OLD)
+    assert prune_events(instance, orders, NOW) == {"events": 2 * 4, "evaluations": 4}
+    assert len(instance.fetch_materializations(theirs, limit=10).records) == 1
+    assert numbers(instance) == [4, 3, 2, 1, 0]
 
 
 def test_events_that_a_run_reports_of_its_windows_stay_with_the_run(instance: dg.DagsterInstance) -> None:

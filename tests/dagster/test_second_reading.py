@@ -19,6 +19,7 @@ from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served as serve_pubsub
 from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.monitoring import OLDEST_AGE
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -147,6 +148,26 @@ def test_a_backlog_beyond_the_setting_is_read_by_monitoring_and_tracking_s_by_sn
     assert read_by(told_by_a_tick(ticking)) == ("monitoring", "snapshot")
     at_most = service.ticking(snapshot_max_backlog=11)
     assert read_by(told_by_a_tick(at_most)) == ("snapshot", "snapshot")
+
+
+def test_while_the_budget_puts_a_reading_of_base_off_monitoring_is_read_also_after_a_restart(service: Service) -> None:
+    service.clock.ago = timedelta(0)
+    ticking = service.ticking(snapshot_budget=0)
+    service.publish(20)
+    assert read_by(told_by_a_tick(ticking)) == ("snapshot", "snapshot")
+    ticking.land()  # from here on the traffic is known, so that a reading of base has a price
+    service.publish(5)
+    CLOCK.sleep(0.5)
+    for name in service.subscriptions:
+        service.sample(name, timedelta(seconds=30), 5)
+    for again in (ticking, service.ticking(snapshot_budget=0)):
+        told = told_by_a_tick(again)
+        asked = service.fake.asked_for(OLDEST_AGE)
+        told = told_by_a_tick(again)
+        assert service.fake.asked_for(OLDEST_AGE) > asked
+        assert "problems" not in told
+        assert told["reason"] != "HELD_STALE_READING"
+        assert told["snapshot_bytes_last_day"] == 0  # nothing that has a price is taken
 
 
 def test_with_snapshots_alone_a_refusal_holds_the_watermark_and_monitoring_is_not_asked(service: Service) -> None:

@@ -168,6 +168,7 @@ def test_the_watermark_carries_its_evidence_and_numbers_that_the_ui_plots(tickin
         "tracking_backlog_age_seconds",
         "messages_in_band",
         "histogram_cells",
+        "snapshot_bytes_last_day",
     }
     for name in plotted:
         assert isinstance(evidence[name], dg.FloatMetadataValue | dg.IntMetadataValue), name

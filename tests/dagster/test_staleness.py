@@ -52,7 +52,7 @@ def settings_of(
     history: History, recompute_missed: str, checks: CheckSettings, max_lag: timedelta | None = None
 ) -> Settings:
     return Settings(
-        pubsub=PubSubSettings(),
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),  # nobody answers, at once
         windows=WindowSettings(length=LENGTH, lookback=LOOKBACK, recompute_missed=recompute_missed),
         watermark=WatermarkSettings(tick=seconds(10), max_lag=max_lag),
         lake=LakeSettings(uri=f"file:{history.folder / 'lake'}"),

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.gcs.tools import fake_gcs_server
-from tests.gcs.xml_proxy import XmlProxy
+from tests.gcs.xml_proxy import XmlHandler, XmlProxy
 from tests.official_emulator import free_port
 from tidemark.pipeline.errors import ServiceFailed
 
@@ -24,8 +24,8 @@ LOCAL_PROJECT = "tidemark-local"
 class CloudStorageServer:
     """A context: both processes' ports are free ones, and both have ended when it is left."""
 
-    def __init__(self) -> None:
-        self._proxy = XmlProxy()
+    def __init__(self, handler: type[XmlHandler] = XmlHandler) -> None:
+        self._proxy = XmlProxy(handler=handler)
         self._process: subprocess.Popen[bytes] | None = None
         self._log = Path(tempfile.gettempdir()) / f"tidemark-gcs-{self._proxy.server_address[1]}.log"
 

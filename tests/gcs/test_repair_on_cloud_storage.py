@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.gcs.repair_through_spark import ORPHAN
-from tests.gcs.tools import gcs_connector
 from tidemark.pipeline.settings_sections import LakeSettings
 
 pytestmark = pytest.mark.gcs
@@ -19,13 +18,13 @@ WINDOWS = ["2026-11-21T05-20Z", "2026-11-21T05-21Z", "2026-11-21T05-22Z"]
 
 
 def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mended(
-    gcs_lake_settings: LakeSettings, tmp_path: Path
+    gcs_lake_settings: LakeSettings, tmp_path: Path, connector_cache: Path
 ) -> None:
     lake = gcs_lake_settings
     assert lake.endpoint is not None
     command = [sys.executable, "-m", "tests.gcs.repair_through_spark", lake.uri, lake.endpoint]
     done = subprocess.run(
-        [*command, str(gcs_connector()), str(tmp_path)],
+        [*command, str(tmp_path)],
         cwd=Path(__file__).parents[2],
         env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
         check=False,
@@ -35,7 +34,7 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
     )
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout.splitlines()[-1])
-    # Spark read the columns of heartbeats from the bucket, and wrote those of the diffs there.
+    # Spark's workers read the columns of heartbeats from the bucket, and wrote those of the diffs there.
     assert facts["computed"] == {"gap_seconds": [None] + [30.0] * 5, "temperature_delta": [None] + [2.0] * 5}
     gone, damaged = facts["harmed"]
     assert facts["was_sound"]
@@ -49,3 +48,5 @@ def test_a_deleted_window_a_corrupt_object_and_an_orphan_are_each_named_and_mend
     assert facts["rows_are_the_same"]
     assert facts["orphans_left"] == []
     assert facts["is_sound"]
+    # So did Spark itself, by the connector that each session is given.
+    assert {"silent", "stream-0"} <= set(facts["copied"])

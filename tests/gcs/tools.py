@@ -13,13 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ServiceFailed, ToolMissing
+from tidemark.pipeline.spark.connector import CONNECTOR, fetch
 
 SERVER_MODULE = "github.com/fsouza/fake-gcs-server"
 SERVER_VERSION = "v1.56.1"
-CONNECTOR_GROUP = "com.google.cloud.bigdataoss"
-CONNECTOR_VERSION = "4.0.4"
-"""Spark 4 reads and writes with it. Later 4.0.x have no shaded JAR, and 3.1.x fails on Parquet's column reads."""
 FETCH_SECONDS = 1200.0
 
 
@@ -35,16 +34,10 @@ def fake_gcs_server() -> Path:
 
 
 def gcs_connector() -> Path:
-    """The JAR that lets Spark use `gs://`; it is fetched if the cache lacks it. Raises ToolMissing without Maven,
-    ServiceFailed."""
-    jar = cache() / f"gcs-connector-{CONNECTOR_VERSION}-shaded.jar"
-    with _made_once(jar) as folder:
-        if folder is not None:
-            maven = _required("mvn", "install Maven (apt-get install maven), and put its `mvn` on the PATH")
-            artifact = f"-Dartifact={CONNECTOR_GROUP}:gcs-connector:{CONNECTOR_VERSION}:jar:shaded"
-            _run([maven, "-q", "-B", "dependency:get", artifact, "-Dtransitive=false"], folder, {})
-            _run([maven, "-q", "-B", "dependency:copy", artifact, f"-DoutputDirectory={folder}"], folder, {})
-            (folder / jar.name).rename(jar)
+    """The JAR that lets Spark use `gs://`, as `tidemark connector` fetches it, into the cache of the tests. Raises
+    ToolMissing."""
+    jar = cache() / CONNECTOR.name
+    fetch(SystemClock(), jar)
     return jar
 
 

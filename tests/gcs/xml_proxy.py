@@ -6,11 +6,13 @@ serves them all. What is a path of the JSON API passes through as it is.
 
 import http.client
 import json
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
@@ -44,6 +46,11 @@ class XmlProxy(ThreadingHTTPServer):
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that goes away."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
     def start(self) -> "XmlProxy":
         self._thread.start()

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.pipeline.lake.store.address import open_objects, spark_storage_config, storage_options, table_uri
+from tidemark.pipeline.lake.store.address import (
+    BOUNDS,
+    open_objects,
+    scan_options,
+    spark_storage_config,
+    storage_options,
+    table_uri,
+)
 from tidemark.pipeline.settings_sections import LakeSettings
 
 ENDPOINT = "http://127.0.0.1:4443"
@@ -27,9 +34,14 @@ def test_a_table_of_a_bucket_lies_beside_its_objects() -> None:
     assert open_objects(loopback).uri == "gs://bucket/lake"
 
 
-@pytest.mark.parametrize("lake", [folder, bucket])
-def test_delta_gets_no_options_where_it_finds_its_way_itself(lake: LakeSettings) -> None:
-    assert storage_options(lake) == {}
+def test_delta_gets_no_options_for_a_folder_and_bounds_alone_for_the_service() -> None:
+    assert storage_options(folder) == {}
+    assert storage_options(bucket) == BOUNDS
+
+
+def test_polars_gets_the_address_without_bounds_that_it_cannot_read() -> None:
+    assert scan_options(storage_options(bucket)) == {}
+    assert set(scan_options(storage_options(loopback))) == {"google_service_account_key", "allow_http"}
 
 
 def test_delta_gets_the_address_of_a_loopback_server_that_asks_for_no_token() -> None:

@@ -203,14 +203,16 @@ def test_an_object_that_is_no_entry_is_named_with_what_to_do(content: bytes) -> 
 def of_a_later_version(change: dict[bytes, bytes]) -> bytes:
     """An entry as a later version would write it: whole, with its digest."""
     table = pq.read_table(pa.BufferReader(encode(Beginning(at(0)), "a writer")))
-    later = {codec.VERSION: b"7.0.0", codec.SEAL: codec.OPEN_SEAL, **change}
+    later = {b"tidemark.version": b"7.0.0", codec.SEAL: codec.OPEN_SEAL, **change}
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata((table.schema.metadata or {}) | later), sink)
     return codec._sealed(sink.getvalue())
 
 
 @pytest.mark.parametrize(
-    "change", [{codec.KIND: b"omen"}, {codec.FORMAT: b"2"}, {codec.KIND: b"decision"}], ids=["kind", "format", "facts"]
+    "change",
+    [{codec.KIND: b"omen"}, {b"tidemark.format": b"2"}, {codec.KIND: b"decision"}],
+    ids=["kind", "format", "facts"],
 )
 def test_an_entry_of_a_later_version_is_not_called_damaged_and_nobody_forgets_it(
     tmp_path: Path, change: dict[bytes, bytes]
@@ -218,8 +220,9 @@ def test_an_entry_of_a_later_version_is_not_called_damaged_and_nobody_forgets_it
     content = of_a_later_version(change)
     with pytest.raises(NewerFormat) as said:
         decode(content, NAME)
-    assert str(said.value).startswith(f"{NAME} is undamaged, ")
-    assert "Run the version that wrote it, 7.0.0, or a newer one" in str(said.value)
+    assert str(said.value).startswith("this lake was written by tidemark 7.0.0, and this is tidemark ")
+    assert f"{NAME} is undamaged" in str(said.value)
+    assert "Run tidemark 7.0.0 or a newer one" in str(said.value)
     assert "forget" not in str(said.value)
     objects = DiskObjects(tmp_path)
     log = TrackingLog(objects, checkpoint_every=100)

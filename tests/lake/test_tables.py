@@ -63,13 +63,13 @@ def test_a_batch_from_many_event_hours_lands_in_several_commits_the_newest_hours
     assert [row["event_time"] for row in sorted(rows_of(lake), key=lambda row: row["event_time"])] == [
         at(hour * 3600) for hour in range(5)
     ]
-    added = added_files(lake.table(HEARTBEATS), -1, 2)
+    added = added_files(lake.table(HEARTBEATS), -1, 3)
     assert [(file.version, file.partition) for file in sorted(added, key=lambda one: (one.version, one.partition))] == [
-        (0, "2026-11-21T08Z"),
-        (0, "2026-11-21T09Z"),
-        (1, "2026-11-21T06Z"),
-        (1, "2026-11-21T07Z"),
-        (2, "2026-11-21T05Z"),
+        (1, "2026-11-21T08Z"),
+        (1, "2026-11-21T09Z"),
+        (2, "2026-11-21T06Z"),
+        (2, "2026-11-21T07Z"),
+        (3, "2026-11-21T05Z"),
     ]
 
 
@@ -249,7 +249,7 @@ def test_a_message_that_was_rejected_twice_is_counted_once(lake_settings: LakeSe
 def test_a_file_in_the_place_of_a_folder_makes_the_lake_unwritable(tmp_path: Path, place: str) -> None:
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_bytes(b"not a folder")
-    with pytest.raises(LakeUnwritable, match="let these credentials or this user write there"):
+    with pytest.raises(LakeUnwritable, match=r"let (these credentials or )?this user write there"):
         append_beats(lake_in(tmp_path).heartbeats(), columns_of([Beat("a", 0)]))
 
 
@@ -394,11 +394,11 @@ def lose(settings: LakeSettings, table: str) -> None:
 def test_an_open_table_notices_that_it_was_deleted(lake_settings: LakeSettings) -> None:
     held = lake_of(lake_settings).heartbeats()
     append_beats(held, columns_of([Beat("a", 0)]))
-    assert version_of(held) == 0
+    assert version_of(held) == 1
     lose(lake_settings, "heartbeats")
     assert (version_of(held), held.extent().rows) == (None, 0)
     append_beats(held, columns_of([Beat("a", 1)]))
-    assert (version_of(held), held.extent().rows) == (0, 1)
+    assert (version_of(held), held.extent().rows) == (1, 1)
 
 
 @pytest.mark.parametrize("versions", [1, 3, 5])
@@ -406,14 +406,14 @@ def test_an_open_table_notices_that_it_was_deleted_and_begun_anew(lake_settings:
     held = lake_of(lake_settings).heartbeats()
     for second in range(3):
         append_beats(held, columns_of([Beat("a", second)]))
-    assert version_of(held) == 2
+    assert version_of(held) == 3
     lose(lake_settings, "heartbeats")
     for second in range(versions):
         append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("another", 7200 + second)]))
-    assert version_of(held) == versions - 1
+    assert version_of(held) == versions
     assert held.extent() == Extent(versions, at(7200), at(7200 + versions - 1))
     append_beats(held, columns_of([Beat("another", 7300)]))
-    assert (version_of(held), held.extent().rows) == (versions, versions + 1)
+    assert (version_of(held), held.extent().rows) == (versions + 1, versions + 1)
 
 
 def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: LakeSettings) -> None:
@@ -421,6 +421,6 @@ def test_a_table_that_is_held_is_opened_once_however_it_grows(lake_settings: Lak
     for second in range(3):
         append_beats(held, columns_of([Beat("a", second)]))
         append_beats(lake_of(lake_settings).heartbeats(), columns_of([Beat("b", second)]))
-        assert version_of(held) == 2 * second + 1
+        assert version_of(held) == 2 * second + 2
         opened.add(id(held._table))
     assert len(opened) == 1

@@ -7,7 +7,7 @@ come in pages of so many points, so that one series may go on over several.
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -130,12 +130,12 @@ class FakeMonitoring:
 
 
 @contextmanager
-def served(fake: FakeMonitoring) -> Iterator[str]:
+def served(fake: FakeMonitoring, interceptors: Sequence[grpc.ServerInterceptor] = ()) -> Iterator[str]:
     """The fake behind a gRPC server on loopback; its address."""
     handler = grpc.unary_unary_rpc_method_handler(
         fake.list_time_series, request_deserializer=REQUEST.FromString, response_serializer=RESPONSE.SerializeToString
     )
-    server = grpc.server(ThreadPoolExecutor(max_workers=4))
+    server = grpc.server(ThreadPoolExecutor(max_workers=4), interceptors=interceptors)
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("google.monitoring.v3.MetricService", {"ListTimeSeries": handler}),)
     )

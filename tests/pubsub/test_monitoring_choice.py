@@ -18,9 +18,10 @@ from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.monitoring import LOOK_BACK, OLDEST_AGE, UNDELIVERED, AutoBacklog, MonitoringBacklog
 from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.ticks.budget import Budget
@@ -175,10 +176,16 @@ def resource_of(settings: PubSubSettings, kept: Kept | None = None, **others: st
     return PubSubResource(settings=chosen, kept=kept or Kept(), clock=SystemClock())
 
 
+def within_budget(backlog: Backlog) -> Backlog:
+    """What is read where the budget allows it."""
+    assert isinstance(backlog, BudgetedBacklog)
+    return backlog.backlog
+
+
 def test_on_the_emulator_auto_is_snapshots_alone(provisioned: PubSubSettings) -> None:
     resource = resource_of(provisioned)
-    assert isinstance(resource.base_backlog(), SnapshotBacklog)
-    assert isinstance(resource.tracking_backlog(), SnapshotBacklog)
+    assert isinstance(within_budget(resource.base_backlog()), SnapshotBacklog)
+    assert isinstance(within_budget(resource.tracking_backlog()), SnapshotBacklog)
     assert resource.base_backlog().read().source == "snapshot"
     assert resource.sweep() == 0
 
@@ -189,9 +196,11 @@ def test_with_a_server_that_has_metrics_auto_keeps_what_it_learned_from_tick_to_
     with served(fake) as address:
         kept = Kept()
         first, second = (resource_of(provisioned, kept, monitoring_endpoint=address) for _ in range(2))
-        assert isinstance(first.base_backlog(), AutoBacklog)
-        assert first.base_backlog() is second.base_backlog()
-        assert first.base_backlog() is not first.tracking_backlog()
+        kept_one = within_budget(first.base_backlog())
+        assert isinstance(kept_one, AutoBacklog)
+        assert kept_one is within_budget(second.base_backlog())
+        assert kept_one is not within_budget(first.tracking_backlog())
+        assert first.spending() is second.spending()
         assert first.tracking_backlog().read().source == "snapshot"
 
 

@@ -183,7 +183,7 @@ def test_a_heartbeat_that_lands_after_its_window_was_computed_is_missed_by_it_an
         (WINDOWS[2], 0, 1),  # from 120 - 90 on
     ]
     assert missed.stale[0].sentence.endswith(
-        "computed from version 0 of heartbeats, without 1 of its own and 0 in its lookback"
+        "computed from version 1 of heartbeats, without 1 of its own and 0 in its lookback"
     )
 
 
@@ -441,7 +441,7 @@ def test_a_check_s_progress_is_not_written_again_while_it_is_the_same(history: H
         staleness.check()
         staleness.keep()
     (kept,) = (history.folder / "lake" / FOLDER).iterdir()
-    assert kept.name.startswith("000000000001-")
+    assert kept.name.startswith("000000000002-")
 
 
 def test_a_checkpoint_that_an_earlier_version_wrote_is_read(history: History) -> None:
@@ -462,13 +462,13 @@ def test_a_checkpoint_that_an_earlier_version_wrote_is_read(history: History) ->
             ("missed", pa.bool_()),
         ]
     )
-    said = {"tables": tables, "heartbeats_version": 1, "diffs_version": 1, "unknown": [WINDOWS[1].key], "mended": 7}
+    said = {"tables": tables, "heartbeats_version": 2, "diffs_version": 1, "unknown": [WINDOWS[1].key], "mended": 7}
     rows = pa.table(
-        [["a"], [at(20)], ["mm"], [1], [True]], columns.with_metadata({"tidemark.checked": json.dumps(said)})
+        [["a"], [at(20)], ["mm"], [2], [True]], columns.with_metadata({"tidemark.checked": json.dumps(said)})
     )
     folder = history.folder / "lake" / FOLDER
     folder.mkdir()
-    pq.write_table(rows, folder / "000000000001-000000000001.parquet", compression="zstd")
+    pq.write_table(rows, folder / "000000000002-000000000001.parquet", compression="zstd")
     missed = history.restored().check()
     assert (missed.total, missed.mended, [one.window for one in missed.stale]) == (1, 7, WINDOWS[:1])
 

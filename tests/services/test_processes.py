@@ -12,8 +12,9 @@ import pytest
 
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.errors import NewerFormat, ServiceFailed
 from tidemark.pipeline.services.processes import RESTARTS_AT_MOST, STATE_FILE, ServiceSpec, Supervisor, listens
+from tidemark.pipeline.version import FORMAT
 
 SECONDS = 20
 FOR_EVER = "import time; time.sleep(300)"
@@ -65,7 +66,7 @@ class House:
         return pid
 
     def noted(self) -> list[tuple[str, int, float]]:
-        return [tuple(one) for one in json.loads((self.supervisor.state_folder / STATE_FILE).read_text())]
+        return [tuple(one) for one in json.loads((self.supervisor.state_folder / STATE_FILE).read_text())["services"]]
 
     def log(self, name: str) -> str:
         file = self.supervisor.log_file(name)
@@ -218,6 +219,24 @@ def test_another_process_with_the_number_of_a_left_one_is_not_touched(house: Hou
     finally:
         innocent.kill()
         innocent.wait()
+
+
+def test_notes_of_an_earlier_version_are_read_and_those_of_a_later_one_refused(house: House) -> None:
+    left = subprocess.Popen([sys.executable, "-c", FOR_EVER], start_new_session=True)
+    try:
+        house.supervisor.state_folder.mkdir(parents=True)
+        noted = [("left behind", left.pid, psutil.Process(left.pid).create_time())]
+        later = {"services": noted, "tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
+        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(later))
+        with pytest.raises(NewerFormat, match=r"this state was written by tidemark 9\.0\.0"):
+            house.supervisor.stop_leftovers()
+        assert is_alive(left.pid)
+        (house.supervisor.state_folder / STATE_FILE).write_text(json.dumps(noted))
+        house.supervisor.stop_leftovers()
+        left.wait(timeout=60)
+    finally:
+        left.kill()
+        left.wait()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[["])

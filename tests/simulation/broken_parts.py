@@ -9,7 +9,7 @@ from typing import Any
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
-from tidemark.pipeline.errors import ObjectExists, ReadingUnavailable
+from tidemark.pipeline.errors import ObjectExists, ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
@@ -257,6 +257,24 @@ def track_taking_unknown_for_empty(
     subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
 ) -> Any:
     tracking, base = TakenForEmpty(tracking_backlog), TakenForEmpty(base_backlog)
+    return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
+
+
+class PostponedIsEmpty(TakenForEmpty):
+    """A reading that the budget puts off is taken for one of an empty backlog."""
+
+    def read(self) -> Reading:
+        try:
+            return self._backlog.read()  # type: ignore[no-any-return]
+        except ReadingPostponed:
+            now = self._backlog._spending._clock.now()
+            return Reading(observed_at=now, oldest_unacked=now, names_a_message=False)
+
+
+def track_taking_postponed_for_empty(
+    subscription: Any, *, tracking_backlog: Any, base_backlog: Any, **others: Any
+) -> Any:
+    tracking, base = PostponedIsEmpty(tracking_backlog), PostponedIsEmpty(base_backlog)
     return track(subscription, tracking_backlog=tracking, base_backlog=base, **others)
 
 

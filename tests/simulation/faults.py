@@ -76,6 +76,7 @@ from tests.simulation.broken_parts import (
     track_acknowledging_first,
     track_reading_before_acknowledging,
     track_reading_before_pulling,
+    track_taking_postponed_for_empty,
     track_taking_unknown_for_empty,
 )
 from tests.simulation.micro_batch import MicroBatch
@@ -86,6 +87,7 @@ from tests.simulation.where import (
     anyway,
     both,
     bounded,
+    budgeted,
     by_band,
     by_frontier,
     hole,
@@ -131,6 +133,8 @@ class Planted:
     """The rules by which the oracle decides; None: the broken ones, so that only what follows from them shows."""
     ages: bool = False
     """Whether what is too old is in play."""
+    budgets: bool = False
+    """Whether readings have a budget."""
     micro_batch: Callable[..., MicroBatch] = MicroBatch
     patches: tuple[tuple[str, Any], ...] = ()
 
@@ -292,6 +296,9 @@ _ALL = (
     _ruled("complete_from is ignored", 50, kept, complete, complete_whatever_is_known, judged_by=RULES),
     _ruled("no look for holes", 1200, hole, complete, complete_without_a_look_for_holes),
     Planted("unknown is nothing outstanding", 200, kept, track=track_taking_unknown_for_empty),
+    Planted(
+        "a reading put off is nothing outstanding", 500, budgeted, budgets=True, track=track_taking_postponed_for_empty
+    ),
     _patched("the watermark follows the candidate back", 100, anyway, f"{ESTIMATOR}.advance", advance_or_go_back),
     Planted("no slack", 150, slack, policy=lambda policy: replace(policy, base_slack=ZERO, reading_slack=ZERO)),
     Planted("no slack for base", 200, slack, policy=lambda policy: replace(policy, base_slack=ZERO)),

@@ -43,6 +43,7 @@ FIRST_SHOWN = {
     "complete_from is ignored": 3,
     "no look for holes": 25,
     "unknown is nothing outstanding": 50,
+    "a reading put off is nothing outstanding": 140,
     "the watermark follows the candidate back": 19,
     "no slack": 32,
     "no slack for base": 5,

@@ -74,7 +74,8 @@ class Plan:
     takes. Some `starts_at_once`: their first ticks are close together. `hole_until_us` is when the tracking
     subscription is created anew, if a moment comes before at which it can be deleted and nothing but a hole is lost.
     `operators` let go what base holds, now and then, and not where there is a hole: what was let go hides it.
-    `clock_apart` is how far the trackers' clock is ahead of Pub/Sub's. What happened more than `max_age_us` before its
+    `clock_apart` is how far the trackers' clock is ahead of Pub/Sub's. `snapshot_budget` is what trackers may spend on
+    readings in a day, until all is calm; None: what they like. What happened more than `max_age_us` before its
     publish time is rejected.
     """
 
@@ -109,6 +110,7 @@ class Plan:
     copies_remembered: tuple[timedelta, int]
     clock_apart: timedelta
     max_age_us: int | None = None
+    snapshot_budget: int | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -249,6 +251,7 @@ def _plan_of(seed: int) -> Plan:
         calm_tick_us=round(max(2, band_s / 2) * SECOND),
         copies_remembered=(timedelta(seconds=clocks.choice([0, 5, 600, 600])), clocks.choice([3, 1000, 1000])),
         clock_apart=_clock_apart(random.Random(f"{seed} apart"), policy),
+        snapshot_budget=_snapshot_budget(random.Random(f"{seed} costs")) if hole_until_us is None else None,
     )
 
 
@@ -262,6 +265,12 @@ def _clock_apart(rng: random.Random, policy: Policy) -> timedelta:
         return timedelta(0)
     behind = [timedelta(seconds=-each) for each in (2, 30, 3600)]
     return rng.choice([*behind, min(policy.near_real_time / 2, timedelta(seconds=0.9))])
+
+
+def _snapshot_budget(rng: random.Random) -> int | None:
+    """Nothing, so that base is read once in an hour, or so much that it is read every few minutes or ticks. A hole is
+    left out: it shows to whoever reads base first, which is not put off there."""
+    return rng.choice([0, 10_000, 300_000, 10_000_000]) if rng.random() < 0.25 else None
 
 
 def _scale(rng: random.Random, span_us: int) -> int:

@@ -74,6 +74,8 @@ class Simulation:
         self.policy = planted.policy(self.plan.policy)
         # A planted fault is looked for by a true clock, so that it shows in the same seeds as ever.
         self.clock_apart = self.plan.clock_apart if planted is AS_IT_IS else timedelta(0)
+        # And a planted fault is looked for with a reading at each tick.
+        self.snapshot_budget = self.plan.snapshot_budget if planted is AS_IT_IS or planted.budgets else None
         self.rng = random.Random(f"{seed} runs")
         self.clock = ManualClock(START - timedelta(seconds=1))
         self.schedule = Schedule(self.clock, self.rng)

@@ -53,6 +53,10 @@ def aged(plan: Plan) -> bool:
     return plan.max_age_us is not None
 
 
+def budgeted(plan: Plan) -> bool:
+    return plan.is_kept and plan.snapshot_budget is not None
+
+
 def just_in_time(plan: Plan) -> bool:
     return plan.kind == "just in time"
 

@@ -12,10 +12,16 @@ from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.pipeline.clock import MICROSECOND, Clock
 from tidemark.pipeline.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.state import Released
+from tidemark.pipeline.watermark.usage import Usage
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
+
+
+SIZE = 100
+"""Bytes of a message, for the price of readings."""
 
 
 class Worker:
@@ -187,12 +193,22 @@ class Tracker(Worker):
         self.own_clock = ClockApart(self.clock, self.world.clock_apart)
         self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self, self.own_clock)
         self.base_backlog = ModelBacklog(self.world.model, "base", self, self.own_clock)
+        base, tracking = (f"projects/p/subscriptions/{name}" for name in ("base", "tracking"))
+        budget, tick = self.world.snapshot_budget, timedelta(seconds=1)
+        self.spending = Spending(self.own_clock, budget, tick, base=base, tracking=tracking)
+        self.budgeted = (
+            BudgetedBacklog(self.tracking_backlog, self.spending, tracking),
+            BudgetedBacklog(self.base_backlog, self.spending, base),
+        )
 
     def tick(self) -> None:
+        is_budgeted = self.world.snapshot_budget is not None and not self.world.is_calm
+        tracking, base = self.budgeted if is_budgeted else (self.tracking_backlog, self.base_backlog)
+        more = {"spending": self.spending} if is_budgeted else {}
         tracked = self.world.planted.track(
             self.subscription,
-            tracking_backlog=self.tracking_backlog,
-            base_backlog=self.base_backlog,
+            tracking_backlog=tracking,
+            base_backlog=base,
             log=self.log,
             reader=self.world.reader,
             policy=self.world.policy,
@@ -200,7 +216,10 @@ class Tracker(Worker):
             rules=self.world.planted.rules,
             budget=self.world.budget(self.kind),
             clock=self.own_clock,
+            **more,
         )
+        messages = tracked.persisted.messages
+        self.spending.count(Usage(0, 0, 0, 1, messages, messages * SIZE, messages, messages * SIZE))
         self.world.note(self.name, tracked.decision.sentence())
 
 

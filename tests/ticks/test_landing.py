@@ -243,7 +243,10 @@ def test_only_the_entries_since_the_newest_decision_are_read(world: World, monke
     newest = max(world.log.live_numbers())
     for _ in range(2):
         world.land()
-    assert read == [entry_name(newest)]
+    assert read[0] == entry_name(newest)
+    assert set(read[1:]) == {entry_name(newest + 1), entry_name(newest)}, (
+        "the next one, and whether the log goes so far"
+    )
 
 
 def test_acknowledgements_that_fail_are_reported_and_their_messages_land_again(world: World) -> None:

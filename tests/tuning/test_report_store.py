@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tidemark.pipeline.lake.store.disk import DiskObjects
 from tidemark.pipeline.tuning.report_store import REPORTS, write_report
+from tidemark.pipeline.version import marks
 
 MADE = datetime(2026, 11, 21, 4, 15, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -16,7 +17,7 @@ def test_a_report_is_a_page_and_its_figures_named_by_when_it_was_made(tmp_path: 
     page = Path(place.removeprefix("file:"))
     assert page == tmp_path / REPORTS / "2026-11-21T04-15-00.000000Z.html"
     assert page.read_text(encoding="utf-8") == "<p>é</p>"
-    assert json.loads(page.with_suffix(".json").read_text()) == {"late": 1}
+    assert json.loads(page.with_suffix(".json").read_text()) == {"late": 1, **marks()}
 
 
 def test_the_newest_are_kept_and_nothing_else_is_touched(tmp_path: Path) -> None:

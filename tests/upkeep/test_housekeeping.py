@@ -60,7 +60,7 @@ class House:
     def compute_silence(self, first: float, last: float) -> None:
         """A run over windows in which nothing has landed."""
         keys = [window.key for window in WINDOWING.between(at(first), at(last))]
-        run = DiffRun("silence-1", keys, 14, at(last), at(last))
+        run = DiffRun("silence-1", keys, 15, at(last), at(last))
         fence = self.lake.diffs().fence(keys)
         self.lake.diffs().leave_manifest(run)
         self.lake.diffs().replace(run, fence)

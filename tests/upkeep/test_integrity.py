@@ -177,7 +177,7 @@ def test_a_heartbeat_that_landed_since_makes_stale_its_window_and_those_whose_lo
     survey = house.look()
     assert broken(survey) == {1: Fault.STALE, 2: Fault.STALE}
     assert survey.integrity.broken[0].reasons == [
-        "computed from version 4 of heartbeats, without 1 of its own and 0 in its lookback"
+        "computed from version 5 of heartbeats, without 1 of its own and 0 in its lookback"
     ]
 
 

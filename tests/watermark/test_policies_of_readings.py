@@ -3,6 +3,8 @@
 A message is published each second and happens a second before, unless a test says otherwise; the band is 10 s.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from tests.watermark.builders import at, beats, published, reading, seconds
@@ -33,6 +35,24 @@ def test_without_a_reading_the_last_one_counts_until_it_is_too_old_and_the_next_
     assert first is not None
     assert first <= held.watermark <= at(100)
     assert outcome(log.tick(400)) == (Reason.ADVANCED, at(388.25))
+
+
+def test_a_reading_that_says_when_the_next_one_is_due_counts_until_that_is_overdue() -> None:
+    """So that readings may be rare, by the budget of snapshots, and an outage of readings still shows."""
+    log = Log(Policy(max_reading_age=seconds(200)))
+    log.publish(published(beats(0, 100)))
+    log.read(100, replace(reading(100), next_within=seconds(1000)), reading(100))
+    log.publish(published(beats(100, 400)))
+    assert log.read(1290, None, reading(1290)).reason is Reason.ADVANCED
+    waiting = log.read(1300, None, reading(1300))
+    assert waiting.reason is Reason.PINNED_BY_BACKLOG
+    assert "is read again by 2026-11-21T05:38:20" in waiting.sentence()
+    held = log.read(1300.001, None, reading(1300.001))
+    assert held.reason is Reason.HELD_STALE_READING
+    assert "more than 3m20s (max_reading_age) after the next reading was due" in " ".join(log.explain().sentences())
+    # The next reading is at each tick again: it is stale as soon as ever.
+    assert log.read(1310, reading(1310), reading(1310)).reason.is_move
+    assert log.read(1511, None, reading(1511)).reason is Reason.HELD_STALE_READING
 
 
 @pytest.mark.parametrize("which", ["base", "tracking"])

@@ -106,8 +106,9 @@ class Simulation:
         disorder_beyond_band: timedelta = timedelta(0),
         lost_entries: float = 0.0,
         compares: bool = False,
+        rare: bool = False,
     ) -> None:
-        self.compares = compares
+        self.compares, self.rare = compares, rare
         self.rng = rng = random.Random(seed)
         band = timedelta(seconds=rng.choice([0, 1, 2.5, 5, 10, 10, 20]))
         slack = timedelta(seconds=rng.choice([0, 0, 0.7, 2]))  # how late a message may become visible
@@ -119,6 +120,7 @@ class Simulation:
             reading_slack=slack,
             base_slack=slack,
             seek_tolerance=timedelta(hours=1),  # of the old answers here none is a seek
+            max_reading_age=timedelta(seconds=1) if rare else Policy.max_reading_age,
         )
         self.rules = RULES if anchor else RULES_WITHOUT_ANCHOR
         band_us = (band + disorder_beyond_band) // MICROSECOND
@@ -213,10 +215,14 @@ class Simulation:
 
     def observe(self, name: str, *, honest: bool) -> Reading | None:
         """A reading. Sometimes there is none, or an older one: a new observation of an old value, or an old
-        observation that arrives only now."""
+        observation that arrives only now. Where readings are `rare`, most ticks have none of base, by intention."""
         before = self.clock.now()
+        if self.rare and name == "base" and self.past[name] and not honest and self.rng.random() < 0.8:
+            self.pass_time(SECOND_US // 5)
+            return None
         self.pass_time(SECOND_US // 5)
-        fresh = replace(self.backlogs[name].read(), observed_at=before)
+        promised = timedelta(hours=1 if self.rare else 0)
+        fresh = replace(self.backlogs[name].read(), observed_at=before, next_within=promised)
         self.past[name].append(fresh)
         chance = 1.0 if honest else self.rng.random()
         if chance < 0.08:
@@ -325,6 +331,24 @@ def test_with_disorder_within_the_band_nothing_lands_below_the_watermark_and_not
         fewer += simulation.compares and len(simulation.state.histogram) < len(simulation.histogram)
     assert advanced > SCHEDULES  # it was put to the test
     assert fewer > SCHEDULES // COMPARED // 2  # something was pruned
+
+
+@both_rules
+def test_readings_that_are_rare_by_intention_hold_nothing_by_their_age_and_nothing_is_lost(rule: Rule) -> None:
+    """The bound on their age is a second here; the promise of the next one stands in its place."""
+    advanced = aged = 0
+    for seed in range(UNTIL_SEEN):
+        simulation = Simulation(seed, rule=rule, rare=True)
+        outcome = simulation.run()
+        assert not outcome.lost, f"seed {seed}: {outcome.lost} landed below the watermark"
+        assert_no_hole_is_found(simulation, seed)
+        assert_it_never_goes_back_and_once_quiet_reaches_the_newest_messages(outcome, seed)
+        known = [one for one in outcome.decisions if one.base is not None and one.tracking is not None]
+        assert Reason.HELD_STALE_READING not in {one.reason for one in known}, f"seed {seed}"
+        advanced += sum(one.reason is Reason.ADVANCED for one in known)
+        aged += sum(one.at - one.base.newest.observed_at > timedelta(seconds=60) for one in known if one.base)
+    assert advanced > UNTIL_SEEN
+    assert aged > UNTIL_SEEN // 2
 
 
 @both_rules

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from tidemark.pipeline.errors import CorruptObject
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.version import refuse_newer
 
 FOLDER = "tracking/archive/"
 NAME = re.compile(rf"{FOLDER}(\d{{12}})-(\d{{12}})\.parquet")
@@ -61,10 +62,11 @@ class LogArchive:
             return None if numbers is None else self._open(numbers)[number]
 
     def read(self, numbers: range) -> Mapping[int, bytes]:
-        """All entries of an archive. Raises CorruptObject, ObjectMissing."""
+        """All entries of an archive. Raises CorruptObject, NewerFormat, ObjectMissing."""
         place = f"{self._objects.uri}/{archive_name(numbers)}"
         try:
             rows = pq.read_table(io.BytesIO(self._objects.read(archive_name(numbers))), use_threads=False)
+            refuse_newer(place, rows.schema.metadata)
             found = dict(zip(rows["number"].to_pylist(), rows["entry"].to_pylist(), strict=True))
         except (pa.ArrowException, KeyError, OSError) as error:
             raise CorruptObject(f"{place} is damaged ({error}); put back a backup") from error

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
-from tidemark.pipeline.errors import CorruptObject, NewerFormat
-from tidemark.pipeline.version import own_version
+from tidemark.pipeline.errors import CorruptObject
+from tidemark.pipeline.version import marks, newer_format, refuse_newer
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, SilenceEvidence
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, NO_MINIMUM, Histogram
 from tidemark.pipeline.watermark.state import (
@@ -54,9 +54,6 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
 """The entries that are a row of their fields, in order. Their kind is the lower-case name of the class."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
-VERSION, FORMAT = b"tidemark.version", b"tidemark.format"
-NEWEST_FORMAT = 1
-"""Raised when an entry says something that an earlier version would misread."""
 
 SEALED = b"sha256:"
 OPEN_SEAL = SEALED + b"0" * 64
@@ -117,15 +114,11 @@ def decode(content: bytes, name: str) -> Entry:
             "has landed everything that the entry may have known"
         ) from error
     metadata = table.schema.metadata or {}
+    refuse_newer(name, metadata)
     try:
-        if int(metadata.get(FORMAT, b"1")) > NEWEST_FORMAT:
-            raise ValueError(f"its format is {metadata[FORMAT].decode()}, and {NEWEST_FORMAT} is the newest known here")
         return _entry(metadata[KIND].decode(), table, _FACTS.validate_json(metadata[FACTS]))
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:  # the digest says that it is as written
-        raise NewerFormat(
-            f"{name} is undamaged, and this version of tidemark, {own_version()}, cannot read it ({error}). Run the "
-            f"version that wrote it, {metadata.get(VERSION, b'a later one').decode()}, or a newer one"
-        ) from error
+        raise newer_format(name, metadata, str(error)) from error
 
 
 def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
@@ -224,8 +217,8 @@ def _decision_row(entry: DecisionRecord) -> pa.Table:
 
 
 def _write(table: pa.Table, kind: str, facts: dict[str, Any], writer: str) -> bytes:
-    metadata = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, SEAL: OPEN_SEAL}
-    metadata |= {VERSION: own_version(), FORMAT: str(NEWEST_FORMAT)}
+    metadata: dict[Any, Any] = {KIND: kind, FACTS: _FACTS.dump_json(facts), WRITER: writer, **marks()}
+    metadata[SEAL] = OPEN_SEAL
     sink = io.BytesIO()
     pq.write_table(table.replace_schema_metadata(metadata), sink, compression="zstd")
     return _sealed(sink.getvalue())

@@ -18,6 +18,7 @@ from tidemark.pipeline.lake.log.archive import LogArchive, archive_name
 from tidemark.pipeline.lake.log.codec import decode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.version import marks
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry
 
 ENTRIES = 1000
@@ -102,7 +103,7 @@ class LogPacking:
         numbers = range(min(entries), max(entries) + 1)
         sink = io.BytesIO()
         columns = {"number": pa.array(numbers, pa.int64()), "entry": [entries[number] for number in numbers]}
-        pq.write_table(pa.table(columns), sink, compression="zstd")
+        pq.write_table(pa.table(columns, metadata=marks()), sink, compression="zstd")
         try:
             self._objects.create(archive_name(numbers), sink.getvalue())
         except ObjectExists:

@@ -7,7 +7,7 @@ first one up to a compacted one; the entries that are left are all that a restar
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 
@@ -26,6 +26,9 @@ SUFFIX = ".parquet"
 ATTEMPTS = 100
 """The most numbers in a row that other writers may take. A few trackers never take so many."""
 
+READ_ON = 20
+"""New entries that are read one by one for the watermark alone; a tick writes a few. Beyond that a listing is less."""
+
 
 class TrackingLog:
     """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
@@ -39,6 +42,8 @@ class TrackingLog:
         self._checkpoint_every = checkpoint_every
         self._writer = uuid.uuid4().hex
         self._standing: WatermarkState | None = None
+        self._tail: tuple[int, bytes] | None = None
+        """The newest entry that was folded, as it was read or written."""
         self._looked: tuple[int, datetime | None] = -1, None
         """The newest entry that `newest_watermark` has seen, and the watermark then."""
 
@@ -57,6 +62,7 @@ class TrackingLog:
                 state = self._restored()
                 continue
             state = state.after(state.number + 1, decode(content, name))
+            self._tail = state.number, content
 
     def catch_up_to_append(self) -> WatermarkState:
         """Like `catch_up`, for a caller that goes on to append: raises CorruptObject also if the log's end is lost."""
@@ -104,25 +110,40 @@ class TrackingLog:
         return None
 
     def newest_watermark(self) -> datetime | None:
-        """The newest watermark alone, without the histogram; None before the first one. It reads a listing and the
-        entries since the newest decision or the previous call. Raises CorruptObject if one is damaged or missing."""
+        """The newest watermark alone, without the histogram; None before the first one. It reads the entries since the
+        previous call, or a listing and the entries since the newest decision. Raises CorruptObject if one of these is
+        damaged, or if the newest that it has seen is lost."""
         seen, watermark = self._looked
-        newest = max(self.live_numbers(), default=-1)
-        if newest < seen:
-            raise self._gap(seen)
-        found = [watermark]
+        found = self._watermarks_after(seen) if seen >= 0 else None
+        if found is None:
+            newest = max(self.live_numbers(), default=-1)
+            if newest < seen:
+                raise self._gap(seen)
+            found = newest, list(self._watermarks_back(newest, seen))
+        newest, moments = found
+        self._looked = newest, max((moment for moment in (watermark, *moments) if moment is not None), default=None)
+        return self._looked[1]
+
+    def _watermarks_after(self, seen: int) -> tuple[int, list[datetime | None]] | None:
+        """The newest entry and the watermarks of the few that follow this one; None if a listing has to tell."""
+        found: list[datetime | None] = []
+        for number in range(seen + 1, seen + 1 + READ_ON):
+            name = entry_name(number)
+            try:
+                entry = decode(self._objects.read(name), name)
+            except ObjectMissing:
+                is_there = number - 1 > seen or not self._is_overtaken(seen)
+                return (number - 1, found) if is_there else None
+            found.append(_watermark_of(entry))
+        return None
+
+    def _watermarks_back(self, newest: int, seen: int) -> Iterator[datetime | None]:
+        """The watermarks of the entries after `seen`, back to the newest that states the watermark itself."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
-            if isinstance(entry, Lost):
-                found.append(entry.watermark_at_least)
-            if isinstance(entry, DecisionRecord):
-                found.append(entry.decision.watermark)
-                break
-            if isinstance(entry, Compacted):
-                found.append(entry.state.watermark)
-                break
-        self._looked = newest, max((moment for moment in found if moment is not None), default=None)
-        return self._looked[1]
+            yield _watermark_of(entry)
+            if isinstance(entry, DecisionRecord | Compacted):
+                return
 
     def entry(self, number: int) -> Entry:
         """One entry, archived or not. Raises ObjectMissing or CorruptObject."""
@@ -171,24 +192,33 @@ class TrackingLog:
             entry = build(state)
             if entry is None:
                 return state
-            number = state.number + 1
+            number, content = state.number + 1, encode(entry, self._writer)
             try:
-                self._objects.create(entry_name(number), encode(entry, self._writer))
+                self._objects.create(entry_name(number), content)
             except ObjectExists:
                 state = None
                 continue
-            if self._archive.covers(number):
+            if self._was_taken(number):
                 # Another writer took the number, and its entry was archived, between our look and our write.
                 self._objects.delete(entry_name(number))
                 state = self._standing = None
                 continue
-            self._standing = state.after(number, entry)
+            self._standing, self._tail = state.after(number, entry), (number, content)
             self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
             f"other writers took {ATTEMPTS} numbers in a row in {self._objects.uri}/{FOLDER}; stop the trackers that "
             "should not run against this lake"
         )
+
+    def _was_taken(self, number: int) -> bool:
+        """Whether an archive has an entry of this number. Entries are deleted from the oldest on, and their numbers are
+        taken for good: while the one before is what we folded, ours was never taken, and no listing has to tell."""
+        if self._tail is not None and self._tail[0] == number - 1:
+            with suppress(ObjectMissing):
+                if self._objects.read(entry_name(number - 1)) == self._tail[1]:
+                    return False
+        return self._archive.covers(number)
 
     def _live_entry(self, number: int) -> Entry:
         """An entry that is not archived. Raises CorruptObject if it is damaged or missing."""
@@ -247,6 +277,18 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
     for number, entry in reversed(entries):
         state = state.after(number, entry)
     return state
+
+
+def _watermark_of(entry: Entry) -> datetime | None:
+    """The watermark that an entry states, or at least allows; None if it says nothing of it."""
+    match entry:
+        case Lost():
+            return entry.watermark_at_least
+        case DecisionRecord():
+            return entry.decision.watermark
+        case Compacted():
+            return entry.state.watermark
+    return None
 
 
 def entry_name(number: int) -> str:

@@ -11,6 +11,7 @@ from datetime import datetime
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.version import marks, refuse_newer
 
 FOLDER = "log_witness/"
 """Beside `tracking/`, so that the notes outlast the loss of that folder."""
@@ -38,13 +39,15 @@ class LogWitness:
         return max(map(_number, self._names()), default=-1)
 
     def newest(self) -> Note | None:
-        """The note with the largest number. A damaged note still tells its number, by its name."""
+        """The note with the largest number. A damaged note still tells its number, by its name. Raises NewerFormat."""
         names = self._names()
         if not names:
             return None
         try:
-            said = json.loads(self._objects.read(names[-1]))["watermark"]
-            return Note(_number(names[-1]), None if said is None else datetime.fromisoformat(said))
+            said = json.loads(self._objects.read(names[-1]))
+            refuse_newer(f"{self._objects.uri}/{names[-1]}", said)
+            watermark = said["watermark"]
+            return Note(_number(names[-1]), None if watermark is None else datetime.fromisoformat(watermark))
         except ObjectMissing:  # a writer has replaced it by a newer one
             return self.newest()
         except (ValueError, KeyError, TypeError):
@@ -55,7 +58,7 @@ class LogWitness:
         name = f"{FOLDER}{number:0{DIGITS}d}.json"
         superfluous = [older for older in self._names() if older < name] if self._own is None else [self._own]
         with contextlib.suppress(ObjectExists):
-            said = {"watermark": None if watermark is None else watermark.isoformat()}
+            said = {"watermark": None if watermark is None else watermark.isoformat(), **marks()}
             self._objects.create(name, json.dumps(said).encode())
         for older in superfluous:
             self._objects.delete(older)

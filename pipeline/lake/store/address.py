@@ -1,11 +1,13 @@
 """The lake's address in the form that each library takes."""
 
 import json
+from collections.abc import Mapping
 
 import pyarrow.fs as pafs
 
+from tidemark.pipeline.lake.store.bucket_files import BucketFiles
 from tidemark.pipeline.lake.store.disk import DiskObjects, check_folder
-from tidemark.pipeline.lake.store.gcs import LOCAL_PROJECT, CloudStorageObjects
+from tidemark.pipeline.lake.store.gcs import LOCAL_PROJECT, RETRY_FOR, CloudStorageObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -24,13 +26,25 @@ def table_uri(lake: LakeSettings, name: str) -> str:
     return f"{lake.uri}/{name}"
 
 
+BOUNDS = {
+    "connect_timeout": "5s",
+    "timeout": "20s",
+    "max_retries": "8",
+    "retry_timeout": f"{RETRY_FOR.total_seconds():.0f}s",
+}
+"""What `deltalake` is told of each request: how long it may take, and how often and how long it is repeated. Without
+these it tries for three minutes."""
+
+
 def storage_options(lake: LakeSettings) -> dict[str, str]:
-    """The options that `deltalake` takes beside a table's address. A folder needs none, and neither does the service,
-    whose default credentials it finds itself. A key that asks for no token names a server on loopback; with
-    `google_skip_signature`, writes would still look for a metadata server."""
+    """The options that `deltalake` takes beside a table's address. A folder needs none. Requests to a bucket have
+    bounds. The service's default credentials it finds itself. A key that asks for no token names a server on loopback;
+    with `google_skip_signature`, writes would still look for a metadata server."""
     endpoint = lake.endpoint
-    if endpoint is None or lake.folder is not None:
+    if lake.folder is not None:
         return {}
+    if endpoint is None:
+        return dict(BOUNDS)
     key = {
         "gcs_base_url": endpoint.rstrip("/"),
         "disable_oauth": True,
@@ -38,7 +52,12 @@ def storage_options(lake: LakeSettings) -> dict[str, str]:
         "private_key": "",
         "private_key_id": "",
     }
-    return {"google_service_account_key": json.dumps(key), "allow_http": "true"}
+    return {"google_service_account_key": json.dumps(key), "allow_http": "true"} | BOUNDS
+
+
+def scan_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of `storage_options` that Polars takes: it has bounds of its own."""
+    return {key: value for key, value in options.items() if key not in BOUNDS}
 
 
 def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
@@ -70,10 +89,4 @@ def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
         folder = lake.folder.absolute() / name
         check_folder(folder)
         return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
-    bucket_and_prefix = lake.uri.removeprefix("gs://")
-    if lake.endpoint is None:
-        files = pafs.GcsFileSystem()
-    else:
-        scheme, _, host = lake.endpoint.rstrip("/").partition("://")
-        files = pafs.GcsFileSystem(anonymous=True, endpoint_override=host, scheme=scheme)
-    return pafs.SubTreeFileSystem(f"{bucket_and_prefix}/{name}", files)
+    return pafs.PyFileSystem(BucketFiles(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint))

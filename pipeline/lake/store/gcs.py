@@ -1,9 +1,11 @@
 """Create-only objects in a Cloud Storage bucket."""
 
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlparse
 
@@ -37,6 +39,19 @@ LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
 """Metadata key: the call of `create` that made an object."""
 
+NO_BUCKET_LOOKUPS = "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA"
+"""Environment variable: the client else asks for the bucket's metadata, for traces, at its first call and at each 404.
+That is a call more, and needs a permission that roles/storage.objectUser lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as it is stored: its name, its size in bytes, and when it was written."""
+
+    name: str
+    size: int
+    written_at: datetime
+
 
 class CloudStorageObjects:
     """Objects in a bucket, under a prefix.
@@ -57,6 +72,8 @@ class CloudStorageObjects:
         self._prefix = f"{prefix}/" if prefix else ""
         self._client = _connect(self._uri, endpoint)
         self._bucket = self._client.bucket(parsed.netloc)
+        self._is_bucket_known = False
+        """Whether anything was found in the bucket: then an object that is missing is not looked for any further."""
         self._retry = DEFAULT_RETRY.with_timeout(retry_for.total_seconds()).with_delay(
             initial=FIRST_PAUSE_SECONDS, maximum=LONGEST_PAUSE_SECONDS
         )
@@ -95,28 +112,58 @@ class CloudStorageObjects:
             content: bytes = blob.download_as_bytes(raw_download=True, checksum="auto", **ONCE)
             return content
 
-        try:
-            return self._attempt("storage.objects.get", name, download)
-        except api_errors.NotFound as error:
-            next(self.names(name), None)  # raises if the bucket itself is missing
-            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+        return self._got(name, download)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        """The bytes `[start, end)` without their checksum; fewer, or none, where the object ends before. Raises as
+        `read`."""
+
+        def download() -> bytes:
+            blob = self._bucket.blob(self._prefix + name)
+            try:
+                content: bytes = blob.download_as_bytes(
+                    start=start, end=end - 1, raw_download=True, checksum=None, **ONCE
+                )  # the checksum that the service sends is of the whole object
+            except api_errors.RequestRangeNotSatisfiable:
+                return b""
+            return content
+
+        return self._got(name, download)
+
+    def find(self, name: str) -> StoredObject | None:
+        """An object without its content; None if it is not there. Raises LakeUnreachable, LakeUnwritable."""
+
+        def look() -> StoredObject | None:
+            blob = self._bucket.get_blob(self._prefix + name, **ONCE)
+            return None if blob is None else StoredObject(name, blob.size, blob.updated)
+
+        return self._attempt("storage.objects.get", name, look)
 
     def names(self, prefix: str) -> Iterator[str]:
         """One request for each 1,000 names, made when they are reached."""
+        return (blob.name.removeprefix(self._prefix) for blob in self._listed(prefix, "name"))
+
+    def stored(self, prefix: str) -> Iterator[StoredObject]:
+        """The objects whose names start with `prefix`, in order, by the same requests as `names`."""
+        for blob in self._listed(prefix, "name,size,updated"):
+            yield StoredObject(blob.name.removeprefix(self._prefix), blob.size, blob.updated)
+
+    def _listed(self, prefix: str, fields: str) -> Iterator[Any]:
         try:
             for blob in self._client.list_blobs(
                 self._bucket,
                 prefix=self._prefix + prefix,
-                fields="items(name),nextPageToken",
+                fields=f"items({fields}),nextPageToken",
                 timeout=REQUEST_TIMEOUT_SECONDS,
                 retry=self._retry,
             ):
                 if not blob.name.endswith("/"):  # other tools leave such placeholders for folders
-                    yield blob.name.removeprefix(self._prefix)
+                    yield blob
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
         except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
             raise self._explained(error, "storage.objects.list", prefix) from error
+        self._is_bucket_known = True
 
     def delete(self, name: str) -> None:
         def remove() -> None:
@@ -124,6 +171,15 @@ class CloudStorageObjects:
 
         with contextlib.suppress(api_errors.NotFound):
             self._attempt("storage.objects.delete", name, remove)
+
+    def _got(self, name: str, download: Callable[[], bytes]) -> bytes:
+        try:
+            return self._attempt("storage.objects.get", name, download)
+        except api_errors.NotFound as error:
+            if not self._is_bucket_known:
+                next(self.names(name), None)  # raises if the bucket itself is missing
+                self._is_bucket_known = True
+            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
 
     def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
         """Run `operation`, and repeat it within the bounds after passing failures. Raises NotFound as it is, since the
@@ -171,6 +227,7 @@ class CloudStorageObjects:
 
 
 def _connect(uri: str, endpoint: str | None) -> Client:
+    os.environ.setdefault(NO_BUCKET_LOOKUPS, "true")  # it is read at each call
     if endpoint is not None:
         return Client(
             project=LOCAL_PROJECT,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,15 +41,16 @@ def added_files(table: LakeTable, after: int, through: int, column: str = "") ->
 
 def committed(table: LakeTable, after: int, through: int) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
     """The versions `after + 1` to `through` with their actions, in order. Raises as `added_files`."""
-    files = table.file_system()
+    contents = read_ahead(partial(content_of, table), range(after + 1, through + 1))
+    return ((version, actions_in(content)) for version, content in contents)
 
-    def read(version: int) -> list[Mapping[str, Any]]:
-        name = f"{LOG_FOLDER}/{version:020d}.json"
-        gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
-        with table_errors(table.uri, lambda _: gone):
-            return actions(files, name)
 
-    return read_ahead(read, range(after + 1, through + 1))
+def content_of(table: LakeTable, version: int) -> bytes:
+    """A commit as it was written. Raises ObjectMissing if it is not in the log, LakeError."""
+    name = f"{LOG_FOLDER}/{version:020d}.json"
+    gone = ObjectMissing(f"{table.uri}/{name} is gone: what it added is not known")
+    with table_errors(table.uri, lambda _: gone):
+        return _read(table.folder, name)
 
 
 def new_files(table: LakeTable, version: int, commit: Iterable[Mapping[str, Any]], column: str) -> list[AddedFile]:
@@ -66,8 +68,18 @@ def commits(table: LakeTable) -> list[str]:
 
 def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
     """The actions of a commit."""
-    with files.open_input_stream(commit) as stream:
-        return [json.loads(line) for line in stream.read().splitlines() if line]
+    return actions_in(_read(files, commit))
+
+
+def actions_in(content: bytes) -> list[Mapping[str, Any]]:
+    """The actions of a commit with this content."""
+    return [json.loads(line) for line in content.splitlines() if line]
+
+
+def _read(files: pafs.FileSystem, name: str) -> bytes:
+    with files.open_input_stream(name) as stream:
+        content: bytes = stream.read()
+        return content
 
 
 def _file(table: LakeTable, version: int, add: Mapping[str, Any], column: str) -> AddedFile:

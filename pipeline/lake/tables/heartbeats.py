@@ -12,11 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
 
@@ -147,8 +149,15 @@ class Extent:
 class Heartbeats(LakeTable):
     """The table of landed messages."""
 
-    def __init__(self, uri: str, storage_options: dict[str, str], fields: Mapping[str, FieldKind]) -> None:
-        super().__init__(uri, storage_options, PARTITION)
+    def __init__(
+        self,
+        uri: str,
+        storage_options: dict[str, str],
+        fields: Mapping[str, FieldKind],
+        bucket: pafs.FileSystem | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        super().__init__(uri, storage_options, PARTITION, bucket, admission)
         self._fields = fields
         self._is_checked = False
 

@@ -3,6 +3,7 @@
 An earlier window is not computed any more: its new rows would lack what was removed, and would replace the right ones.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from datetime import datetime
 
 from tidemark.pipeline.errors import ObjectExists, WindowExpired
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.version import marks
 from tidemark.pipeline.windows import Window, Windowing
 
 FOLDER = "retention/"
@@ -38,7 +40,7 @@ class KeptWindows:
     def raise_to(self, window: Window) -> None:
         """Note that this window is the first that is kept. Durable on return; never moves back. Raises LakeError."""
         with suppress(ObjectExists):
-            self._objects.create(_name(window.key), b"{}")
+            self._objects.create(_name(window.key), json.dumps(marks()).encode())
         for earlier in self._keys()[:-1]:
             self._objects.delete(_name(earlier))
 

@@ -6,6 +6,7 @@ serve what it lists. Objects have no folder of their own, so that no empty folde
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.errors import CorruptObject, ObjectExists
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION
+from tidemark.pipeline.version import marks, refuse_newer
 
 FOLDER = "landings/"
 OVER = "over"
@@ -38,18 +40,20 @@ def piece_name(name: str, attempt: str, number: int) -> str:
 def encode_piece(rows: pa.Table) -> bytes:
     """Rows of `heartbeats` as a Parquet file, without the partition column."""
     buffer = io.BytesIO()
-    pq.write_table(rows.drop_columns(PARTITION), buffer, compression="zstd")
+    pq.write_table(rows.drop_columns(PARTITION).replace_schema_metadata(marks()), buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def read_piece(objects: ObjectStore, piece: str) -> pa.Table:
-    """A piece's rows. Raises ObjectMissing, CorruptObject."""
+    """A piece's rows. Raises ObjectMissing, CorruptObject, NewerFormat."""
     try:
-        return pq.read_table(io.BytesIO(objects.read(piece)))
+        rows = pq.read_table(io.BytesIO(objects.read(piece)))
     except pa.ArrowException as error:
         raise CorruptObject(
             f"{objects.uri}/{piece} is damaged ({error}); put back a copy: its messages are acknowledged already"
         ) from error
+    refuse_newer(f"{objects.uri}/{piece}", rows.schema.metadata)
+    return rows.replace_schema_metadata(None)
 
 
 class LandedBatches:
@@ -76,7 +80,7 @@ class LandedBatches:
         """Say that all up to this batch are over, and delete what they landed but for the last `keep` of them. Safe to
         repeat, and to be killed at any point: the next end deletes what is left. How many objects it deleted."""
         with contextlib.suppress(ObjectExists):  # ended before, and perhaps not to the end
-            self._objects.create(f"{FOLDER}{self._run}/{OVER}-{batch:0{DIGITS}d}", b"{}")
+            self._objects.create(f"{FOLDER}{self._run}/{OVER}-{batch:0{DIGITS}d}", json.dumps(marks()).encode())
         done = [name for number, name in self._numbered() if number <= batch - keep]
         for name in done:
             self._objects.delete(name)

@@ -5,17 +5,18 @@ merged in any order and repeatedly, so an update reads only the files that were 
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from tidemark.pipeline.errors import LakeError, ObjectMissing, TableConflict
-from tidemark.pipeline.lake.tables.delta_log import added_files
+from tidemark.pipeline.errors import ObjectMissing, TableConflict
+from tidemark.pipeline.lake.tables.delta_log import added_files, committed
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
 
@@ -73,18 +74,15 @@ class Streams:
         """Like `known`, and saved for the next time. Raises LakeError, TableConflict; then nothing was saved."""
         for _ in range(SAVE_ATTEMPTS):
             table = self.table.current()
+            seen = 0 if table is None else table.version()
             kept = self._kept(table)
             known = self._after(kept)
             if known is kept:
                 return known
             try:
-                self._keep(table, known)
+                self._keep(known, seen)
             except TableConflict:
                 continue
-            except LakeError:
-                if table is not None or self.table.current() is None:
-                    raise
-                continue  # another process has created it meanwhile
             self.table.make_durable()
             return known
         raise TableConflict(f"{self.table.uri} was saved by others {SAVE_ATTEMPTS} times in a row; run again")
@@ -93,10 +91,15 @@ class Streams:
         """What was saved last; nothing if the table is not there, or does not say what it was made from."""
         if table is None:
             return KnownStreams()
+        version = table.version()
+        try:
+            ((_, newest),) = committed(self.table, version - 1, version)
+        except ObjectMissing:  # the log was cut
+            return KnownStreams()
+        commit: Mapping[str, Any] = next((action["commitInfo"] for action in newest if "commitInfo" in action), {})
+        if OF_TABLE not in commit or THROUGH not in commit:
+            return KnownStreams()
         with table_errors(self.table.uri):
-            commit = next(iter(table.history(1)), {})  # none where the log was cut
-            if OF_TABLE not in commit or THROUGH not in commit:
-                return KnownStreams()
             rows = table.to_pyarrow_dataset().to_table(columns=STREAMS.names, use_threads=False)
         return KnownStreams(commit[OF_TABLE], int(commit[THROUGH]), rows.cast(STREAMS))
 
@@ -128,13 +131,17 @@ class Streams:
             rows = _extent(pa.concat_tables([rows, *read]), "first_event_time", "last_event_time")
         return rows.sort_by("stream_id")
 
-    def _keep(self, table: DeltaTable | None, known: KnownStreams) -> None:
+    def _keep(self, known: KnownStreams, seen: int) -> None:
+        """Save as the version after `seen`. Raises TableConflict if that is taken."""
+        table = self.table.created(STREAMS)
+        if table.version() != seen:
+            raise TableConflict(f"{self.table.uri} is at version {table.version()}, and was at {seen}")
         metadata = {OF_TABLE: known.diffs_table, THROUGH: str(known.diffs_version)}
         with table_errors(self.table.uri):
             write_deltalake(
-                self.table.uri if table is None else table,
+                table,
                 known.rows,
-                mode="error" if table is None else "overwrite",
+                mode="overwrite",
                 storage_options=self.table.storage_options,
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=metadata),
             )

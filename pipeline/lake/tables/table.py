@@ -15,21 +15,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.errors import (
-    CorruptObject,
-    LakeError,
-    LakeFull,
-    LakeUnreachable,
-    LakeUnwritable,
-    ObjectMissing,
-    TableConflict,
-)
-from tidemark.pipeline.lake.tables.commit_sync import CommitSync
+from tidemark.pipeline.errors import LakeError, LakeUnreachable, NewerFormat, ObjectMissing, TableConflict
+from tidemark.pipeline.lake.store.admission import Admission
+from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
+from tidemark.pipeline.lake.tables.storage_errors import storage_error
+from tidemark.pipeline.version import format_of, marks, refuse_newer
 from tidemark.pipeline.watermark.histogram import Ints
 
 APPEND_RETRIES = 50
@@ -56,70 +52,106 @@ class DataFile:
 
 
 class LakeTable:
-    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads."""
+    """One Delta table, partitioned by one text column, or by none (empty). Not shared between threads.
 
-    def __init__(self, uri: str, storage_options: dict[str, str], partition_column: str) -> None:
+    `bucket` is the table's folder where the lake is a bucket: no call to it, and no call of the methods here, keeps
+    Python's lock while it waits for an answer.
+
+    Its properties carry the mark of the newest version that has written it. Whatever opens it raises NewerFormat if
+    that version's format is newer than this one's, or if the lake does not admit this version.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        storage_options: dict[str, str],
+        partition_column: str,
+        bucket: pafs.FileSystem | None = None,
+        admission: Admission | None = None,
+    ) -> None:
         self.uri = uri
         self.storage_options = storage_options
         self.partition_column = partition_column
+        self._admission = admission
         self._table: DeltaTable | None = None
-        self._files: pafs.FileSystem | None = None
+        self._bucket = bucket
+        self.folder = pafs.SubTreeFileSystem(uri, pafs.LocalFileSystem()) if bucket is None else bucket
+        """The table's folder without a look at whether it is there: for single files of its log."""
         self._commit: tuple[int, int] | None = None
         self._sync = None if "://" in uri else CommitSync(Path(uri))
         """None for a bucket, which is durable by itself."""
 
     def current(self) -> DeltaTable | None:
         """The table at its newest version, or None if it was never written, or is gone. That it was deleted, or deleted
-        and begun anew, is noticed: the file of the commit that is held is looked at."""
+        and begun anew, is noticed: the file of the commit that is held is looked at. While nothing is committed, that
+        and a look for the next commit are all that it asks for."""
+        if self._admission is not None:
+            self._admission.admit()
         with table_errors(self.uri):
             held = self._updated()
             if held is not None:
-                return held
+                return self._readable(held)
             self._table = None
             try:
-                table = DeltaTable(self.uri, storage_options=self.storage_options)
-                self._files = self.file_system()
+                table = self._readable(DeltaTable(self.uri, storage_options=self.storage_options))
             except TableNotFoundError:
                 return None
-            self._table, self._commit = table, self._commit_of(table)
+            self._table, (self._commit,) = table, self._commits(table.version())
             if self._sync is not None:
                 self._sync.opened_at(table.version())
             return table
 
+    def _readable(self, table: DeltaTable) -> DeltaTable:
+        refuse_newer(self.uri, table.metadata().configuration)
+        return table
+
     def _updated(self) -> DeltaTable | None:
         """The open table at its newest version; None if none is open, or if the table was replaced."""
-        table, commit = self._table, self._commit
-        if table is None or commit is None or self._commit_of(table) != commit:
+        table = self._table
+        if table is None or self._commit is None:
             return None
-        version = table.version()
+        number = table.version()
+        held, following = self._commits(number, number + 1)
+        if held != self._commit:
+            return None
+        if following is None:
+            return table
         try:
             table.update_incremental()
         except DeltaError:  # it may have been lost since: then what is remembered of it means nothing
             return None
-        if table.version() != version:
-            self._commit = self._commit_of(table)
+        self._commit = following if table.version() == number + 1 else self._commits(table.version())[0]
         return table
 
-    def _commit_of(self, table: DeltaTable) -> tuple[int, int] | None:
-        """The size of the file of the newest commit that is known, and when it was written; None if it is gone."""
-        if self._files is None:
+    def _open(self) -> DeltaTable | None:
+        """The open table as it was last seen; None if none is open, if it was replaced, or if it has an older mark."""
+        if self._table is None or self._commit is None:
             return None
-        info = self._files.get_file_info(f"_delta_log/{table.version():020d}.json")
-        return None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns)
+        if format_of(self._table.metadata().configuration) < version.FORMAT:
+            return None
+        with table_errors(self.uri):
+            return self._table if self._commits(self._table.version()) == [self._commit] else None
+
+    def _commits(self, *versions: int) -> list[tuple[int, int] | None]:
+        """The size of the file of each of these commits, and when it was written; None if it is not there."""
+        found = self.folder.get_file_info([f"{LOG_FOLDER}/{number:020d}.json" for number in versions])
+        return [None if info.type == pafs.FileType.NotFound else (info.size, info.mtime_ns) for info in found]
 
     def at(self, version: int) -> DeltaTable:
         """The table as it was at a version, whatever has been written or compacted since. Raises ObjectMissing if that
         cannot be read any more."""
         try:
             with table_errors(self.uri):
-                return DeltaTable(self.uri, version=version, storage_options=self.storage_options)
-        except LakeUnreachable:
+                return self._readable(DeltaTable(self.uri, version=version, storage_options=self.storage_options))
+        except (LakeUnreachable, NewerFormat):
             raise
         except LakeError as error:
             raise ObjectMissing(f"version {version} of {self.uri} cannot be read any more: {error}") from error
 
     def file_system(self) -> pafs.FileSystem:
         """The table's folder as Arrow reads it, including files that no version lists any more."""
+        if self._bucket is not None:
+            return self._bucket
         return pafs.PyFileSystem(DeltaStorageHandler(self.uri, self.storage_options))
 
     def published_between(
@@ -138,30 +170,68 @@ class LakeTable:
         """Add rows in one transaction. When it returns, they are durable and every reader sees them. Raises LakeFull,
         LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and the answer was lost,
         which a redelivery repeats and the micro-batch drops."""
+        if self._admission is not None:
+            self._admission.claim()
         for changes in range(SCHEMA_CHANGES):
             try:
-                self._append(rows)
+                # At first to the table as it is open: what was committed since matters only if it conflicts, as a newer
+                # version's mark does.
+                self._append(rows, (self._open() if changes == 0 else None) or self.created(rows.schema))
                 break
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
                     raise
         self.make_durable()
 
-    def _append(self, rows: pa.Table) -> None:
-        held = self.current()  # written to as it is open: opening reads what the table's newest checkpoint lists
+    def _append(self, rows: pa.Table, held: DeltaTable) -> None:
         with table_errors(self.uri):
             write_deltalake(
-                self.uri if held is None else held,
+                held,
                 rows,
                 mode="append",
                 partition_by=[self.partition_column],
                 schema_mode="merge",
                 storage_options=self.storage_options,
-                # With retries, the loser of a race to create the table would create it over again.
-                commit_properties=CommitProperties(max_commit_retries=0 if held is None else APPEND_RETRIES),
+                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
+                # Housekeeping cleans the log up: here it would be listed at each append.
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
-            if held is not None:
-                self._commit = self._commit_of(held)
+            (self._commit,) = self._commits(held.version())
+
+    def created(self, schema: pa.Schema) -> DeltaTable:
+        """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
+        created with this schema if it is not there. Raises TableConflict, NewerFormat, LakeError."""
+        if self._admission is not None:
+            self._admission.claim()
+        table = self.current()
+        if table is None:
+            with table_errors(self.uri):
+                self._create(schema)
+            table = self.current()
+        if table is None:
+            raise TableConflict(f"{self.uri} vanished while it was written; run again")
+        if format_of(table.metadata().configuration) < version.FORMAT:
+            with table_errors(self.uri):
+                table.alter.set_table_properties(marks(), raise_if_not_exists=False)
+                (self._commit,) = self._commits(table.version())
+        return table
+
+    def _create(self, schema: pa.Schema) -> None:
+        try:
+            DeltaTable.create(
+                self.uri,
+                schema,
+                mode="error",
+                partition_by=[self.partition_column] if self.partition_column else None,
+                configuration=marks(),
+                raise_if_key_not_exists=False,  # the mark is none of Delta's own properties
+                storage_options=self.storage_options,
+                # With retries, the loser of a race to create the table would create it over again.
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except DeltaError:  # another program may have created it first
+            if self.current() is None:
+                raise
 
     def make_durable(self) -> None:
         """Make every commit since the last call durable, with the files that it adds. Raises LakeFull, LakeError."""
@@ -233,26 +303,4 @@ def table_errors(uri: str, gone: Callable[[OSError], LakeError] | None = None) -
     except (DeltaError, OSError) as error:
         if gone is not None and isinstance(error, FileNotFoundError):
             raise gone(error) from error
-        raise _storage_error(uri, str(error)) from error
-
-
-UNWRITABLE = (
-    *("os error 13", "os error 30", "os error 20", "Permission denied", "Read-only file system", "Not a directory"),
-    *("PermissionDenied", "ReadOnlyFilesystem", "NotADirectory", "Invalid table location", "403 Forbidden"),
-    *("401 Unauthorized", "necessary privileges", "valid authentication credentials"),
-)
-DAMAGED = ("Invalid JSON", "Json", "Parquet error", "corrupt", "Invalid table version", "found gap")
-"""How the Delta library says it; a folder that is a file is an invalid location to it."""
-
-
-def _storage_error(uri: str, text: str) -> LakeError:
-    told = text.splitlines()[0][:500] if text else "no reason given"
-    if "os error 28" in text or "No space left" in text or "os error 122" in text:
-        return LakeFull(f"no space is left for {uri}; free some, and the next tick goes on from what is durable")
-    if any(sign in text for sign in UNWRITABLE):
-        return LakeUnwritable(f"the lake refuses {uri}: {told}; let these credentials or this user write there")
-    if any(sign in text for sign in ("error sending request", "Connection refused", "timed out", "dns error")):
-        return LakeUnreachable(f"no answer from the lake at {uri}: {told}; the next tick tries again")
-    if any(sign in text for sign in DAMAGED):
-        return CorruptObject(f"{uri} has a damaged file: {told}; put back its earlier version or a backup")
-    return LakeError(f"the lake failed at {uri}: {told}")
+        raise storage_error(uri, str(error)) from error

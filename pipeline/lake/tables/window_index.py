@@ -1,8 +1,9 @@
 """Which windows hold heartbeats and which are computed, kept up to date by the tables' new commits alone."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import duration_us
 from tidemark.pipeline.errors import ObjectMissing
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, committed, new_files
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, actions_in, content_of, new_files
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT, event_times, range_of
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, microseconds
@@ -37,8 +38,8 @@ class WindowIndex:
         """For tests: how much was read to keep up."""
         self._heartbeats, self._diffs = heartbeats, diffs
         self._windowing, self._lookback = windowing, lookback
-        self._folded: dict[str, tuple[str, int]] = {}
-        """By table: its id, and the version through which it is folded."""
+        self._folded: dict[str, tuple[int, bytes]] = {}
+        """By table: the version through which it is folded, and that commit's content. Commits of two tables differ."""
 
     def update(self) -> "WindowIndex":
         """Fold what was committed since the last call. Raises LakeError."""
@@ -52,18 +53,14 @@ class WindowIndex:
         return due(self.held, self.reached, self.computed, closed, max(1, DAY // self._windowing.length))
 
     def _catch_up(self, table: LakeTable) -> None:
-        current, folded = table.current(), self._folded.get(table.uri)
+        if table.uri in self._folded and self._followed(table):
+            return
+        current = table.current()
+        self._begin(table, current)
         if current is None:
-            self._begin(table, None)
             self._folded.pop(table.uri, None)
-            return
-        now = str(current.metadata().id), current.version()
-        if now == folded:
-            return
-        is_near = folded is not None and folded[0] == now[0] and 0 < now[1] - folded[1] <= COMMITS_AT_ONCE
-        if folded is None or not is_near or not self._followed(table, folded[1], now[1]):
-            self._begin(table, current)
-        self._folded[table.uri] = now
+        else:
+            self._folded[table.uri] = current.version(), content_of(table, current.version())
 
     def _begin(self, table: LakeTable, current: DeltaTable | None) -> None:
         """Take everything from the list of the table's files."""
@@ -73,24 +70,37 @@ class WindowIndex:
         else:
             self.held, self.reached = (Spans(), Spans()) if files is None else self._data_of(files)
 
-    def _followed(self, table: LakeTable, after: int, through: int) -> bool:
-        """Fold these commits. False if that is not enough: one is gone, or took windows away."""
+    def _followed(self, table: LakeTable) -> bool:
+        """Fold the commits after the last one that was folded, which is read again: so a table that was begun anew is
+        noticed, and nothing is listed. False if that is not enough: a commit is gone, or took windows away."""
+        version, content = self._folded[table.uri]
         try:
-            for version, commit in committed(table, after, through):
+            if content_of(table, version) != content:
+                return False
+            for _ in range(COMMITS_AT_ONCE):
+                try:
+                    content = content_of(table, version + 1)
+                except ObjectMissing:
+                    return True
+                version += 1
                 self.commits_read += 1
-                if table is self._diffs:
-                    added = {action["add"]["partitionValues"][WINDOW] for action in commit if action.get("add")}
-                    removed = {action["remove"]["partitionValues"][WINDOW] for action in commit if action.get("remove")}
-                    if removed - added:
-                        return False
-                    for number in self._numbers(sorted(added)).tolist():
-                        self.computed.add(range(number, number + 1))
-                else:
-                    for file in new_files(table, version, commit, "event_time"):
-                        self._hold(file)
+                if not self._fold(table, version, actions_in(content)):
+                    return False
+                self._folded[table.uri] = version, content
         except (ObjectMissing, KeyError, TypeError, json.JSONDecodeError):
-            return False
-        return True
+            pass
+        return False
+
+    def _fold(self, table: LakeTable, version: int, commit: Sequence[Mapping[str, Any]]) -> bool:
+        if table is not self._diffs:
+            for file in new_files(table, version, commit, "event_time"):
+                self._hold(file)
+            return True
+        added = {action["add"]["partitionValues"][WINDOW] for action in commit if action.get("add")}
+        removed = {action["remove"]["partitionValues"][WINDOW] for action in commit if action.get("remove")}
+        for number in self._numbers(sorted(added)).tolist():
+            self.computed.add(range(number, number + 1))
+        return not removed - added
 
     def _hold(self, file: AddedFile) -> None:
         oldest, newest = range_of(file)

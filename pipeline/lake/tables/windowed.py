@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema
-from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.clock import Clock, iso, to_us
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeUnreachable, TableConflict
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files, table_errors
+from tidemark.pipeline.version import marks, refuse_newer
 
 PARTITION = "window"
 RUNS_FOLDER = "runs"
@@ -126,16 +126,18 @@ class WindowedTable:
             "heartbeats_version": run.heartbeats_version,
             "watermark": iso(run.watermark),
             "started_at": iso(run.started_at),
+            **marks(),
         }
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
 
     def manifest(self, run: str) -> Mapping[str, Any]:
-        """What a run noted before its commit; it is remembered. Raises ObjectMissing, CorruptObject."""
+        """What a run noted before its commit; it is remembered. Raises ObjectMissing, CorruptObject, NewerFormat."""
         if run not in self._manifests:
             name = f"{MANIFESTS}{run}.json"
             content = self._objects.read(name)
             try:
                 manifest = json.loads(content)
+                refuse_newer(f"{self._objects.uri}/{name}", manifest)
                 int(manifest["heartbeats_version"]), datetime.fromisoformat(manifest["watermark"])
             except (ValueError, KeyError, TypeError) as error:
                 raise CorruptObject(
@@ -205,24 +207,7 @@ class WindowedTable:
 
     def _existing_or_created(self) -> DeltaTable:
         """The table, created if it is not there, with every column that the schema has now."""
-        table = self.table.current()
-        if table is None:
-            with table_errors(self.table.uri):
-                try:
-                    DeltaTable.create(
-                        self.table.uri,
-                        self.schema,
-                        mode="error",
-                        partition_by=[PARTITION],
-                        storage_options=self.table.storage_options,
-                        commit_properties=CommitProperties(max_commit_retries=0),
-                    )
-                except DeltaError:  # another run may have created it first
-                    if not DeltaTable.is_deltatable(self.table.uri, self.table.storage_options):
-                        raise
-            table = self.table.current()
-        if table is None:
-            raise TableConflict(f"{self.table.uri} vanished while it was written; run again")
+        table = self.table.created(self.schema)
         there = {column.name for column in table.schema().fields}
         absent: list[Field] = [column for column in Schema.from_arrow(self.schema).fields if column.name not in there]
         if absent:

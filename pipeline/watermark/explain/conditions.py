@@ -61,7 +61,12 @@ def conditions(s: Situation, verdicts: Sequence[Verdict], decision: Decision) ->
 def _text(verdict: Verdict, s: Situation, decision: Decision) -> str:
     match verdict.finding:
         case Finding.FRESH:
-            return " ".join([*(_backlog(name, reading, s) for name, reading in _readings(s)), *_clock_behind(s)])
+            told = (
+                text
+                for name, reading in _readings(s)
+                for text in (_backlog(name, reading, s), *_rarely(name, reading, s))
+            )
+            return " ".join([*told, *_clock_behind(s)])
         case Finding.STALE:
             return " ".join(_stale(s))
         case Finding.CLOCK_WENT_BACK:
@@ -192,6 +197,15 @@ def _backlog(name: str, reading: EffectiveReading, s: Situation) -> str:
     return f"{name} has acknowledged everything that was published before {iso(reading.oldest_unacked)}."
 
 
+def _rarely(name: str, reading: EffectiveReading, s: Situation) -> Iterator[str]:
+    if reading.is_read_rarely:
+        age, every = rough(s.at - reading.newest.observed_at), rough(reading.newest.next_within)
+        yield (
+            f"{name} was last read {age} before. It is read again within {every} of that, or sooner if its backlog is "
+            "gone: a snapshot of it takes more than its share of a day's budget (snapshot_budget)."
+        )
+
+
 def _clock_behind(s: Situation) -> Iterator[str]:
     behind = max(reading.newest.clock_is_behind_by for _, reading in _readings(s))
     if behind > A_MOMENT:
@@ -203,10 +217,12 @@ def _stale(s: Situation) -> Iterator[str]:
         if reading is None:
             yield f"{name}'s backlog was never read."
         elif is_stale(reading, s.at, s.policy):
-            age = rough(s.at - reading.newest.observed_at)
+            age, late = rough(s.at - reading.newest.observed_at), ""
+            if reading.newest.next_within > ZERO:
+                late = f" after the next reading was due, at {iso(reading.next_by)}"
             yield (
                 f"{name}'s backlog was last read at {iso(reading.newest.observed_at)}, {age} before, which is more "
-                f"than {_setting(s, 'max_reading_age')}."
+                f"than {_setting(s, 'max_reading_age')}{late}."
             )
 
 

@@ -150,6 +150,11 @@ def _moves_when(s: Situation, until: datetime | None, later: str | None) -> Iter
     yield f"It moves when {', and when '.join(needs)}."
     if not has_no_backlog(known(s.tracking), s.policy):
         yield "Tracking has a backlog: by then it must be near now, or ahead of base by the band."
+    if until is not None and known(s.base).is_read_rarely:
+        yield (
+            f"Base is read again by {iso(known(s.base).next_by)}, or sooner if its backlog is gone. What it has landed "
+            "since the last reading is not known until then (snapshot_budget)."
+        )
     if until is not None and s.oldest_base < s.band_edge:
         yield from _look_after_base(s, until if later is None else None)
 

@@ -1,0 +1,150 @@
+"""Counts the calls to Pub/Sub by kind, at 10,000 sources that publish every 30 s: what `docs/costs.md` says.
+
+`python -m benchmarks.calls` plays both ticks as the sensors do, every 10 s, on tidemark's own Pub/Sub. With
+`--like-the-service` it answers as slowly and in as small pieces as the service does.
+"""
+
+import argparse
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import grpc
+from google.pubsub_v1 import SubscriberClient
+
+from benchmarks.traffic import REGULAR
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.synthetic import publish
+from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.tracking import track
+from tidemark.resources.pubsub import PubSubResource
+
+A_DAY = timedelta(days=1).total_seconds()
+AMPLE = Budget(250_000, 256 << 20, timedelta(seconds=7), 25_000)
+CLOCK = SystemClock()
+WARM_UP = 2
+"""Ticks that are not counted: they make the connections, the log and the tables."""
+
+
+class Counted(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """Counts the calls of a channel by their method."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        self.calls[details.method.rsplit("/", 1)[1]] += 1
+        return continuation(details, request)
+
+
+def main() -> None:
+    """Play so many ticks, and print the calls of a tick and of a day."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calls", description=__doc__)
+    parser.add_argument("--ticks", type=int, default=12)
+    parser.add_argument("--like-the-service", action="store_true")
+    options = parser.parse_args()
+    # A refused call would end a tick, which the sensors' next tick makes up for.
+    faults = replace(LIKE_THE_SERVICE, throttled=0.0) if options.like_the_service else Faults()
+    model = PubSubModel(rng=random.Random(1), faults=faults)  # noqa: S311 (no secret)
+    with served(model) as address, tempfile.TemporaryDirectory() as folder:
+        settings = Settings(
+            pubsub=PubSubSettings(emulator_host=address, pulls_at_once=8),
+            lake=LakeSettings(uri=f"file:{folder}/lake"),
+        )
+        play(settings, options.ticks, Path(folder))
+
+
+def play(settings: Settings, ticks: int, folder: Path) -> None:
+    """The ticks, beside a source that publishes all the while."""
+    counted, kept, tick = Counted(), Kept(), settings.watermark.tick
+    client = kept.get("subscriber client", lambda: counted_client(str(settings.pubsub.emulator_host), counted))
+    pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
+    publisher = publisher_client(settings.pubsub.emulator_host)
+    provision(client, publisher, settings.pubsub, settings.contract, CLOCK)
+    start = CLOCK.now()
+    ends = start + tick * (ticks + WARM_UP + 1)
+    given = (REGULAR, publisher, settings.pubsub.topic_path, CLOCK, start, ends)
+    source = Thread(target=publish, args=given, kwargs={"truth_path": folder / "truth.parquet"}, daemon=True)
+    source.start()
+    lake = Lake(settings.lake, settings.message.fields, CLOCK)
+    both, log = Ticks(settings, pubsub, lake), lake.tracking_log()
+    for number in range(ticks + WARM_UP):
+        if number == WARM_UP:
+            before, calls_before = log.catch_up().account.known, Counter(counted.calls)
+        CLOCK.sleep(max(0.0, (start + tick * (number + 1) - CLOCK.now()).total_seconds()))
+        both.play()
+    calls, used = counted.calls - calls_before, log.catch_up().account.known
+    print(f"{ticks} ticks, {settings.watermark.tick.total_seconds():g} s apart")
+    for name, count in sorted(calls.items()):
+        print(f"{name:20} {count / ticks:8.2f} a tick {count / ticks * A_DAY / tick.total_seconds():12,.0f} a day")
+    messages, size = used.landed - before.landed, used.landed_bytes - before.landed_bytes
+    kept_bytes = used.snapshot_bytes - before.snapshot_bytes
+    print(f"{messages / ticks:,.0f} messages a tick of {size / max(messages, 1):,.0f} bytes")
+    print(f"snapshots of {kept_bytes / ticks:,.0f} bytes a tick, {kept_bytes / ticks * 8640 / 2**30:.2f} GiB a day")
+    source.join()
+
+
+def counted_client(address: str, counted: Counted) -> SubscriberClient:
+    """A client of the server at `address` whose calls are counted."""
+    channel = grpc.intercept_channel(grpc.insecure_channel(address), counted)
+    return SubscriberClient(transport=SubscriberClient.get_transport_class("grpc")(channel=channel))
+
+
+class Ticks:
+    """One landing tick, and a second later one of tracking, as the sensors do."""
+
+    def __init__(self, settings: Settings, pubsub: PubSubResource, lake: Lake) -> None:
+        self.settings, self.pubsub = settings, pubsub
+        self.heartbeats, self.quarantine = lake.heartbeats(), lake.quarantine()
+        self.landing_log, self.tracking_log = lake.tracking_log(), lake.tracking_log()
+        self.reader = HeartbeatReader(settings.contract)
+
+    def play(self) -> None:
+        """Both."""
+        pubsub = self.pubsub
+        landed = land(
+            pubsub.base(),
+            heartbeats=self.heartbeats,
+            quarantine=self.quarantine,
+            log=self.landing_log,
+            reader=self.reader,
+            budget=AMPLE,
+            clock=CLOCK,
+            backlog=pubsub.base_backlog("landing"),
+        )
+        pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
+        CLOCK.sleep(1)
+        pubsub.sweep()
+        track(
+            pubsub.tracking(),
+            tracking_backlog=pubsub.tracking_backlog(),
+            base_backlog=pubsub.base_backlog(),
+            log=self.tracking_log,
+            reader=self.reader,
+            policy=self.settings.policy,
+            budget=AMPLE,
+            clock=CLOCK,
+            until_gone=pubsub.tracking_backlog("pulling"),
+            spending=pubsub.spending(),
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Creates tidemark's roles from the files beside it, and grants those of the named parts to one member. Run it again
+# after an upgrade: a role that is there is brought up to its file. docs/identity.md explains the parts.
+#
+#   PROJECT=my-project BASE=heartbeats-base TRACKING=heartbeats-tracking BUCKET=my-lake \
+#   MEMBER=serviceAccount:tidemark@my-project.iam.gserviceaccount.com \
+#   sh deploy/roles/grant.sh tracker lander checks runs
+#
+# It needs roles/iam.roleAdmin on the project, and the right to grant roles on what is named.
+set -eu
+cd "$(dirname "$0")"
+: "${PROJECT:?}" "${MEMBER:?}" "${1:?name the parts, such as: tracker lander checks runs}"
+
+for part in "$@"; do
+  for file in "$part".*.yaml; do
+    [ -e "$file" ] || { echo "grant.sh: there is no part $part" >&2; exit 2; }
+    role="tidemark.${file%.yaml}"
+    gcloud iam roles create "$role" --project="$PROJECT" --file="$file" --quiet ||
+      gcloud iam roles update "$role" --project="$PROJECT" --file="$file" --quiet
+    set -- "--member=$MEMBER" "--role=projects/$PROJECT/roles/$role"
+    case $file in
+    *.bucket.yaml)
+      gcloud storage buckets add-iam-policy-binding "gs://${BUCKET:?}" "$@"
+      ;;
+    provision.* | *.project.yaml) # what provisioning creates is not there yet to be granted on
+      gcloud projects add-iam-policy-binding "$PROJECT" --condition=None "$@"
+      ;;
+    *.subscription.yaml)
+      gcloud pubsub subscriptions add-iam-policy-binding "${TRACKING:?}" --project="$PROJECT" "$@"
+      gcloud pubsub subscriptions add-iam-policy-binding "${BASE:?}" --project="$PROJECT" "$@"
+      ;;
+    esac
+  done
+done

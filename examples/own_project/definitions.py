@@ -1,0 +1,35 @@
+"""A Dagster project of one's own, with two pipelines of tidemark and an asset over the closed windows of one of them.
+
+pip install 'tidemark-pubsub'
+dagster dev -f definitions.py
+"""
+
+from pathlib import Path
+
+import dagster as dg
+import pyarrow.compute as pc
+
+import tidemark.dagster as td
+
+HERE = Path(__file__).parent
+MOST_MISSED = 3
+
+heartbeats = td.pipeline(HERE / "heartbeats.toml")
+orders = td.pipeline(HERE / "orders.toml", name="orders")
+
+
+@dg.asset(
+    deps=[heartbeats.diffs],
+    partitions_def=heartbeats.windows,
+    automation_condition=heartbeats.on_computed,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+)
+def gaps(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    """The streams that missed more than a few heartbeats in a row, for each closed window."""
+    rows = heartbeats.read_diffs(context.partition_keys)
+    found = rows.filter(pc.field("missed_heartbeats") > MOST_MISSED)
+    return dg.MaterializeResult(metadata={"rows": rows.num_rows, "gaps": found.num_rows})
+
+
+# Dagster wants one Definitions in a module, so those that are merged have no names of their own here.
+defs = dg.Definitions.merge(dg.Definitions(assets=[gaps]), heartbeats.definitions(), orders.definitions())

@@ -1,0 +1,70 @@
+"""`tidemark doctor`: whether the pipeline would run as it is set up, and what to do where it would not."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Annotated
+
+import typer
+
+from tidemark.pipeline.cli.options import AsJson, config_file
+from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
+from tidemark.pipeline.doctor.finding import Finding, Level, Setup
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.identity.components import RUNNING, Component
+from tidemark.pipeline.settings import Settings, load_settings
+
+MARKS = {Level.OK: "[green]ok[/]     ", Level.WARNING: "[yellow]warning[/]", Level.BROKEN: "[bold red]broken[/] "}
+
+UP_WAITS_SECONDS = 4.0
+"""The longest that `tidemark up` waits for its checks."""
+
+
+def doctor(
+    parts: Annotated[
+        list[Component] | None,
+        typer.Option("--for", help="Check permissions for this part; repeat for more. Without it: all that run."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything that the pipeline needs, and say what to do. Changes nothing; exit code 1 if something would
+    break."""
+    try:
+        settings = load_settings()
+    except InvalidSettings as error:
+        findings = [Finding(SETTINGS, Level.BROKEN, str(error))]
+    else:
+        valid = Finding(SETTINGS, Level.OK, f"{config_file()} has no mistakes")
+        findings = [valid, *diagnose(Setup(settings, SystemClock(), parts or RUNNING))]
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    if as_json:
+        listed = [{"subject": one.subject, "level": one.level.value, "said": one.said} for one in findings]
+        print_json({"findings": listed, "broken": counts[Level.BROKEN], "warnings": counts[Level.WARNING]})
+    else:
+        _print(findings)
+        _print_end(counts[Level.BROKEN], counts[Level.WARNING])
+    if counts[Level.BROKEN]:
+        raise typer.Exit(1)
+
+
+def at_once(settings: Settings, clock: Clock) -> Iterator[str]:
+    """The short form for `tidemark up`: what is wrong, as far as a few seconds tell."""
+    quick = [check for check in CHECKS if check.is_quick]
+    checks = quick if settings.emulated else [*ON_THE_SERVICE, *quick]
+    for finding in diagnose(Setup(settings, clock), checks, UP_WAITS_SECONDS):
+        if finding.level is not Level.OK:
+            yield f"{finding.level}: {finding.said}"
+
+
+def _print(findings: Sequence[Finding]) -> None:
+    terminal = console()
+    for subject, group in groupby(findings, key=lambda finding: finding.subject):
+        terminal.print(f"[bold]{safe(subject)}[/]")
+        for finding in group:
+            terminal.print(f"  {MARKS[finding.level]} {safe(finding.said)}", soft_wrap=True)
+
+
+def _print_end(broken: int, warnings: int) -> None:
+    verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
+    console().print(f"{verdict}, {warnings} warning{'' if warnings == 1 else 's'}")

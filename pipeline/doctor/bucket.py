@@ -1,0 +1,131 @@
+"""Where the lake is: a folder, or a bucket and how it is configured."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.rest import STORAGE, Silent, ask
+from tidemark.pipeline.settings_sections import LakeSettings
+
+LITTLE_BYTES = 1 << 30
+"""Less free space than this is worth a warning: a busy tick writes some hundred megabytes."""
+
+
+def check_lake(setup: Setup) -> Iterator[Said]:
+    """The folder can be written to; the bucket is there, and nothing about it deletes or forbids to delete."""
+    lake = setup.settings.lake
+    yield from _bucket(setup, lake) if lake.folder is None else _folder(lake.folder)
+
+
+def bucket_url(lake: LakeSettings) -> str:
+    """The bucket's address in the JSON API."""
+    return f"{(lake.endpoint or STORAGE).rstrip('/')}/storage/v1/b/{bucket_of(lake)}"
+
+
+def bucket_of(lake: LakeSettings) -> str:
+    """The bucket's name."""
+    return urlsplit(lake.uri).netloc
+
+
+def _folder(folder: Path) -> Iterator[Said]:
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        yield Level.BROKEN, f"{there} cannot be written to, and the lake is {folder}: mend it, or set lake.uri"
+        return
+    free = shutil.disk_usage(there).free
+    if free < LITTLE_BYTES:
+        yield Level.WARNING, f"{free >> 20} MiB are free where the lake is ({there}): make room"
+    yield Level.OK, f"the lake is the folder {folder}"
+
+
+def _bucket(setup: Setup, lake: LakeSettings) -> Iterator[Said]:
+    name = bucket_of(lake)
+    try:
+        answer = ask(bucket_url(lake), setup.clock, with_credentials=lake.endpoint is None)
+    except Silent as error:
+        yield Level.BROKEN, f"{error}; check the network{' and lake.endpoint' if lake.endpoint else ''}"
+        return
+    if answer.status == 404:
+        yield (
+            Level.BROKEN,
+            f"there is no bucket gs://{name}: create it (`gcloud storage buckets create gs://{name} "
+            "--uniform-bucket-level-access --public-access-prevention --location=<where the pipeline runs>`), or set "
+            "lake.uri to another one",
+        )
+    elif answer.status in (401, 403):
+        yield (
+            Level.WARNING,
+            f"how gs://{name} is configured cannot be looked at without storage.buckets.get on it, which the pipeline "
+            f"itself does not need ({answer.reason}). To check it yourself: `gcloud storage buckets describe gs://{name}`",
+        )
+    elif answer.status != 200:
+        yield Level.BROKEN, f"Cloud Storage refused to show gs://{name}: {answer.reason}"
+    else:
+        yield from configured(name, answer.said)
+
+
+def configured(name: str, bucket: Mapping[str, Any]) -> Iterator[Said]:
+    """What a bucket's configuration, as the JSON API has it, does to a lake."""
+    update = f"gcloud storage buckets update gs://{name}"
+    yield from _forbids_deletion(name, bucket, update)
+    for rule in bucket.get("lifecycle", {}).get("rule", ()):
+        if rule.get("action", {}).get("type") == "Delete" and _takes_live_objects(rule.get("condition", {})):
+            yield (
+                Level.BROKEN,
+                f"a lifecycle rule of gs://{name} deletes objects ({rule['condition']}), and log and tables need their "
+                f"old ones: take it off (`{update} --clear-lifecycle`), or have it match another prefix",
+            )
+    if bucket.get("versioning", {}).get("enabled"):
+        yield (
+            Level.WARNING,
+            f"gs://{name} keeps each object that is deleted or replaced (object versioning), for ever and billed: "
+            f"`{update} --no-versioning`, or a lifecycle rule for noncurrent versions",
+        )
+    if soft := int(bucket.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0)):
+        yield (
+            Level.WARNING,
+            f"gs://{name} keeps what is deleted for {soft // 86400} more days and bills it (soft delete), also the "
+            f"files that compaction replaces: `{update} --clear-soft-delete`, unless you want it",
+        )
+    access = bucket.get("iamConfiguration", {})
+    if access.get("publicAccessPrevention") != "enforced":
+        yield Level.WARNING, f"gs://{name} could be made public: `{update} --public-access-prevention`"
+    if not access.get("uniformBucketLevelAccess", {}).get("enabled"):
+        yield (
+            Level.WARNING,
+            f"gs://{name} has access lists of single objects: `{update} --uniform-bucket-level-access`",
+        )
+    yield (
+        Level.OK,
+        f"the lake is in gs://{name} in {bucket.get('location', 'an unknown location')}: run the pipeline there",
+    )
+
+
+def _forbids_deletion(name: str, bucket: Mapping[str, Any], update: str) -> Iterator[Said]:
+    if seconds := int(bucket.get("retentionPolicy", {}).get("retentionPeriod", 0)):
+        locked = " It is locked, so take another bucket" if bucket["retentionPolicy"].get("isLocked") else ""
+        yield (
+            Level.BROKEN,
+            f"the retention policy of gs://{name} forbids to delete or replace an object for {seconds} s, which "
+            f"commits and housekeeping do: `{update} --clear-retention-period`.{locked}",
+        )
+    if bucket.get("defaultEventBasedHold"):
+        yield (
+            Level.BROKEN,
+            f"gs://{name} holds each new object (default event-based hold), so that it can neither be deleted nor "
+            f"replaced: `{update} --no-default-event-based-hold`",
+        )
+
+
+def _takes_live_objects(condition: Mapping[str, Any]) -> bool:
+    """Whether a rule's conditions fit objects that nothing has replaced."""
+    only_old_versions = condition.get("isLive") is False or any(
+        key in condition for key in ("numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore")
+    )
+    return not only_old_versions

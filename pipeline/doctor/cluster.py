@@ -1,0 +1,40 @@
+"""Spark's executors, on a server or a cluster that runs already."""
+
+import json
+from collections.abc import Iterator
+
+from pyspark.sql import SparkSession
+
+from tidemark.pipeline.doctor.executors import PROBED, SAYS, look_at_executors
+from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.errors import SparkUnreachable
+from tidemark.pipeline.services.stack import is_ours_to_start
+from tidemark.pipeline.spark.session import check_answers, session_config, shared_session
+
+
+def check_executors(setup: Setup) -> Iterator[Said]:
+    """Asked where a Spark Connect server answers. A classic session's executors are started with each run, and say it
+    then: a run computes without tidemark there, only slower."""
+    spark = setup.settings.spark
+    if spark.master is not None or is_ours_to_start(setup.settings):
+        return
+    try:
+        check_answers(spark.remote or "")
+    except SparkUnreachable:  # the check of Spark says it
+        return
+    yield from seen_executors(shared_session(session_config(setup.settings)))
+
+
+def seen_executors(session: SparkSession) -> Iterator[Said]:
+    """What tasks on them say."""
+    rows = session.range(0, PROBED, 1, PROBED).mapInArrow(look_at_executors, SAYS).collect()
+    answers = {tuple(json.loads(row["said"])) for row in rows}
+    for machine, unable in sorted(answers):
+        if unable:
+            yield (
+                Level.WARNING,
+                f"the executor on {machine} cannot compute in columns ({unable}): runs are slower. Install tidemark's "
+                "wheel there, of the version that runs here",
+            )
+        else:
+            yield Level.OK, f"the executor on {machine} has tidemark and Polars; Spark is {session.version}"

@@ -1,0 +1,54 @@
+"""Dagster's own storage: reachable, and with the tables of the Dagster that runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.services.own_files import INSTANCE, PACKAGE, dagster_home, given_home
+from tidemark.pipeline.services.stack import dagster_environment
+
+PROGRAM = "tidemark.resources.storage_state"
+ENDS_WITHIN_SECONDS = 110.0
+
+
+def check_dagster_storage(setup: Setup) -> Iterator[Said]:
+    """Opens it as Dagster does, in a process of its own. A folder that `tidemark up` has yet to make is not made."""
+    settings, instance = setup.settings, (given_home() or PACKAGE) / INSTANCE
+    config = Path(os.environ.get("TIDEMARK_CONFIG", "tidemark.toml")).resolve()
+    if not Path(settings.dagster.storage).exists() and "sqlite" in instance.read_text():
+        yield Level.OK, f"Dagster's storage {settings.dagster.storage} is not there yet: `tidemark up` makes it"
+        return
+    done = subprocess.run(
+        [sys.executable, "-m", PROGRAM],
+        env={**os.environ, **dagster_environment(settings, config, dagster_home(settings))},
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN_SECONDS,
+        check=False,
+    )
+    if done.returncode:
+        why = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        yield (
+            Level.BROKEN,
+            f"Dagster's storage cannot be opened ({why}): check `storage` in {instance}, dagster.storage "
+            "in the settings, and that the database answers",
+        )
+        return
+    yield from judged(json.loads(done.stdout.splitlines()[-1]))
+
+
+def judged(state: dict[str, list[str | None]]) -> Iterator[Said]:
+    """What the revisions of its tables mean: those that are there, and those that Dagster expects."""
+    old = [name for name, (there, expected) in state.items() if there != expected]
+    if old:
+        yield (
+            Level.BROKEN,
+            f"the tables of Dagster's storage are of another version ({', '.join(old)}): stop everything, make a copy, "
+            "and run `dagster instance migrate` with the environment of `tidemark up`",
+        )
+    else:
+        yield Level.OK, "Dagster's storage answers, and its tables are of the Dagster that runs"

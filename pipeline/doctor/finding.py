@@ -1,0 +1,95 @@
+"""What a check finds, and checks side by side: none waits for another, and none hides another."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from threading import Thread
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.identity.components import RUNNING, Component
+from tidemark.pipeline.settings import Settings
+
+RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
+
+
+class Level(StrEnum):
+    """Whether something would break."""
+
+    OK = "ok"
+    WARNING = "warning"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence for people about a subject. If it is not ok it says what to do."""
+
+    subject: str
+    level: Level
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is looked at: these settings, for the parts that are to run with these credentials.
+
+    `resource_manager` is where a project's permissions are asked for; on an emulator a project has none, and it is not
+    asked unless another address is given.
+    """
+
+    settings: Settings
+    clock: Clock
+    components: Sequence[Component] = RUNNING
+    resource_manager: str = RESOURCE_MANAGER
+
+
+Said = tuple[Level, str]
+Look = Callable[[Setup], Iterable[Said]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One look at a subject, which may take so many seconds. A `quick` one is taken by `tidemark up` as well."""
+
+    subject: str
+    look: Look
+    is_quick: bool = False
+    seconds: float = 30.0
+    overdue: Level = Level.BROKEN
+    """How bad it is if it takes longer."""
+
+
+def examine(setup: Setup, checks: Sequence[Check], within: float | None = None) -> list[Finding]:
+    """Everything that the checks find, in their order. `within` so many seconds only what is known by then: what is
+    not is left out, where otherwise a check that is overdue is a finding.
+
+    An error that tidemark raises on purpose is a finding that is broken, in its words. A check that fails otherwise is
+    a warning: what it looks at is not known. A thread that is overdue is left behind, and ends with the process.
+    """
+    began = setup.clock.monotonic()
+    found: list[list[Said]] = [[] for _ in checks]
+    threads = [
+        Thread(target=_collect, args=(check, setup, said), name=f"check of {check.subject}", daemon=True)
+        for check, said in zip(checks, found, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    findings = []
+    for check, thread, said in zip(checks, threads, found, strict=True):
+        seconds = check.seconds if within is None else min(within, check.seconds)
+        thread.join(max(0.0, began + seconds - setup.clock.monotonic()))
+        if within is None and thread.is_alive():
+            name = str(getattr(check.look, "__name__", "a check")).removeprefix("check_").replace("_", " ")
+            findings.append(Finding(check.subject, check.overdue, f"{name}: no answer within {seconds:g} s"))
+        findings += [Finding(check.subject, level, sentence) for level, sentence in tuple(said)]
+    return findings
+
+
+def _collect(check: Check, setup: Setup, into: list[Said]) -> None:
+    try:
+        into.extend(check.look(setup))
+    except TidemarkError as error:
+        into.append((Level.BROKEN, str(error)))
+    except Exception as error:
+        into.append((Level.WARNING, f"could not be checked ({type(error).__name__}: {error})"))

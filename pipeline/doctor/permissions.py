@@ -1,0 +1,153 @@
+"""Which permissions these credentials have, asked with `testIamPermissions`, against the table of what each part needs.
+
+The call itself needs no permission. Where a server has no such call, as an emulator, nothing is refused either.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from google.api_core import exceptions as api
+
+from tidemark.pipeline.doctor.bucket import bucket_of, bucket_url
+from tidemark.pipeline.doctor.finding import RESOURCE_MANAGER, Level, Said, Setup
+from tidemark.pipeline.doctor.rest import Silent, ask
+from tidemark.pipeline.errors import PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.identity.components import NEEDS, Component, permissions_of
+from tidemark.pipeline.identity.methods import On, Permission
+from tidemark.pipeline.identity.roles import role_id
+from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
+from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
+from tidemark.pipeline.services.stack import emulator_is_absent
+
+NOT_FATAL = {
+    "monitoring.timeSeries.list": "readings are by snapshots alone, and base's size is not known before one is taken",
+    "pubsub.subscriptions.get": "nobody notices when a subscription is changed",
+}
+"""What goes on without these, with `pubsub.reading = "auto"`."""
+
+
+def check_pubsub_permissions(setup: Setup) -> Iterator[Said]:
+    """On the topic and both subscriptions."""
+    pubsub = setup.settings.pubsub
+    if emulator_is_absent(setup.settings):
+        return
+    paths = {On.TOPIC: (pubsub.topic_path,), On.SUBSCRIPTION: (pubsub.tracking_path, pubsub.base_path)}
+    makers: dict[On, Any] = {On.TOPIC: publisher_client, On.SUBSCRIPTION: subscriber_client}
+    for on, resources in paths.items():
+        if not (wanted := _wanted(setup, on)):
+            continue
+        client = makers[on](*pubsub.server)
+        try:
+            for path in resources:
+                had = _pubsub_has(client, path, wanted)
+                if had is None:
+                    yield Level.OK, f"{pubsub.emulator_host or 'Pub/Sub'} checks no permissions"
+                    return
+                yield from _compared(setup, on, path, had)
+        except (SubscriptionMissing, PubSubUnreachable):  # the check of the subscriptions says it
+            return
+        finally:
+            client.transport.close()
+
+
+def check_project_permissions(setup: Setup) -> Iterator[Said]:
+    """On the project: snapshots, metrics, and creating."""
+    pubsub, project = setup.settings.pubsub, setup.settings.pubsub.project
+    if not (wanted := _wanted(setup, On.PROJECT)):
+        return
+    if setup.settings.emulated and setup.resource_manager == RESOURCE_MANAGER:
+        yield Level.OK, "an emulator's project has no permissions"
+        return
+    listed = ", ".join(permission.name for permission in wanted)
+    try:
+        answer = ask(
+            f"{setup.resource_manager}/v1/projects/{project}:testIamPermissions",
+            setup.clock,
+            body={"permissions": [permission.name for permission in wanted]},
+            with_credentials=not setup.settings.emulated,
+            impersonate=pubsub.impersonate,
+        )
+    except Silent as error:
+        yield Level.WARNING, f"{error}; whether the project {project} grants {listed} is not known"
+        return
+    if answer.status != 200:
+        yield (
+            Level.WARNING,
+            f"whether the project {project} grants {listed} is not known ({answer.reason}): enable the API with "
+            f"`gcloud services enable cloudresourcemanager.googleapis.com --project={project}`, or look yourself with "
+            f"`gcloud projects get-iam-policy {project}`",
+        )
+        return
+    yield from _compared(setup, On.PROJECT, f"projects/{project}", answer.said.get("permissions", ()))
+
+
+def check_bucket_permissions(setup: Setup) -> Iterator[Said]:
+    """On the lake's bucket."""
+    lake = setup.settings.lake
+    if lake.folder is not None:
+        return
+    wanted = _wanted(setup, On.BUCKET)
+    try:
+        answer = ask(
+            f"{bucket_url(lake)}/iam/testPermissions",
+            setup.clock,
+            params=[("permissions", permission.name) for permission in wanted],
+            with_credentials=lake.endpoint is None,
+        )
+    except Silent:  # the check of the bucket says it
+        return
+    if answer.status == 200:
+        yield from _compared(setup, On.BUCKET, f"gs://{bucket_of(lake)}", answer.said.get("permissions", ()))
+    elif lake.endpoint is not None:
+        yield Level.OK, f"{lake.endpoint} checks no permissions"
+    elif answer.status != 404:  # the check of the bucket says it
+        yield Level.WARNING, f"permissions on gs://{bucket_of(lake)} are not known: {answer.reason}"
+
+
+def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
+    """What is to be granted on such a resource, and who needs it. What provisioning needs is asked of the project:
+    a topic or subscription that is not there yet grants nothing."""
+    found: dict[Permission, list[Component]] = {}
+    for permission, parts in permissions_of(setup.components, setup.settings.pubsub.reading).items():
+        for part in parts:
+            if on is (On.PROJECT if part is Component.PROVISION else permission.on):
+                found.setdefault(permission, []).append(part)
+    return found
+
+
+def _pubsub_has(client: Any, path: str, wanted: Iterable[Permission]) -> Sequence[str] | None:
+    """Which of them are granted; None if the server does not know the call."""
+    request = {"resource": path, "permissions": [permission.name for permission in wanted]}
+    with reported("test permissions on", path, "nothing"):
+        try:
+            answer = client.test_iam_permissions(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+        except api.MethodNotImplemented:
+            return None
+        except api.GoogleAPICallError as error:
+            if "UNIMPLEMENTED" in str(error):
+                return None
+            raise
+    granted: Sequence[str] = answer.permissions
+    return granted
+
+
+def _compared(setup: Setup, on: On, resource: str, granted: Iterable[str]) -> Iterator[Said]:
+    had, reading = set(granted), setup.settings.pubsub.reading
+    lacking = {permission: parts for permission, parts in _wanted(setup, on).items() if permission.name not in had}
+    nothing = " (which has nothing granted, or is not there)" if not had and on in (On.TOPIC, On.SUBSCRIPTION) else ""
+    for permission, parts in lacking.items():
+        why = next(need.why for need in NEEDS[parts[0]] if need.permission == permission)
+        spared = NOT_FATAL.get(permission.name)
+        is_fatal = spared is None or reading == "monitoring" or Component.PROVISION in setup.components
+        yield (
+            Level.BROKEN if is_fatal else Level.WARNING,
+            f"these credentials lack {permission.name} on {resource}{nothing}, for {', '.join(parts)}: {why}. "
+            f"{'' if is_fatal else f'Without it {spared}. '}{_remedy(parts, permission)}",
+        )
+    if not lacking:
+        yield Level.OK, f"every permission on {resource} that {', '.join(setup.components)} need is there"
+
+
+def _remedy(parts: Sequence[Component], permission: Permission) -> str:
+    roles = ", ".join(role_id(part, permission.on) for part in parts)
+    return f"Grant {roles} with deploy/roles/grant.sh (docs/identity.md)"

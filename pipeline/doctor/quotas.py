@@ -1,0 +1,73 @@
+"""Quotas: whether one was used up in the last day, and how much of the smallest one the pipeline takes.
+
+How high a quota is cannot be read with the pipeline's permissions. That one was exceeded is a metric of Cloud
+Monitoring, which they suffice for.
+"""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from google.cloud.monitoring_v3 import MetricServiceClient
+
+from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.errors import PermissionMissing, PubSubError
+from tidemark.pipeline.pubsub.connection import reported
+from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
+from tidemark.pipeline.pubsub.monitoring import monitoring_client
+
+EXCEEDED = "serviceruntime.googleapis.com/quota/exceeded"
+ADMINISTRATIVE_A_TICK = 6
+"""Two snapshots taken, two deleted, and two listings: what a tick asks of Pub/Sub beside pulls."""
+
+LOOK_BACK = timedelta(days=1)
+
+
+def check_quotas(setup: Setup) -> Iterator[Said]:
+    """A quota of Pub/Sub that was exceeded within a day; else where to look."""
+    pubsub = setup.settings.pubsub
+    if setup.settings.emulated and pubsub.monitoring_endpoint is None:
+        yield Level.OK, "an emulator has no quotas"
+        return
+    where = f"https://console.cloud.google.com/iam-admin/quotas?project={pubsub.project}&service=pubsub.googleapis.com"
+    a_minute = ADMINISTRATIVE_A_TICK * timedelta(minutes=1) / setup.settings.watermark.tick
+    try:
+        exceeded = _exceeded(setup, monitoring_client(pubsub.monitoring_endpoint, pubsub.impersonate))
+    except PermissionMissing:  # the check of permissions says it
+        return
+    except PubSubError as error:
+        yield Level.WARNING, f"whether a quota was exceeded is not known ({error}): look at {where}"
+        return
+    for name in exceeded:
+        yield (
+            Level.WARNING,
+            f"the quota {name} was exceeded within the last day: raise it at {where}, or have ticks be rarer "
+            "(watermark.tick)",
+        )
+    if not exceeded:
+        yield (
+            Level.OK,
+            f"no quota of Pub/Sub was exceeded within a day; readings take about {a_minute:.0f} administrative "
+            f"requests a minute. How high the quotas are: {where}",
+        )
+
+
+def _exceeded(setup: Setup, client: MetricServiceClient) -> list[str]:
+    until, project = setup.clock.now(), setup.settings.pubsub.project
+    request = {
+        "name": f"projects/{project}",
+        "filter": (
+            f'metric.type = "{EXCEEDED}" AND resource.type = "consumer_quota" AND '
+            f'resource.labels.project_id = "{project}" AND resource.labels.service = "pubsub.googleapis.com"'
+        ),
+        "interval": {"start_time": until - LOOK_BACK, "end_time": until},
+    }
+    wanted = "monitoring.timeSeries.list on the project (roles/monitoring.viewer)"
+    with reported("read the quotas of", f"projects/{project}", wanted, "Cloud Monitoring"):
+        pager = client.list_time_series(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+        found = {
+            series.metric.labels.get("quota_metric", "of Pub/Sub")
+            for series in next(iter(pager.pages)).time_series
+            if any(point.value.bool_value for point in series.points)
+        }
+    client.transport.close()
+    return sorted(found)

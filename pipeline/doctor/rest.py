@@ -1,0 +1,89 @@
+"""Requests to Google's services that have no client here: which permissions, what a bucket is, what time it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import requests
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import PermissionMissing
+from tidemark.pipeline.pubsub.connection import credentials_of
+
+SECONDS = 10.0
+"""The longest that a connection, and then an answer, may take."""
+
+STORAGE = "https://storage.googleapis.com"
+PUBSUB = "https://pubsub.googleapis.com"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: its status, what it says, and this machine's clock before and after it beside the server's."""
+
+    status: int
+    said: Mapping[str, Any]
+    asked_at: datetime
+    answered_at: datetime
+    server_at: datetime | None
+
+    @property
+    def reason(self) -> str:
+        """The service's own words for a refusal."""
+        error = self.said.get("error")
+        return str(error.get("message", error)) if isinstance(error, dict) else f"status {self.status}"
+
+
+class Silent(Exception):
+    """No answer."""
+
+
+def ask(
+    url: str,
+    clock: Clock,
+    *,
+    body: Mapping[str, Any] | None = None,
+    params: Sequence[tuple[str, str]] = (),
+    with_credentials: bool = True,
+    impersonate: str | None = None,
+) -> Answer:
+    """One request, not repeated: a GET, or a POST of a `body`. Raises Silent, and PermissionMissing without credentials
+    where they are wanted."""
+    method = "GET" if body is None else "POST"
+    try:
+        with _session(impersonate) if with_credentials else requests.Session() as session:
+            asked_at = clock.now()
+            response = session.request(method, url, json=body, params=params, timeout=SECONDS)
+            answered_at = clock.now()
+    except GoogleAuthError as error:
+        raise PermissionMissing(
+            f"no usable credentials for Google Cloud: {error}; run `gcloud auth application-default login`, or give "
+            "the machine a service account"
+        ) from error
+    except requests.RequestException as error:
+        raise Silent(f"no answer from {url.partition('?')[0]}: {error}") from error
+    return Answer(response.status_code, _json(response), asked_at, answered_at, _date(response.headers.get("Date")))
+
+
+def _session(impersonate: str | None) -> Any:
+    return AuthorizedSession(credentials_of(impersonate))  # type: ignore[no-untyped-call]
+
+
+def _json(response: Any) -> Mapping[str, Any]:
+    try:
+        said = response.json()
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _date(header: str | None) -> datetime | None:
+    try:
+        read = parsedate_to_datetime(header or "")
+    except ValueError:
+        return None
+    return read if read.tzinfo else None

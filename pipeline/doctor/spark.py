@@ -1,0 +1,107 @@
+"""Java, Spark, and what Spark needs for a lake in a bucket."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+
+from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.services.stack import is_ours_to_start
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.java import find_java
+from tidemark.pipeline.spark.session import check_answers, host_and_port, server_config, session_config
+
+CONNECTOR = "gcs-connector"
+JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+"""Settings that may name the connector."""
+
+
+def check_java(setup: Setup) -> Iterator[Said]:
+    """A Java that Spark runs on, where this machine starts a JVM."""
+    settings = setup.settings
+    if settings.spark.master is None and not is_ours_to_start(settings):
+        return
+    try:
+        yield Level.OK, f"Java: {find_java()}"
+    except ToolMissing as error:
+        yield Level.BROKEN, f"Spark needs a Java, and {error}"
+
+
+def check_spark(setup: Setup) -> Iterator[Said]:
+    """The Spark that computes answers, or is one that `tidemark up` starts."""
+    spark = setup.settings.spark
+    if spark.master is not None:
+        yield Level.OK, f"a classic session of PySpark {pyspark.__version__} on {spark.master}, started with each run"
+        return
+    if is_ours_to_start(setup.settings):
+        host, _ = host_and_port(spark.remote)
+        if host != "localhost":
+            yield (
+                Level.BROKEN,
+                f"spark.remote = {spark.remote!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
+                "with another name the client wants TLS",
+            )
+            return
+        yield Level.OK, f"nothing answers at {spark.remote} yet: `tidemark up` starts Spark {pyspark.__version__} there"
+        return
+    check_answers(spark.remote or "")
+    yield Level.OK, f"a Spark Connect server answers at {spark.remote}; the client is PySpark {pyspark.__version__}"
+
+
+def check_connector(setup: Setup) -> Iterator[Said]:
+    """The JAR by which Spark reads and writes gs://."""
+    settings = setup.settings
+    if settings.lake.folder is not None:
+        return
+    if settings.spark.master is None and not is_ours_to_start(settings):
+        yield (
+            Level.OK,
+            f"whether the server at {settings.spark.remote} has Google's {CONNECTOR} cannot be seen from here: without "
+            "it runs fail with ClassNotFoundException: GoogleHadoopFileSystem",
+        )
+        return
+    named = _named_connectors(settings)
+    found = [name for name in named if _is_there(name)] or sorted(map(str, _jar_folder().glob(f"*{CONNECTOR}*.jar")))
+    own = [name for name in named if not any(name in value for value in settings.spark.config.values())]
+    if found:
+        yield Level.OK, f"Spark has Google's connector for gs://: {found[-1]}"
+    elif own:  # not named in the settings
+        yield Level.OK, f"Google's connector for gs:// is not there yet: `tidemark up` fetches it to {own[0]}"
+    else:
+        yield (
+            Level.BROKEN,
+            f"the lake is {settings.lake.uri}, and Spark has no {CONNECTOR} JAR, so that runs fail with "
+            f'ClassNotFoundException: name it in [spark.config] as "spark.jars", or put it into {_jar_folder()}',
+        )
+
+
+def _named_connectors(settings: Settings) -> list[str]:
+    """What the configuration of this machine's Spark names: JARs, and packages that Spark fetches."""
+    config = session_config(settings) if settings.spark.master else server_config(settings, Path("scratch"))
+    named = [name.strip() for key in JARS for name in config.get(key, "").split(":" if "Path" in key else ",")]
+    return [name for name in named if CONNECTOR in name]
+
+
+def _is_there(name: str) -> bool:
+    is_elsewhere = not name.endswith(".jar") or ("://" in name and not name.startswith("file:"))
+    return is_elsewhere or Path(name.removeprefix("file:").removeprefix("//")).exists()
+
+
+def _jar_folder() -> Path:
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars"
+
+
+def check_python(setup: Setup) -> Iterator[Said]:
+    """The Python that Spark's workers on this machine run."""
+    chosen = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    if setup.settings.spark.master is None and not is_ours_to_start(setup.settings):
+        return
+    if chosen != sys.executable:
+        yield (
+            Level.WARNING,
+            f"$PYSPARK_PYTHON is {chosen}, and tidemark runs on {sys.executable}: without tidemark and Polars in it "
+            "runs are slower (executors without them use DataFrame functions)",
+        )

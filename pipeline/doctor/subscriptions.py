@@ -1,0 +1,109 @@
+"""The topic and the two subscriptions, against what the method needs."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from google.api_core import exceptions as api
+
+from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
+from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
+from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
+from tidemark.pipeline.services.stack import emulator_is_absent
+
+BINARY = 2
+"""`google.pubsub.v1.Encoding.BINARY`."""
+
+DELETED_SCHEMA = "_deleted-schema_"
+
+
+def check_subscriptions(setup: Setup) -> Iterator[Said]:
+    """Both subscriptions as they are, and whether anybody answers at all."""
+    pubsub = setup.settings.pubsub
+    if emulator_is_absent(setup.settings):
+        yield (
+            Level.WARNING,
+            f"nothing answers at {pubsub.emulator_host}, so topic and subscriptions are not known: `tidemark up` "
+            "starts an emulator there",
+        )
+        return
+    client = subscriber_client(*pubsub.server)
+    try:
+        drift = look_at_subscriptions(client, pubsub, setup.settings.contract)
+    except PermissionMissing as error:
+        yield (Level.WARNING, f"{error}; until then nobody notices when a subscription is changed")
+        return
+    finally:
+        client.transport.close()
+    yield from ((Level.BROKEN, sentence) for sentence in drift.breaks)
+    yield from ((Level.WARNING, sentence) for sentence in drift.dangers)
+    for sentence in drift.differences:
+        if " expires after " not in sentence:  # the dangers have said it
+            yield Level.WARNING, sentence
+    if not drift.breaks:
+        yield Level.OK, f"{pubsub.tracking_path} and {pubsub.base_path} are what the method needs"
+
+
+def check_topic(setup: Setup) -> Iterator[Said]:
+    """The topic: there, and with a schema that leaves JSON in the messages."""
+    pubsub = setup.settings.pubsub
+    if emulator_is_absent(setup.settings):
+        return
+    client = publisher_client(*pubsub.server)
+    try:
+        with reported("look up", pubsub.topic_path, "pubsub.topics.get on it"):
+            topic = client.get_topic(topic=pubsub.topic_path, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+    except SubscriptionMissing as error:
+        if isinstance(error.__cause__, api.NotFound):
+            yield (
+                Level.BROKEN,
+                f"the topic {pubsub.topic_path} does not exist: run `tidemark provision`, or mend pubsub.topic and "
+                "pubsub.project",
+            )
+        return
+    except PermissionMissing:
+        yield (
+            Level.OK,
+            f"the topic {pubsub.topic_path} cannot be looked at without pubsub.topics.get on it, which only "
+            "`tidemark provision` needs; whether its schema leaves JSON in the messages is not known",
+        )
+        return
+    except PubSubUnreachable:  # the check of the subscriptions says it
+        return
+    finally:
+        client.transport.close()
+    yield from _schema(topic)
+    yield from _regions(topic, pubsub.endpoint)
+    yield Level.OK, f"the topic {pubsub.topic_path} is there"
+
+
+def _schema(topic: Any) -> Iterator[Said]:
+    schema = topic.schema_settings
+    if schema.schema == DELETED_SCHEMA:
+        yield (
+            Level.WARNING,
+            f"the schema of {topic.name} was deleted, so nobody can publish to it: take it off with `gcloud pubsub "
+            f"topics update {_short(topic.name)} --clear-schema-settings`",
+        )
+    elif schema.schema and schema.encoding == BINARY:
+        yield (
+            Level.BROKEN,
+            f"the schema {schema.schema} of {topic.name} has binary messages, and tidemark reads JSON: all of them "
+            "would go to quarantine (UNREADABLE_PAYLOAD). Have the topic's encoding be JSON, or name another topic",
+        )
+
+
+def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
+    policy = topic.message_storage_policy
+    regions = list(policy.allowed_persistence_regions)
+    if policy.enforce_in_transit and regions and not any(region in (endpoint or "") for region in regions):
+        yield (
+            Level.BROKEN,
+            f"{topic.name} may be asked in {', '.join(regions)} only, and pubsub.endpoint is "
+            f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443",
+        )
+
+
+def _short(name: str) -> str:
+    _, project, _, short = name.split("/")
+    return f"{short} --project={project}"

@@ -1,0 +1,135 @@
+"""Which permissions each part of tidemark needs, and on what. `tests/identity/` records what each part calls, and
+compares."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from tidemark.pipeline.identity.methods import (
+    BREAK_OFF,
+    CONSUME,
+    CREATE,
+    DELETE,
+    GET,
+    IN_PARTS,
+    LIST,
+    On,
+    Permission,
+)
+
+
+class Component(StrEnum):
+    """A part of tidemark that may have an identity of its own."""
+
+    TRACKER = "tracker"
+    LANDER = "lander"
+    CHECKS = "checks"
+    RUNS = "runs"
+    WEB = "web"
+    PROVISION = "provision"
+
+
+RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS, Component.WEB)
+"""What `tidemark up` runs. The first three are sensors, and share the code server's process and its identity."""
+
+IS = {
+    Component.TRACKER: "the sensors `tracking` and `drain`: the watermark",
+    Component.LANDER: "the sensor `landing`",
+    Component.CHECKS: "the sensor `staleness`: what is late, missed or lost, and changed subscriptions",
+    Component.RUNS: "runs, on Spark and beside it: windows, drains, housekeeping, repair, the tuning report",
+    Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
+    Component.PROVISION: "`tidemark provision`, once, under an account of its own",
+}
+"""What each of them is."""
+
+
+class Need(NamedTuple):
+    """A permission, and what it is for."""
+
+    permission: Permission
+    why: str
+
+
+SNAPSHOTS = (
+    Need(Permission("pubsub.snapshots.create", On.PROJECT), "a reading is a snapshot's expiry"),
+    Need(Permission("pubsub.snapshots.delete", On.PROJECT), "the snapshot is deleted at once"),
+)
+METRICS = Need(
+    Permission("monitoring.timeSeries.list", On.PROJECT),
+    "readings by Cloud Monitoring, and base's size before a snapshot",
+)
+OBJECTS = (
+    Need(GET, "read the log and the tables"),
+    Need(LIST, "find their newest entries"),
+    Need(CREATE, "write entries, commits and files"),
+)
+LARGE_FILES = (
+    Need(IN_PARTS, "write a large file in parts"),
+    Need(BREAK_OFF, "clear away the parts of a file that was not finished"),
+)
+
+NEEDS: dict[Component, tuple[Need, ...]] = {
+    Component.TRACKER: (
+        Need(CONSUME, "pull and acknowledge on tracking, and take readings of both"),
+        *SNAPSHOTS,
+        Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
+        METRICS,
+        *OBJECTS,
+        Need(DELETE, "replace the note of how far the log has come"),
+    ),
+    Component.LANDER: (
+        Need(CONSUME, "pull and acknowledge on base, and read how much is left of it"),
+        *SNAPSHOTS,
+        METRICS,
+        *OBJECTS,
+        Need(DELETE, "replace a table's pointer to its newest checkpoint"),
+        *LARGE_FILES,
+    ),
+    Component.CHECKS: (
+        Need(
+            Permission("pubsub.subscriptions.get", On.SUBSCRIPTION),
+            "notice that a subscription no longer is what the method needs",
+        ),
+        *OBJECTS,
+        Need(DELETE, "replace the checkpoint of the check of missed heartbeats"),
+    ),
+    Component.RUNS: (
+        Need(CONSUME, "drain both subscriptions, and read how much is left"),
+        *SNAPSHOTS,
+        METRICS,
+        *OBJECTS,
+        Need(DELETE, "housekeeping, repair, and the temporary files that Spark writes"),
+        *LARGE_FILES,
+    ),
+    Component.WEB: (),
+    Component.PROVISION: (
+        Need(Permission("pubsub.topics.get", On.TOPIC), "see whether the topic is there"),
+        Need(Permission("pubsub.topics.create", On.PROJECT), "where it is missing"),
+        Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
+        Need(Permission("pubsub.subscriptions.get", On.SUBSCRIPTION), "compare both with the settings"),
+        Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
+        Need(CONSUME, "read base's backlog when tracking is new"),
+        *SNAPSHOTS,
+    ),
+}
+"""What each of them needs."""
+
+BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pubsub.snapshots.list"})
+"""With `pubsub.reading = "monitoring"` no part that runs needs these."""
+
+
+def permissions_of(components: Iterable[Component], reading: str = "auto") -> dict[Permission, list[Component]]:
+    """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each."""
+    found: dict[Permission, list[Component]] = {}
+    for component in components:
+        for permission, _ in NEEDS[component]:
+            if component in RUNNING and _is_spared(permission.name, reading):
+                continue
+            found.setdefault(permission, []).append(component)
+    return found
+
+
+def _is_spared(name: str, reading: str) -> bool:
+    if reading == "snapshot":
+        return name == METRICS.permission.name
+    return reading == "monitoring" and name in BY_CHOICE

@@ -1,0 +1,88 @@
+"""The lake's own mark: in which formats it has been written, so that an older program refuses it before it writes.
+
+Each format has an object, `format/<number>.json`, created by the first program that writes in it and never deleted. The
+other marks stop an older program that runs on beside a newer one; this one stops it wherever it begins.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from threading import Lock
+
+from tidemark.pipeline import version
+from tidemark.pipeline.errors import ObjectExists
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.version import WRITTEN_IN, marks, refuse_newer
+
+FOLDER = "format/"
+NAME = re.compile(rf"{FOLDER}(\d{{6}})\.json")
+
+
+class Admission:
+    """What a process knows of one lake's formats. It looks once: after that, neither call makes a request. Safe from
+    several threads."""
+
+    def __init__(self, open_objects: Callable[[], ObjectStore]) -> None:
+        self._open_objects = open_objects
+        self._lock = Lock()
+        self._is_admitted = self._has_claimed = False
+        self._formats: frozenset[int] = frozenset()
+
+    def admit(self) -> None:
+        """Raise NewerFormat if a later version has written the lake, LakeError if it cannot be asked. One listing, at
+        the first call."""
+        with self._lock:
+            if not self._is_admitted:
+                self._admit(self._open_objects())
+
+    def claim(self) -> None:
+        """Make sure that the lake has the mark of this version's format, before something is written in it. Raises
+        NewerFormat, LakeError."""
+        with self._lock:
+            if self._has_claimed:
+                return
+            objects = self._open_objects()
+            if not self._is_admitted:
+                self._admit(objects)
+            if version.FORMAT not in self._formats:
+                with contextlib.suppress(ObjectExists):
+                    objects.create(f"{FOLDER}{version.FORMAT:06d}.json", json.dumps(marks()).encode())
+            self._has_claimed = True
+
+    def _admit(self, objects: ObjectStore) -> None:
+        found = {int(match[1]): name for name in objects.names(FOLDER) if (match := NAME.fullmatch(name))}
+        if (newest := max(found, default=0)) > version.FORMAT:
+            name = found[newest]
+            with contextlib.suppress(ValueError):  # a damaged mark still tells its format, by its name
+                refuse_newer(f"{objects.uri}/{name}", json.loads(objects.read(name)))
+            refuse_newer(f"{objects.uri}/{name}", {WRITTEN_IN: str(newest)})
+        self._formats, self._is_admitted = frozenset(found), True
+
+
+class AdmittedObjects:
+    """A lake's objects, for a program that the lake admits: every call raises NewerFormat where it does not."""
+
+    def __init__(self, objects: ObjectStore, admission: Admission) -> None:
+        self._objects = objects
+        self._admission = admission
+
+    @property
+    def uri(self) -> str:
+        return self._objects.uri
+
+    def create(self, name: str, content: bytes) -> None:
+        self._admission.claim()
+        self._objects.create(name, content)
+
+    def read(self, name: str) -> bytes:
+        self._admission.admit()
+        return self._objects.read(name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        self._admission.admit()
+        yield from self._objects.names(prefix)
+
+    def delete(self, name: str) -> None:
+        self._admission.admit()
+        self._objects.delete(name)

@@ -1,0 +1,104 @@
+"""Notes of runs that failed, in the lake: what `tidemark status` says of them, with Dagster up or not.
+
+A note is for people. Nothing is decided by it, so a note that cannot be written or read changes nothing.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import LakeError, ObjectMissing, WindowExpired, WindowNotClosed
+from tidemark.pipeline.lake.store.objects import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "failed_runs/"
+VERSION = 1
+"""Of a note's form. One of another version is passed over."""
+
+KEPT = 20
+"""Notes that stay; the oldest go first."""
+
+REASON_LENGTH, STRETCHES = 300, 100
+"""The most characters of a reason, and the most stretches of windows, that a note has."""
+
+STAMP = "%Y-%m-%dT%H-%M-%S.%fZ"
+SECRET = re.compile(r"\b(token|secret|password|key)=[^;&,\s)\"']+", re.IGNORECASE)
+"""What an address of Spark's may carry and a note must not."""
+
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed: when, why in one line, and over which windows: the keys of the first and the last of each
+    stretch, both included. Without windows it was a drain."""
+
+    run: str
+    at: datetime
+    reason: str
+    stretches: Sequence[tuple[str, str]] = ()
+
+
+class FailedRuns:
+    """The newest notes."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    @contextmanager
+    def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock) -> Iterator[None]:
+        """Note what the block raises, and pass it on. A request for windows that are not to be computed is no failure
+        of a run, and neither is a run that is cancelled."""
+        try:
+            yield
+        except (WindowNotClosed, WindowExpired):
+            raise
+        except Exception as error:
+            self._note(FailedRun(run, clock.now(), reason_of(error), stretches[:STRETCHES]))
+            raise
+
+    def newest(self) -> list[FailedRun]:
+        """The notes, the newest first, at most KEPT. Raises LakeError if the lake does not answer."""
+        found = []
+        for name in sorted(self._objects.names(FOLDER), reverse=True)[:KEPT]:
+            with suppress(ObjectMissing, ValueError, KeyError, TypeError, AttributeError):
+                found.append(_read(self._objects.read(name)))
+        return found
+
+    def _note(self, failed: FailedRun) -> None:
+        name = f"{FOLDER}{failed.at.astimezone(UTC).strftime(STAMP)}-{NOT_IN_NAMES.sub('-', failed.run)}.json"
+        facts = {
+            "version": VERSION,
+            "run": failed.run,
+            "at": failed.at.isoformat(),
+            "reason": failed.reason,
+            "stretches": failed.stretches,
+        }
+        try:
+            self._objects.create(name, json.dumps(facts).encode())
+            for earlier in sorted(self._objects.names(FOLDER))[:-KEPT]:
+                self._objects.delete(earlier)
+        except (LakeError, OSError) as error:  # the run's own failure matters more
+            logger.warning("the lake has no note of this run's failure: %s", error)
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of what an error says, with its kind and without secrets of an address."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = ": ".join([type(error).__name__, *(SECRET.sub(r"\1=…", line) for line in lines[:1])])
+    return said if len(said) <= REASON_LENGTH else f"{said[: REASON_LENGTH - 1]}…"
+
+
+def _read(content: bytes) -> FailedRun:
+    """A note. Raises ValueError, KeyError, TypeError or AttributeError for anything else."""
+    facts = json.loads(content)
+    if facts["version"] != VERSION:
+        raise ValueError(f"version {facts['version']}")
+    stretches = [(str(first), str(last)) for first, last in facts["stretches"]]
+    return FailedRun(str(facts["run"]), datetime.fromisoformat(facts["at"]), str(facts["reason"]), stretches)

@@ -1,0 +1,277 @@
+"""The budget of snapshots: what readings cost, and when the next one may be taken.
+
+A snapshot keeps the messages of its subscription's backlog, and Pub/Sub charges that by size. So the price of a reading
+is estimated in bytes: how far back the backlog goes, times the rate at which messages are published, times their mean
+size, as the last day's pulls tell. A reading stays true, so a dear one may be taken less often: what is left of the
+day's budget is spread over a day.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from threading import Lock
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.errors import PubSubError, ReadingPostponed
+from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.watermark.readings import EffectiveReading, Reading
+from tidemark.pipeline.watermark.state import WatermarkState
+from tidemark.pipeline.watermark.usage import Usage
+
+DAY = timedelta(days=1)
+
+LONGEST = timedelta(hours=4)
+"""A reading is put off for this long at most, even if the budget is spent: otherwise the watermark might stand for as
+long as a backlog is larger than the budget. So at most six readings of a subscription a day are beyond the budget."""
+
+SHARES = 2
+"""Base and tracking get equal shares of what is left."""
+
+NOTHING = timedelta(0)
+
+
+@dataclass(slots=True)
+class Pace:
+    """When one reader of a subscription took its last snapshot, by this machine's clock, and after how long the next is
+    due at the latest. `observed_at` is when that reading was observed, which may be by a server's clock."""
+
+    last: datetime | None = None
+    promised: timedelta = LONGEST
+    observed_at: datetime | None = None
+
+    @property
+    def clock_behind(self) -> timedelta:
+        """How far this machine's clock was behind the server's, as far as the last reading tells."""
+        if self.last is None or self.observed_at is None:
+            return NOTHING
+        return max(self.observed_at - self.last, NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """When a reading is due (None: now). `is_dear` says that it is due only because `LONGEST` has passed, or never
+    within it."""
+
+    due_at: datetime | None
+    is_dear: bool = False
+
+
+@dataclass(slots=True)
+class Backlogged:
+    """What is known of one subscription: no message of its backlog was published before `oldest`, by its last reading;
+    and a tick that emptied it, as far as one can tell, found nothing from before `reached`."""
+
+    oldest: datetime | None = None
+    reached: datetime | None = None
+
+
+class Spending:
+    """The account of one process, and of what the log tells of others. Any number of threads may use it.
+
+    `bytes_a_day` is the budget; None: readings are taken whatever they cost, and counted. `base` and `tracking` are the
+    subscriptions' paths. Guarantee: no reading is put off for longer than `LONGEST`. Prices are estimates: a backlog
+    that nobody has read yet may be dearer than it seems.
+    """
+
+    def __init__(self, clock: Clock, bytes_a_day: int | None, tick: timedelta, *, base: str, tracking: str) -> None:
+        self._clock = clock
+        self._budget = bytes_a_day
+        self._tick = tick
+        self._base_path, self._tracking_path = base, tracking
+        self._lock = Lock()
+        self._known = self._last_day = Usage()
+        self._backlogs: dict[str, Backlogged] = {}
+        self._paces: dict[tuple[str, str], Pace] = {}
+        self._usage = Usage()
+        self._began, self._since = clock.now(), clock.monotonic()
+
+    # What is learned
+
+    def learn(self, state: WatermarkState) -> None:
+        """Take over the log's account, and its newest readings: other trackers, or this one before a restart, took
+        them."""
+        decision = state.decision
+        with self._lock:
+            self._known, self._last_day = state.account.known, state.account.last_day(self._clock.now())
+            if decision is not None:
+                self._follow(self._base_path, decision.base)
+                self._follow(self._tracking_path, decision.tracking)
+
+    def reached(self, path: str, oldest: datetime | None) -> None:
+        """A tick made durable what it pulled, and `oldest` is the least publish time of that (None: it pulled nothing).
+
+        Assumption: a tick that finds a backlog pulls some of its older messages. A tick that pulls nothing proves
+        nothing, since another consumer may hold what is outstanding.
+        """
+        if oldest is not None:
+            with self._lock:
+                self._backlog(path).reached = oldest
+
+    def meter(self, path: str) -> "Meter":
+        """Counts what is pulled from a subscription."""
+        return Meter(self, path)
+
+    def count(self, usage: Usage) -> None:
+        """Add to what this process used."""
+        with self._lock:
+            self._usage += usage
+
+    @contextmanager
+    def noted(self) -> Iterator[Usage]:
+        """What was used since the last note, for a decision to note. If the block fails, the next note has it."""
+        now = self._clock.monotonic()
+        with self._lock:
+            usage, self._usage = replace(self._usage, seconds=now - self._since, ticks=1), Usage()
+        try:
+            yield usage
+        except BaseException:
+            with self._lock:
+                self._usage += replace(usage, seconds=0.0, ticks=0)
+            raise
+        with self._lock:
+            self._since = now
+            self._last_day += usage  # until the log is looked at again
+            self._known += usage
+
+    # What is asked
+
+    @property
+    def spent(self) -> int:
+        """Bytes that the snapshots of the last day kept, by estimate."""
+        with self._lock:
+            return self._spent()
+
+    def turn(self, path: str, user: str) -> Turn:
+        """When the next reading is due. The first one of all is due at once."""
+        now = self._clock.now()
+        with self._lock:
+            pace = self._pace(path, user)
+            age = self._age(path, now + pace.clock_behind)
+            if self._budget is None or age is None:
+                return Turn(None)
+            last, interval = pace.last or self._began, self._interval(self._price(path, age))
+            wait = min(pace.promised, interval)
+            # A tick comes a little sooner or later than its time, and a clock may be set back.
+            is_due = not NOTHING <= now - last < wait - self._tick / 2
+            return Turn(None if is_due else last + wait, is_dear=interval >= LONGEST)
+
+    def took(self, path: str, user: str, reading: Reading) -> Reading:
+        """Account for a reading by snapshot, and return it with the promise of when the next one is due."""
+        with self._lock:
+            backlog, pace = self._backlog(path), self._pace(path, user)
+            backlog.oldest = reading.oldest_unacked
+            age = self._age(path, reading.observed_at)
+            price = self._price(path, reading.age if age is None else min(age, reading.age))
+            self._usage += Usage(snapshots=1, snapshot_bytes=price)
+            wait = NOTHING if self._budget is None else self._interval(price)
+            pace.last, pace.observed_at = self._clock.now(), reading.observed_at
+            pace.promised = NOTHING if wait <= self._tick else wait
+            return replace(reading, next_within=pace.promised)
+
+    def _follow(self, path: str, reading: EffectiveReading | None) -> None:
+        if reading is None:
+            return
+        self._backlog(path).oldest = reading.oldest_unacked
+        pace, newest = self._pace(path, ""), reading.newest
+        is_new = pace.observed_at is None or newest.observed_at > pace.observed_at
+        if newest.source == "snapshot" and is_new:
+            pace.last, pace.observed_at = min(newest.observed_at, self._clock.now()), newest.observed_at
+            pace.promised = min(newest.next_within, LONGEST)
+
+    def _age(self, path: str, now: datetime) -> timedelta | None:
+        """How far back the backlog goes, as far as it is known."""
+        known = self._backlog(path)
+        froms = [moment for moment in (known.oldest, known.reached) if moment is not None]
+        return max(now - max(froms), NOTHING) if froms else None
+
+    def _price(self, path: str, age: timedelta | None) -> int:
+        """The bytes of what was published within `age`; 0 where nothing is known."""
+        used = self._known + self._usage
+        seconds = self._known.seconds + self._clock.monotonic() - self._since
+        is_tracking = path == self._tracking_path
+        messages, size = (used.tracked, used.tracked_bytes) if is_tracking else (used.landed, used.landed_bytes)
+        if age is None or seconds <= 0 or not messages:
+            return 0
+        return round(used.tracked / seconds * age.total_seconds() * size / messages)
+
+    def _interval(self, price: int) -> timedelta:
+        """For how long what is left of the budget must do without another reading of this price."""
+        left = max((self._budget or 0) - self._spent(), 0)
+        if not price:
+            return NOTHING
+        seconds = price * SHARES * DAY.total_seconds() / left if left else math.inf
+        return timedelta(seconds=min(seconds, LONGEST.total_seconds()))
+
+    def _spent(self) -> int:
+        return self._last_day.snapshot_bytes + self._usage.snapshot_bytes
+
+    def _backlog(self, path: str) -> Backlogged:
+        return self._backlogs.setdefault(path, Backlogged())
+
+    def _pace(self, path: str, user: str) -> Pace:
+        return self._paces.setdefault((path, user), Pace())
+
+    def pulled_from(self, path: str, messages: int, size_bytes: int) -> None:
+        """Messages that were pulled from a subscription, and their size."""
+        if path == self._tracking_path:
+            self.count(Usage(tracked=messages, tracked_bytes=size_bytes))
+        else:
+            self.count(Usage(landed=messages, landed_bytes=size_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Counts what is pulled from one subscription."""
+
+    spending: Spending
+    path: str
+
+    def called(self) -> None:
+        """A pull was sent."""
+        self.spending.count(Usage(pulls=1))
+
+    def pulled(self, messages: int, size_bytes: int) -> None:
+        """Messages were pulled."""
+        self.spending.pulled_from(self.path, messages, size_bytes)
+
+
+class BudgetedBacklog:
+    """Readings within the budget. Where there is monitoring, it stands in for a reading that is not due or too dear.
+
+    Each `user` has its own pace: "" reads for decisions, and the log carries its promises.
+    """
+
+    def __init__(
+        self, backlog: Backlog, spending: Spending, path: str, *, user: str = "", monitoring: Backlog | None = None
+    ) -> None:
+        self.backlog = backlog
+        self._spending = spending
+        self._path = path
+        self._user = user
+        self._monitoring = monitoring
+
+    def read(self) -> Reading:
+        """A reading. Raises ReadingPostponed if none is due, and what the backlog raises."""
+        turn = self._spending.turn(self._path, self._user)
+        if turn.due_at is not None:
+            return self._instead(turn.due_at)
+        if turn.is_dear and self._monitoring is not None:
+            with suppress(PubSubError):
+                return self._monitoring.read()
+        reading = self.backlog.read()
+        return self._spending.took(self._path, self._user, reading) if reading.source == "snapshot" else reading
+
+    def _instead(self, due_at: datetime) -> Reading:
+        text = (
+            f"a reading of {self._path} is due at {due_at.isoformat(timespec='seconds')} (at least one in "
+            f"{rough(LONGEST)}): a snapshot of it would take more than its share of pubsub.snapshot_budget"
+        )
+        if self._monitoring is None:
+            raise ReadingPostponed(text)
+        try:
+            return self._monitoring.read()
+        except PubSubError as error:
+            raise ReadingPostponed(f"{text}. Nor is there one by monitoring: {error}") from error

@@ -1,0 +1,89 @@
+"""Which failures of runs still stand: those over windows that nothing has computed since."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.failed_runs import FailedRun
+from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.windows import Windowing
+
+WINDOWS_STAND_FOR = timedelta(days=1)
+"""How long a failure over windows that stay uncomputed is spoken of. What keeps failing is tried every ten minutes."""
+
+DRAINS_STAND_FOR = timedelta(hours=1)
+"""The same for a drain, of which nothing in the lake says that the next one succeeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Failures that stand: how many of the notes that the lake keeps, when the first and the last of them were, the
+    last one's reason, and the first and the last window that wait because of them (None: only drains failed)."""
+
+    failures: int
+    since: datetime
+    last: datetime
+    reason: str
+    first_window: str | None
+    last_window: str | None
+
+    def sentence(self) -> str:
+        """All of it as one sentence."""
+        times = f"{self.failures} times since {iso(self.since)}, last" if self.failures > 1 else "once,"
+        windows = ""
+        if self.first_window is not None:
+            same = self.first_window == self.last_window
+            windows = f" over {self.first_window}" if same else f" over windows from {self.first_window} on"
+        return f"runs{windows} failed {times} at {iso(self.last)}: {self.reason}"
+
+
+def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | None:
+    """The failures that stand in a lake; None without any. It reads the computed windows only if there is a note.
+    Raises LakeError."""
+    notes = lake.failed_runs().newest()
+    if not notes:
+        return None
+    table, computed_at = lake.diffs().table, dict[str, datetime]()
+    for file in data_files(table.current(), table.partition_column):
+        computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
+    return failing(notes, computed_at, windowing, now)
+
+
+def failing(
+    notes: Sequence[FailedRun], computed_at: Mapping[str, datetime], windowing: Windowing, now: datetime
+) -> Failing | None:
+    """The failures that stand, of notes that are newest first; None without any. A failure is over once each of its
+    windows was computed after it."""
+    standing, waiting = [], list[str]()
+    for note in notes:
+        if now - note.at > (WINDOWS_STAND_FOR if note.stretches else DRAINS_STAND_FOR):
+            continue
+        open_ends = [key for stretch in note.stretches for key in _waiting(note, stretch, computed_at, windowing)]
+        if open_ends or not note.stretches:
+            standing.append(note)
+            waiting += open_ends
+    if not standing:
+        return None
+    return Failing(
+        failures=len(standing),
+        since=standing[-1].at,
+        last=standing[0].at,
+        reason=standing[0].reason,
+        first_window=min(waiting, default=None),
+        last_window=max(waiting, default=None),
+    )
+
+
+def _waiting(
+    note: FailedRun, stretch: tuple[str, str], computed_at: Mapping[str, datetime], windowing: Windowing
+) -> list[str]:
+    """The first and the last window of a stretch that were not computed after the note; none if all were."""
+    try:
+        numbers = range(*(windowing.number_of(windowing.named(key).start) for key in stretch))
+    except ValueError:  # windows of another length, before the settings changed
+        return []
+    keys = (windowing.numbered(number).key for number in (*numbers, numbers.stop))
+    waiting = [key for key in keys if key not in computed_at or computed_at[key] < note.at]
+    return [waiting[0], waiting[-1]] if waiting else []

@@ -1,0 +1,50 @@
+"""The files that come with tidemark and that a user may change: the settings, and Dagster's two."""
+
+import os
+from pathlib import Path
+
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings import Settings
+
+SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml"
+PACKAGE = Path(__file__).parent.parent.parent
+"""Where they are installed: not resolved, because in a checkout the package's folders are links."""
+
+CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
+"""The variable with the code server's port, which our workspace.yaml names and nobody else's does."""
+
+
+def put_down(name: str, folder: Path) -> Path:
+    """Write one of the files into a folder, which is made. Raises InvalidSettings where there is one already."""
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write((PACKAGE / name).read_text(encoding="utf-8"))
+    except FileExistsError as error:
+        raise InvalidSettings(f"there is a file {path} already; nothing was written over it") from error
+    except OSError as error:
+        raise InvalidSettings(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def given_home() -> Path | None:
+    """The current folder, if it has `workspace.yaml` and `dagster.yaml` and the workspace is tidemark's."""
+    here = Path.cwd()
+    workspace = here / WORKSPACE
+    is_ours = workspace.is_file() and CODE_PORT in workspace.read_text(encoding="utf-8")
+    return here if is_ours and (here / INSTANCE).is_file() else None
+
+
+def dagster_home(settings: Settings) -> Path:
+    """The folder for DAGSTER_HOME: the given one, else one beside Dagster's storage, where the files that tidemark
+    brings are written."""
+    if (given := given_home()) is not None:
+        return given
+    home = Path(settings.dagster.storage).parent / "dagster_home"
+    home.mkdir(parents=True, exist_ok=True)
+    for name in (WORKSPACE, INSTANCE):
+        unfinished = home / f".{name}.{os.getpid()}"
+        unfinished.write_bytes((PACKAGE / name).read_bytes())
+        unfinished.replace(home / name)
+    return home

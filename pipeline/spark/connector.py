@@ -1,0 +1,174 @@
+"""The JAR by which Spark reads and writes `gs://`: Google's Cloud Storage connector, fetched once into a cache.
+
+It is one version, whoever starts Spark: the Connect server, a classic session, or a session of a cluster.
+"""
+
+import hashlib
+import os
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlparse
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.lake.store.address import spark_storage_config
+from tidemark.pipeline.settings import Settings
+
+JARS = "spark.jars"
+"""Spark's setting with the JARs that a session brings along. One of the user's own replaces ours."""
+
+CONNECTOR_CLASS = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
+"""The class that Spark looks for in the JAR."""
+
+ANSWERS_WITHIN_SECONDS = 30.0
+"""The longest wait for a single answer while a JAR is fetched."""
+
+FETCHED_WITHIN_SECONDS = 900.0
+"""The longest that fetching a JAR may take in all: 40 MB on a line of half a megabit a second."""
+
+CHUNK = 1 << 20
+"""The most bytes that are read at a time."""
+
+Progress = Callable[[int, int], None]
+"""Is told how many bytes are there, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """A JAR of one version: where it is published, and what it has to be."""
+
+    url: str
+    sha256: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+CONNECTOR = Jar(
+    url="https://repo1.maven.org/maven2/com/google/cloud/bigdataoss/gcs-connector/4.0.4/gcs-connector-4.0.4-shaded.jar",
+    sha256="dfb5832738686436e597026a8e4bab01aa22e75ebfb15d37d096981f6599d73c",
+    size=40_521_713,
+)
+"""Spark 4 reads and writes with it. Later 4.0.x have no shaded JAR, and 3.1.x fails on Parquet's column reads."""
+
+
+def storage_config(settings: Settings) -> dict[str, str]:
+    """All that any Spark which tidemark configures is told about the lake: how to reach it, and the connector's JAR for
+    a bucket. `spark.config` comes after it and overrides each of them."""
+    jar = {JARS: str(connector_file())} if wants_connector(settings) else {}
+    return {**spark_storage_config(settings.lake), **jar}
+
+
+def wants_connector(settings: Settings) -> bool:
+    """Whether Spark needs our JAR: for a bucket, unless the user names JARs."""
+    return settings.lake.folder is None and JARS not in settings.spark.config
+
+
+def connector_file() -> Path:
+    """Where the JAR is, or belongs: `tidemark` below `$XDG_CACHE_HOME`, else below `~/.cache`. Raises ToolMissing for a
+    user without either, such as one that a container makes up."""
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache) / "tidemark" / CONNECTOR.name
+    try:
+        return Path.home() / ".cache" / "tidemark" / CONNECTOR.name
+    except RuntimeError as error:
+        raise ToolMissing(
+            f"there is no place for Spark's Cloud Storage connector ({error}): set $XDG_CACHE_HOME to a folder of your "
+            f"own, or {JARS} in [spark.config]"
+        ) from error
+
+
+def check_connector(config: Mapping[str, str]) -> None:
+    """Raise ToolMissing, which says how to get it, if a session's configuration names our JAR and no whole one is
+    there. It looks at the size alone: whoever put the file there compared the checksum."""
+    file = connector_file()
+    if config.get(JARS) == str(file) and not (file.is_file() and file.stat().st_size == CONNECTOR.size):
+        raise ToolMissing(
+            f"Spark cannot use gs:// without Google's connector, which is not at {file}: run `tidemark connector`, "
+            "which fetches it. Nothing was written"
+        )
+
+
+@contextmanager
+def naming_what_lacks() -> Iterator[None]:
+    """Raise ToolMissing, which says what to do, where a Spark that somebody else configures has no connector."""
+    try:
+        yield
+    except Exception as error:
+        if f"{CONNECTOR_CLASS} not found" not in str(error):
+            raise
+        raise ToolMissing(
+            "this Spark cannot use gs://, because it has no Google connector: start it with the JAR that `tidemark "
+            f'connector` fetches ({JARS}={connector_file()}), or see docs/operations.md, section "Spark and a '
+            'bucket". Nothing was committed'
+        ) from error
+
+
+def is_there(file: Path, jar: Jar | None = None) -> bool:
+    """Whether the file is this JAR, byte for byte; by default, the connector's."""
+    jar = jar or CONNECTOR
+    if not file.is_file() or file.stat().st_size != jar.size:
+        return False
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest() == jar.sha256
+
+
+def fetch(
+    clock: Clock,
+    file: Path | None = None,
+    jar: Jar | None = None,
+    source: str | None = None,
+    progress: Progress = lambda _done, _of: None,
+) -> bool:
+    """Have the JAR (by default, the connector's) at `file` (by default, in the cache). Returns whether it was fetched.
+
+    `source` is another place than `jar.url`: an address, or a file's path. Wherever it comes from, it counts only if
+    its checksum is right. The file appears whole or not at all, and any number of processes may fetch it at once.
+    Raises ToolMissing, which says what to do without a network.
+    """
+    file, jar = file or connector_file(), jar or CONNECTOR
+    if is_there(file, jar):
+        return False
+    address = source or jar.url
+    if not urlparse(address).scheme:
+        address = Path(address).expanduser().resolve().as_uri()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            part = Path(folder, file.name)
+            with part.open("wb") as target:
+                _copy(address, target, jar, clock, progress)
+            part.replace(file)
+    except (OSError, HTTPException, ValueError) as error:
+        raise ToolMissing(
+            f"the Cloud Storage connector for Spark cannot be fetched from {address}: {error}. Without a network, "
+            f"bring the file {jar.url} (SHA-256 {jar.sha256}) to this machine, and run `tidemark connector --from "
+            f"{jar.name}`, which puts it at {file}; $XDG_CACHE_HOME names another cache"
+        ) from error
+    return True
+
+
+def _copy(address: str, target: BinaryIO, jar: Jar, clock: Clock, progress: Progress) -> None:
+    """Copy what is at the address. Raises OSError, HTTPException, and ValueError for another content."""
+    until = clock.monotonic() + FETCHED_WITHIN_SECONDS
+    digest, done = hashlib.sha256(), 0
+    with closing(urllib.request.urlopen(address, timeout=ANSWERS_WITHIN_SECONDS)) as answer:  # noqa: S310 (the checksum decides, whatever the scheme)
+        while chunk := answer.read1(CHUNK):
+            done += len(chunk)
+            if done > jar.size:
+                raise ValueError(f"it is longer than the {jar.size:,} bytes that it has to be")
+            if clock.monotonic() > until:
+                raise TimeoutError(f"only {done:,} of {jar.size:,} bytes came within {FETCHED_WITHIN_SECONDS:g} s")
+            digest.update(chunk)
+            target.write(chunk)
+            progress(done, jar.size)
+    if digest.hexdigest() != jar.sha256:
+        raise ValueError(f"its SHA-256 is {digest.hexdigest()} ({done:,} bytes) and has to be {jar.sha256}")

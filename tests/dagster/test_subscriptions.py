@@ -1,0 +1,119 @@
+"""The check `subscriptions`: what somebody changes after provisioning is reported, once."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from google.pubsub_v1 import SubscriberClient, types
+
+from tests.dagster.house import Ticking, settings_of
+from tests.doctor.world import World, served_world
+from tidemark.assets.checks import AUDIT_EVERY
+from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.resources.pubsub import PubSubResource
+
+ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with served_world() as world:
+        world.provision()
+        yield world
+
+
+@pytest.fixture
+def ticking(world: World, tmp_path: Path) -> Iterator[Ticking]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Ticking(settings_of(world.pubsub, tmp_path), instance, ManualClock(SystemClock().now()))
+
+
+@pytest.fixture
+def subscriber(world: World) -> Iterator[SubscriberClient]:
+    client = subscriber_client(*world.pubsub.server)
+    yield client
+    client.transport.close()
+
+
+def said(ticking: Ticking) -> list[tuple[bool, dg.AssetCheckSeverity, str]]:
+    """What a tick says of the check, and the next one is five minutes later."""
+    events = [
+        event
+        for event in ticking.tick("staleness").asset_events
+        if isinstance(event, dg.AssetCheckEvaluation) and event.check_name == "subscriptions"
+    ]
+    assert isinstance(ticking.clock, ManualClock)
+    ticking.clock.advance(AUDIT_EVERY)
+    return [(event.passed, event.severity, event.description or "") for event in events]
+
+
+def test_what_is_as_it_should_be_is_said_once(ticking: Ticking) -> None:
+    assert said(ticking) == [(True, WARN, "both subscriptions are what the method needs")]
+    assert said(ticking) == []
+
+
+def test_each_change_is_news_and_so_is_its_end(ticking: Ticking, world: World, subscriber: SubscriberClient) -> None:
+    said(ticking)
+    expiring = types.Subscription(
+        name=world.pubsub.base_path, expiration_policy={"ttl": timedelta(days=2)}, push_config={}
+    )
+    subscriber.update_subscription(subscription=expiring, update_mask={"paths": ["expiration_policy"]})
+    ((passed, severity, sentence),) = said(ticking)
+    assert (passed, severity) == (False, WARN)
+    assert "Pub/Sub will DELETE the base subscription" in sentence
+    pushing = types.Subscription(name=world.pubsub.base_path, push_config={"push_endpoint": "https://push.example"})
+    subscriber.update_subscription(subscription=pushing, update_mask={"paths": ["push_config"]})
+    ((passed, severity, sentence),) = said(ticking)
+    assert (passed, severity) == (False, ERROR)
+    assert "pushes to https://push.example" in sentence
+    assert said(ticking) == []
+    mended = types.Subscription(name=world.pubsub.base_path, push_config={}, expiration_policy={})
+    subscriber.update_subscription(subscription=mended, update_mask={"paths": ["push_config", "expiration_policy"]})
+    assert [passed for passed, _, _ in said(ticking)] == [True]
+
+
+def test_a_subscription_that_somebody_deleted_is_named(
+    ticking: Ticking, world: World, subscriber: SubscriberClient
+) -> None:
+    subscriber.delete_subscription(subscription=world.pubsub.tracking_path)
+    ((passed, severity, sentence),) = said(ticking)
+    assert (passed, severity) == (False, ERROR)
+    assert f"{world.pubsub.tracking_path} does not exist: run `tidemark provision`" in sentence
+
+
+def test_between_audits_nobody_is_asked(ticking: Ticking, world: World, subscriber: SubscriberClient) -> None:
+    said(ticking)
+    assert isinstance(ticking.clock, ManualClock)
+    ticking.clock.advance(-AUDIT_EVERY / 2)
+    subscriber.delete_subscription(subscription=world.pubsub.tracking_path)
+    assert said(ticking) == []
+
+
+def test_without_the_permission_to_look_that_is_a_warning_and_without_an_answer_nothing_is_said(
+    ticking: Ticking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(error: Exception) -> None:
+        def raising(self: object) -> None:
+            raise error
+
+        monkeypatch.setattr(PubSubResource, "drift", raising)
+
+    answer(PubSubUnreachable("nobody answers"))
+    assert said(ticking) == []
+    answer(PermissionMissing("grant pubsub.subscriptions.get on it"))
+    ((passed, severity, sentence),) = said(ticking)
+    assert (passed, severity) == (False, WARN)
+    assert sentence == "a change of the subscriptions would not be noticed: grant pubsub.subscriptions.get on it"
+
+
+def test_it_can_be_run_by_hand(ticking: Ticking) -> None:
+    key = dg.AssetCheckKey(dg.AssetKey("heartbeats"), "subscriptions")
+    job = dg.define_asset_job("by_hand", selection=dg.AssetSelection.checks(key))
+    found = ticking.definitions
+    definitions = dg.Definitions(asset_checks=found.asset_checks, resources=found.resources, jobs=[job])
+    (evaluation,) = definitions.resolve_job_def("by_hand").execute_in_process().get_asset_check_evaluations()
+    assert evaluation.passed

@@ -1,0 +1,105 @@
+"""What doctor says where it would ask Google's services: credentials, and quotas. No request leaves the machine."""
+
+from datetime import timedelta
+from typing import Any
+
+import google.auth
+import pytest
+from google.auth import credentials, impersonated_credentials
+from google.auth.exceptions import DefaultCredentialsError, RefreshError
+from google.cloud.monitoring_v3.types import ListTimeSeriesResponse
+
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor import checks, clocks, quotas
+from tidemark.pipeline.doctor.checks import CHECKS, diagnose
+from tidemark.pipeline.doctor.credentials import check_credentials
+from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.quotas import check_quotas
+from tidemark.pipeline.doctor.rest import Silent
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
+
+ACCOUNT = "tidemark@project.iam.gserviceaccount.com"
+
+
+class OfTheMachine(credentials.Credentials):
+    """Credentials that need no token."""
+
+    def refresh(self, request: object) -> None: ...
+
+
+def on_the_service(**pubsub: Any) -> Setup:
+    return Setup(Settings(pubsub=PubSubSettings(**pubsub), lake=LakeSettings(uri="gs://bucket")), SystemClock())
+
+
+def of_credentials(setup: Setup) -> list[Finding]:
+    return examine(setup, [Check("credentials", check_credentials)])
+
+
+def test_without_credentials_that_is_said_once_and_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(**_: object) -> None:
+        raise DefaultCredentialsError("there are none")
+
+    def silent(*_: object, **__: object) -> None:
+        raise Silent("no answer")
+
+    monkeypatch.setattr(google.auth, "default", none)
+    monkeypatch.setattr(clocks, "ask", silent)
+    quick = [check for check in CHECKS if check.subject != checks.DAGSTER]
+    found = diagnose(on_the_service(), quick)
+    (broken,) = [one for one in found if one.level is Level.BROKEN and one.subject != checks.SPARK]
+    assert "no usable credentials for Google Cloud: there are none; run `gcloud auth" in broken.said
+    assert {one.subject for one in found} <= {checks.CREDENTIALS, checks.SPARK}
+
+
+def test_an_account_that_these_credentials_may_not_act_as_is_named_with_the_role(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(google.auth, "default", lambda **_: (OfTheMachine(), "project"))
+    assert [one.level for one in of_credentials(on_the_service())] == [Level.OK]
+    setup = on_the_service(impersonate=ACCOUNT)
+
+    def refuse(self: object, request: object) -> None:
+        raise RefreshError("you may not")
+
+    monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", refuse)
+    own, account = of_credentials(setup)
+    assert (own.level, account.level) == (Level.OK, Level.BROKEN)
+    assert f"may not act as {ACCOUNT} (pubsub.impersonate): you may not; grant" in account.said
+    assert "roles/iam.serviceAccountTokenCreator" in account.said
+    monkeypatch.setattr(impersonated_credentials.Credentials, "refresh", lambda *_: None)
+    assert of_credentials(setup)[1].said == f"asks Pub/Sub and Cloud Monitoring as {ACCOUNT}"
+
+
+class OfMonitoring:
+    """A client whose one answer says of a quota that it was exceeded, or not."""
+
+    def __init__(self, *, exceeded: bool) -> None:
+        series = {
+            "metric": {"type": quotas.EXCEEDED, "labels": {"quota_metric": "pubsub.googleapis.com/administrator"}},
+            "points": [{"value": {"bool_value": False}}, {"value": {"bool_value": exceeded}}],
+        }
+        self.pages = [ListTimeSeriesResponse({"time_series": [series]})]
+        self.asked: dict[str, Any] = {}
+        self.transport = self
+
+    def list_time_series(self, request: dict[str, Any], **_: object) -> "OfMonitoring":
+        self.asked = request
+        return self
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("exceeded", "level"), [(True, Level.WARNING), (False, Level.OK)])
+def test_a_quota_that_was_exceeded_within_a_day_is_named(
+    monkeypatch: pytest.MonkeyPatch, exceeded: bool, level: Level
+) -> None:
+    client = OfMonitoring(exceeded=exceeded)
+    monkeypatch.setattr(quotas, "monitoring_client", lambda *_: client)
+    (finding,) = examine(on_the_service(project="my-project"), [Check("quotas", check_quotas)])
+    assert finding.level is level
+    assert ("pubsub.googleapis.com/administrator was exceeded" in finding.said) is exceeded
+    assert "quotas?project=my-project&service=pubsub.googleapis.com" in finding.said
+    interval = client.asked["interval"]
+    assert interval["end_time"] - interval["start_time"] == timedelta(days=1)
+    assert 'resource.labels.project_id = "my-project"' in client.asked["filter"]

@@ -1,0 +1,107 @@
+"""Each permission that is taken away is named, with what it is on and who needs it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.dagster.house import settings_of
+from tests.doctor.world import World
+from tests.fixtures_emulator import unique_pubsub
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.permissions import (
+    check_bucket_permissions,
+    check_project_permissions,
+    check_pubsub_permissions,
+)
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.identity.components import RUNNING, Component, permissions_of
+from tidemark.pipeline.identity.methods import On, Permission
+from tidemark.pipeline.identity.roles import role_id
+
+CHECKS = [
+    Check("permissions", look)
+    for look in (check_pubsub_permissions, check_project_permissions, check_bucket_permissions)
+]
+ONLY_WARNED = {"monitoring.timeSeries.list", "pubsub.subscriptions.get"}
+
+
+def wrong(world: World, *components: Component) -> list[Finding]:
+    return [one for one in examine(world.setup(*components), CHECKS) if one.level is not Level.OK]
+
+
+@pytest.fixture(autouse=True)
+def _provisioned(world: World) -> None:
+    world.provision()
+
+
+def test_with_every_permission_there_is_nothing_to_say(world: World) -> None:
+    assert wrong(world) == []
+    assert wrong(world, *Component) == []
+    said = [one.said for one in examine(world.setup(*Component), CHECKS)]
+    assert len(said) == 4
+    assert all(one.startswith("every permission on ") for one in said)
+
+
+@pytest.mark.parametrize("permission", permissions_of(RUNNING), ids=lambda one: one.name)
+def test_each_permission_that_a_part_that_runs_lacks_is_named(world: World, permission: Permission) -> None:
+    world.take_away(permission)
+    findings = wrong(world)
+    assert len(findings) == len(world.resources(permission.on))
+    for finding, resource in zip(findings, world.resources(permission.on), strict=True):
+        assert f"lack {permission.name} on " in finding.said
+        assert resource in finding.said
+        assert finding.level is (Level.WARNING if permission.name in ONLY_WARNED else Level.BROKEN)
+        for part in permissions_of(RUNNING)[permission]:
+            assert role_id(part, permission.on) in finding.said
+
+
+@pytest.mark.parametrize("permission", permissions_of([Component.PROVISION]), ids=lambda one: one.name)
+def test_each_permission_that_provisioning_lacks_is_named(world: World, permission: Permission) -> None:
+    world.take_away(permission)
+    (finding,) = wrong(world, Component.PROVISION)
+    assert f"lack {permission.name} on projects/{world.pubsub.project}, for provision: " in finding.said
+    assert finding.level is Level.BROKEN
+
+
+def test_what_provisioning_needs_is_asked_for_before_there_is_a_topic(world: World) -> None:
+    world.granted = {world.pubsub.project: world.granted[world.pubsub.project]}
+    assert wrong(world, Component.PROVISION) == []
+    consume = next(one for one in wrong(world) if "subscriptions.consume" in one.said)
+    assert "(which has nothing granted, or is not there)" in consume.said
+
+
+def test_a_permission_on_one_of_the_two_subscriptions_alone_is_named_with_it(world: World) -> None:
+    world.granted[world.pubsub.base_path].discard("pubsub.subscriptions.consume")
+    (finding,) = wrong(world)
+    assert world.pubsub.base_path in finding.said
+    assert world.pubsub.tracking_path not in finding.said
+
+
+@pytest.mark.parametrize(
+    ("reading", "spared"),
+    [
+        ("snapshot", {"monitoring.timeSeries.list"}),
+        ("monitoring", {f"pubsub.snapshots.{one}" for one in ("create", "delete", "list")}),
+    ],
+)
+def test_what_a_reading_does_not_need_is_not_asked_for(world: World, reading: str, spared: set[str]) -> None:
+    everything = {one.name for one in permissions_of(RUNNING) if one.on is On.PROJECT}
+    world.granted[world.pubsub.project] -= spared
+    pubsub = {"reading": reading, "monitoring_endpoint": "127.0.0.1:1"}
+    world.pubsub = world.pubsub.model_copy(update=pubsub)
+    assert wrong(world) == []
+    world.granted[world.pubsub.project].clear()
+    named = {name for name in everything for one in wrong(world) if f"lack {name} on" in one.said}
+    assert named == everything - spared
+    assert all(one.level is Level.BROKEN for one in wrong(world))
+
+
+def test_a_server_that_knows_no_permissions_refuses_none(tmp_path: Path) -> None:
+    with served() as address:
+        settings = settings_of(unique_pubsub(address), tmp_path)
+        said = [(one.level, one.said) for one in examine(Setup(settings, SystemClock()), CHECKS)]
+    assert said == [
+        (Level.OK, f"{address} checks no permissions"),
+        (Level.OK, "an emulator's project has no permissions"),
+    ]

@@ -1,0 +1,116 @@
+"""What doctor says of the topic and the two subscriptions."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from google.pubsub_v1 import types
+
+from tests.doctor.world import World
+from tests.official_emulator import free_port
+from tidemark.pipeline.doctor.finding import Check, Finding, Level, examine
+from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
+
+CHECKS = [Check("Pub/Sub", check_topic), Check("Pub/Sub", check_subscriptions)]
+
+
+def found(world: World) -> list[Finding]:
+    return examine(world.setup(), CHECKS)
+
+
+def wrong(world: World) -> list[Finding]:
+    return [one for one in found(world) if one.level is not Level.OK]
+
+
+def test_what_provisioning_made_is_well(world: World) -> None:
+    world.provision()
+    assert [one.level for one in found(world)] == [Level.OK, Level.OK]
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "said"),
+    [
+        ({"filter": "attributes:a"}, Level.BROKEN, "has the filter 'attributes:a'"),
+        (
+            {"dead_letter_policy": {"dead_letter_topic": "projects/p/topics/d"}},
+            Level.BROKEN,
+            "--clear-dead-letter-policy",
+        ),
+        ({"push_config": {"push_endpoint": "https://push.example"}}, Level.BROKEN, "pushes to https://push.example"),
+        ({"detached": True}, Level.BROKEN, "is detached from its topic"),
+        (
+            {"message_retention_duration": timedelta(days=8)},
+            Level.BROKEN,
+            "tracking could lose what base still delivers",
+        ),
+        ({"message_retention_duration": timedelta(days=1)}, Level.WARNING, "for 1d, configured is 7d"),
+        ({"expiration_policy": {"ttl": timedelta(days=2)}}, Level.WARNING, "Pub/Sub will DELETE the base subscription"),
+        ({"enable_exactly_once_delivery": True}, Level.WARNING, "delivers exactly once"),
+        ({"enable_message_ordering": True}, Level.WARNING, "delivers in order"),
+    ],
+)
+def test_each_option_that_is_not_as_it_should_be_is_said_once(
+    world: World, options: dict[str, Any], level: Level, said: str
+) -> None:
+    world.provision(**options)
+    first, *others = wrong(world)
+    assert first.level is level
+    assert said in first.said
+    assert [one.level for one in others] == [Level.WARNING] * (
+        "8d" in first.said
+    )  # it differs from the settings as well
+
+
+def test_what_is_missing_is_named(world: World) -> None:
+    topic, tracking, base = wrong(world)
+    assert topic.said.startswith(f"the topic {world.pubsub.topic_path} does not exist: run `tidemark provision`")
+    assert tracking.said.startswith(f"{world.pubsub.tracking_path} does not exist")
+    assert base.said.startswith(f"{world.pubsub.base_path} does not exist")
+    assert {one.level for one in (topic, tracking, base)} == {Level.BROKEN}
+
+
+@pytest.mark.parametrize(
+    ("options", "level", "said"),
+    [
+        ({"schema_settings": {"schema": "projects/p/schemas/s", "encoding": "BINARY"}}, Level.BROKEN, "reads JSON"),
+        (
+            {"schema_settings": {"schema": "_deleted-schema_", "encoding": "JSON"}},
+            Level.WARNING,
+            "--clear-schema-settings",
+        ),
+        (
+            {"message_storage_policy": {"allowed_persistence_regions": ["europe-west3"], "enforce_in_transit": True}},
+            Level.BROKEN,
+            "set it to europe-west3-pubsub.googleapis.com:443",
+        ),
+    ],
+)
+def test_a_topic_that_would_not_do_is_said(world: World, options: dict[str, Any], level: Level, said: str) -> None:
+    world.provision()
+    topic = types.Topic({"name": world.pubsub.topic_path, **options})
+    world.model._topics[world.pubsub.topic_path] = types.Topic.pb(topic)
+    (finding,) = wrong(world)
+    assert finding.level is level
+    assert said in finding.said
+
+
+def test_a_regional_endpoint_suits_a_topic_of_that_region_and_a_json_schema_suits_everybody(world: World) -> None:
+    world.provision()
+    policy = {"allowed_persistence_regions": ["europe-west3"], "enforce_in_transit": True}
+    schema = {"schema": "projects/p/schemas/s", "encoding": "JSON"}
+    topic = {"name": world.pubsub.topic_path, "message_storage_policy": policy, "schema_settings": schema}
+    world.model._topics[world.pubsub.topic_path] = types.Topic.pb(types.Topic(topic))
+    world.pubsub = world.pubsub.model_copy(update={"endpoint": "europe-west3-pubsub.googleapis.com:443"})
+    assert wrong(world) == []
+
+
+def test_an_emulator_that_up_would_start_is_a_warning_and_one_that_it_would_not_is_broken(world: World) -> None:
+    port = free_port()
+    world.pubsub = world.pubsub.model_copy(update={"emulator_host": f"127.0.0.1:{port}"})
+    (finding,) = found(world)
+    assert finding.level is Level.WARNING
+    assert "`tidemark up` starts an emulator there" in finding.said
+    world.pubsub = world.pubsub.model_copy(update={"emulator_host": f"0.0.0.0:{port}"})  # not known as this machine's
+    (finding,) = found(world)
+    assert finding.level is Level.BROKEN
+    assert "check the network, or that the emulator runs" in finding.said

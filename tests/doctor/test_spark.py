@@ -1,0 +1,133 @@
+"""What doctor says of Java, Spark and its connector, and of Dagster's storage."""
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from tests.official_emulator import free_port
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor import spark as spark_checks
+from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
+from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
+from tidemark.pipeline.doctor.spark import check_connector, check_java, check_spark
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
+from tidemark.pipeline.spark import java
+from tidemark.resources.storage_state import revisions
+
+IN_A_BUCKET = LakeSettings(uri="gs://bucket")
+
+
+def findings(look: Any, **settings: Any) -> list[Finding]:
+    return examine(Setup(Settings(**settings), SystemClock()), [Check("it", look)])
+
+
+def here() -> SparkSettings:
+    return SparkSettings(remote=f"sc://localhost:{free_port()}")
+
+
+def test_without_a_java_what_needs_one_is_broken_and_a_server_elsewhere_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(java, "_candidates", lambda: iter(()))
+    for spark in (here(), SparkSettings(remote=None, master="local[1]")):
+        (finding,) = findings(check_java, spark=spark)
+        assert finding.level is Level.BROKEN
+        assert "install Java 17 or newer" in finding.said
+    assert findings(check_java, spark=SparkSettings(remote="sc://spark.example:15002")) == []
+
+
+def test_a_spark_that_nobody_starts_is_broken() -> None:
+    assert [one.level for one in findings(check_spark, spark=here())] == [Level.OK]
+    (finding,) = findings(check_spark, spark=SparkSettings(remote=f"sc://0.0.0.0:{free_port()}"))
+    assert (finding.level, "no Spark Connect server answers" in finding.said) == (Level.BROKEN, True)
+    (finding,) = findings(check_spark, spark=SparkSettings(remote=f"sc://127.0.0.1:{free_port()}"))
+    assert (finding.level, "write sc://localhost:PORT" in finding.said) == (Level.BROKEN, True)
+
+
+@pytest.fixture
+def no_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A Spark without JARs of others."""
+    jars = tmp_path / "spark" / "jars"
+    jars.mkdir(parents=True)
+    monkeypatch.setenv("SPARK_HOME", str(jars.parent))
+    return jars
+
+
+def test_a_lake_in_a_bucket_needs_the_connector_wherever_it_is_named(no_jars: Path, tmp_path: Path) -> None:
+    jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
+    named = SparkSettings(remote=None, master="local[1]", config={"spark.jars": f"/a.jar,{jar}"})
+    assert findings(check_connector, spark=named) == []
+    unnamed = SparkSettings(remote=None, master="local[1]", config={"spark.jars": "/a.jar"})
+    for spark in (unnamed, named):
+        (finding,) = findings(check_connector, spark=spark, lake=IN_A_BUCKET)
+        assert (finding.level, "has no gcs-connector JAR" in finding.said) == (Level.BROKEN, True)
+    jar.touch()
+    fetched = SparkSettings(
+        remote=None,
+        master="local[1]",
+        config={"spark.jars.packages": "com.google.cloud.bigdataoss:gcs-connector:4.0.4"},
+    )
+    for spark in (named, fetched):
+        (finding,) = findings(check_connector, spark=spark, lake=IN_A_BUCKET)
+        assert finding.level is Level.OK
+    (no_jars / jar.name).touch()
+    (finding,) = findings(check_connector, spark=unnamed, lake=IN_A_BUCKET)
+    assert (finding.level, str(no_jars) in finding.said) == (Level.OK, True)
+
+
+def test_a_connector_that_the_program_names_by_itself_may_come_later(
+    no_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = tmp_path / "gcs-connector-4.0.4-shaded.jar"
+    monkeypatch.setattr(spark_checks, "server_config", lambda *_: {"spark.jars": str(jar)})
+    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    assert (finding.level, f"`tidemark up` fetches it to {jar}" in finding.said) == (Level.OK, True)
+    jar.touch()
+    (finding,) = findings(check_connector, spark=here(), lake=IN_A_BUCKET)
+    assert finding.said == f"Spark has Google's connector for gs://: {jar}"
+
+
+def test_a_storage_whose_tables_are_of_another_version_is_broken() -> None:
+    well, old = ["b", "b"], ["a", "b"]
+    assert [level for level, _ in judged({"runs": well, "events": well})] == [Level.OK]
+    ((level, said),) = judged({"runs": well, "events": old})
+    assert (level, "(events)" in said, "`dagster instance migrate`" in said) == (Level.BROKEN, True, True)
+
+
+def test_a_storage_that_an_earlier_dagster_has_left_is_told_by_its_revision(tmp_path: Path) -> None:
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        found = revisions(instance)
+    assert set(found) == {"runs", "events", "schedules"}
+    assert [level for level, _ in judged(found)] == [Level.OK]
+    (runs,) = tmp_path.rglob("runs.db")
+    with closing(sqlite3.connect(runs)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'da7cd32b690d'")
+        connection.commit()
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        ((level, said),) = judged(revisions(instance))
+    assert (level, "of another version (runs)" in said) == (Level.BROKEN, True)
+
+
+def test_a_storage_that_cannot_be_opened_is_broken_and_one_to_be_made_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = tmp_path / "storage"
+    settings = DagsterSettings(storage=str(storage))
+    assert [one.level for one in findings(check_dagster_storage, dagster=settings)] == [Level.OK]
+    assert not storage.exists()
+    storage.mkdir()
+
+    def fails(command: list[str], **_: Any) -> Any:
+        assert command[:2] == [sys.executable, "-m"]
+        return subprocess.CompletedProcess(command, 1, "", "Traceback\nOperationalError: no answer")
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    (finding,) = findings(check_dagster_storage, dagster=settings)
+    assert (finding.level, "(OperationalError: no answer)" in finding.said) == (Level.BROKEN, True)

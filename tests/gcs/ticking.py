@@ -1,0 +1,86 @@
+"""The two ticks on a lake behind the fault proxy; what checks them sees the same lake past the proxy."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from tests.gcs.fault_proxy import FaultProxy
+from tests.ticks.fakes import AMPLE, CONTRACT, FIELDS, World
+from tests.watermark.builders import START
+from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.windowed import DiffRun, Replaced
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.watermark.state import Snapshot
+from tidemark.pipeline.windows import Windowing
+
+WINDOWING = Windowing(first=CONTRACT.first_event_time, length=timedelta(minutes=1))
+LOOKBACK = timedelta(minutes=5)
+STREAMS = 5
+
+
+class TickingOnABucket(World):
+    """A world whose process has the parts that the code server keeps; each tick has a log of its own."""
+
+    windows = WINDOWING, LOOKBACK
+
+    def __init__(self, folder: Path, lake: LakeSettings, proxy: FaultProxy) -> None:
+        self.through_proxy = lake.model_copy(update={"endpoint": proxy.endpoint})
+        self.published: list[str] = []
+        self.rejected: list[str] = []
+        super().__init__(folder, lake=lake)
+
+    def restart(self) -> None:
+        super().restart()
+        self.behind_proxy = Lake(self.through_proxy, FIELDS, self.clock)
+        self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
+        self.landed_in, self.rejected_in = self.behind_proxy.heartbeats(), self.behind_proxy.quarantine()
+        self.index = self.behind_proxy.window_index(*self.windows)
+        self.kept, self.diffs = self.behind_proxy.kept_windows(WINDOWING), self.behind_proxy.diffs()
+
+    def publish(self) -> None:
+        """A heartbeat of each stream, and a message that is rejected."""
+        self.wait(10)
+        for number in range(STREAMS):
+            message = self.topic.publish((self.clock.now() - START).total_seconds() - 1, stream=f"stream-{number}")
+            self.published.append(message.message_id)
+        self.rejected.append(self.topic.publish("yesterday").message_id)
+
+    def land(self, budget: Budget = AMPLE) -> Landed:
+        return land(
+            self.base,
+            heartbeats=self.landed_in,
+            quarantine=self.rejected_in,
+            log=self.landing_log,
+            reader=HeartbeatReader(CONTRACT),
+            budget=budget,
+            clock=self.clock,
+        )
+
+    def tick(self) -> list[range]:
+        """Land, track, and look which windows are due, as the sensors do."""
+        self.land()
+        return self.due(self.track().decision.watermark)
+
+    def due(self, watermark: datetime | None) -> list[range]:
+        """The closed windows that are not computed."""
+        closed = self.kept.closed(watermark)
+        return list(self.index.update().due(closed))
+
+    def compute(self, name: str) -> Replaced:
+        """Commit an empty first window, by a run of this name."""
+        key = WINDOWING.containing(START).key
+        fence = self.diffs.fence([key])
+        run = DiffRun(name, [key], 0, self.clock.now(), self.clock.now())
+        self.diffs.leave_manifest(run)
+        return self.diffs.replace(run, fence)
+
+    def check_that_all_is_there_once(self) -> None:
+        """Every message is in its table once, and was counted once by the log."""
+        assert sorted(self.landed_ids(), key=int) == self.published
+        assert sorted(self.quarantined_ids(), key=int) == self.rejected
+        log = self.lake().tracking_log()
+        entries = map(log.entry, log.numbers())
+        counted = sum(int(entry.histogram.count.sum()) for entry in entries if isinstance(entry, Snapshot))
+        assert counted == len(self.published + self.rejected)

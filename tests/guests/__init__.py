@@ -1,0 +1,1 @@
+"""Two pipelines as guests of somebody else's Dagster project, live, in one instance."""

@@ -1,0 +1,176 @@
+"""Plays it: publishes to both topics, waits until every window is computed, and compares every row with the truth."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+
+from tests.guests import their_project
+from tests.official_emulator import HOST, free_port, running_own_pubsub
+from tidemark.pipeline.clock import Clock, SystemClock, iso
+from tidemark.pipeline.demo.verification import Comparison, compare
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.status import read_report
+from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
+from tidemark.pipeline.services.stack import CODE_SERVER, provision_here, spark_server, token_environment
+from tidemark.pipeline.settings import Settings, load_settings
+
+NAMES = ("heartbeats", "orders")
+BACKLOG, LIVE = timedelta(minutes=3), timedelta(minutes=1)
+WITHIN_SECONDS = 480.0
+LOOK_EVERY_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """The rows of each pipeline against the truth, and what of the foreign project is in the instance."""
+
+    compared: dict[str, Comparison]
+    reported: int
+    """What the foreign sensor says that it has reported."""
+    materializations: int
+    evaluations: int
+    drains: list[str]
+    """The states of the foreign job `drain`'s runs."""
+    downstream: int
+    """Partitions of the project's own asset over the windows of `orders`."""
+
+
+def play(folder: Path, python: Path, postgres: str | None, say: Callable[[str], None]) -> Played:
+    """Play it in an empty folder, with the Dagster and the tidemark of this Python's environment."""
+    clock = SystemClock()
+    ports = {name: free_port() for name in ("spark", "code")}
+    with running_own_pubsub(folder / "pubsub.log") as emulator:
+        pipelines = _written(folder, emulator, ports, clock, postgres)
+        supervisor = Supervisor(folder / "state", clock, say)
+        try:
+            _start(supervisor, folder, python, ports["code"], pipelines, postgres)
+            for name in NAMES:
+                _publish(folder, python, name)
+            _until_computed(pipelines, supervisor, clock, say)
+            with _instance(folder, postgres) as instance:
+                found = {
+                    name: compare(folder / f"{name}.parquet", folder / f"{name}-lake", each.windows)
+                    for name, each in pipelines.items()
+                }
+                return _seen(instance, found)
+        finally:
+            supervisor.stop()
+
+
+def _written(
+    folder: Path, emulator: str, ports: dict[str, int], clock: Clock, postgres: str | None
+) -> dict[str, Settings]:
+    """The project's files; the settings of its pipelines."""
+    (folder / "assets").mkdir()
+    (folder / "assets" / "__init__.py").write_text(their_project.ASSETS)
+    (folder / "their_definitions.py").write_text(their_project.DEFINITIONS)
+    (folder / "workspace.yaml").write_text(their_project.WORKSPACE.format(**ports))
+    (folder / "dagster.yaml").write_text(their_project.INSTANCE + (their_project.POSTGRES if postgres else ""))
+    first = iso(clock.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=1))
+    for name in NAMES:
+        text = their_project.SETTINGS.format(name=name, emulator=emulator, first=first, **ports)
+        (folder / f"{name}.toml").write_text(text)
+    settings = {name: load_settings(folder / f"{name}.toml") for name in NAMES}
+    for each in settings.values():
+        provision_here(each, clock)
+    return settings
+
+
+def _environment(folder: Path, postgres: str | None) -> dict[str, str]:
+    more = {"THEIR_POSTGRES": postgres} if postgres else {}
+    return {"DAGSTER_HOME": str(folder), "GRPC_ENABLE_FORK_SUPPORT": "0", **more}
+
+
+def _start(
+    supervisor: Supervisor, folder: Path, python: Path, code: int, pipelines: dict[str, Settings], postgres: str | None
+) -> None:
+    token = token_environment()
+    environment = {**_environment(folder, postgres), **token}
+    supervisor.state_folder.mkdir()
+    supervisor.start(spark_server(pipelines["orders"], supervisor.state_folder, token))
+    subprocess.run(
+        [str(python.with_name("dagster")), "instance", "info"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    server = [str(python), "-m", CODE_SERVER, "-m", "their_definitions", "-h", HOST, "-p", str(code)]
+    supervisor.start(
+        ServiceSpec("code", [*server, "--max-workers", "24"], folder, environment, lambda: listens(HOST, code), 120)
+    )
+    supervisor.start(ServiceSpec("daemon", [str(python.with_name("dagster-daemon")), "run"], folder, environment))
+
+
+def _publish(folder: Path, python: Path, name: str) -> None:
+    """Publish in the background: what lasts is the live part."""
+    command = [str(python.with_name("tidemark")), "--config", f"{name}.toml", "publish", "--streams", "40"]
+    times = ["--since", f"{BACKLOG.total_seconds():g}s", "--for", f"{LIVE.total_seconds():g}s", "--jitter", "2s"]
+    subprocess.run(
+        [*command, *times, "--duplicates", "0.05", "--truth", f"{name}.parquet"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        timeout=600,
+    )
+
+
+def _until_computed(
+    pipelines: dict[str, Settings], supervisor: Supervisor, clock: Clock, say: Callable[[str], None]
+) -> None:
+    """Return once each pipeline has computed every window with a heartbeat. Raises AssertionError if it takes long."""
+    until = clock.monotonic() + WITHIN_SECONDS
+    while not all(_is_computed(name, each, clock, say) for name, each in pipelines.items()):
+        assert clock.monotonic() < until, f"not computed within {WITHIN_SECONDS:g} s"
+        supervisor.restart_what_died()
+        clock.sleep(LOOK_EVERY_SECONDS)
+
+
+def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str], None]) -> bool:
+    lake = Lake(settings.lake, settings.message.fields, clock)
+    try:
+        report = read_report(lake, settings.windowing, settings.windows.lookback)
+        heartbeats = lake.heartbeats().current()
+    except LakeError:
+        return False
+    watermark = report.state.watermark
+    if heartbeats is None or watermark is None:
+        return False
+    newest = heartbeats.to_pyarrow_dataset().to_table(columns=["event_time"])["event_time"].to_pylist()
+    say(f"{name}: {len(newest)} landed, {len(report.computed)} windows computed, {len(report.waiting)} wait")
+    return not report.waiting and bool(report.computed) and watermark > max(newest) + settings.windows.length
+
+
+@contextmanager
+def _instance(folder: Path, postgres: str | None) -> Iterator[dg.DagsterInstance]:
+    before = dict(os.environ)
+    os.environ.update(_environment(folder, postgres))
+    try:
+        with dg.DagsterInstance.get() as instance:
+            yield instance
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _seen(instance: dg.DagsterInstance, compared: dict[str, Comparison]) -> Played:
+    theirs = dg.AssetKey("watermark")
+    states = [state for state in instance.all_instigator_state() if state.instigator_name == "tracking"]
+    cursor = getattr(states[0].instigator_data, "cursor", None) or "0"
+    check = dg.AssetCheckKey(theirs, "late")
+    return Played(
+        compared=compared,
+        reported=int(cursor),
+        materializations=len(instance.fetch_materializations(theirs, limit=10_000).records),
+        evaluations=len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10_000)),
+        drains=[run.status.value for run in instance.get_runs(dg.RunsFilter(job_name="drain"))],
+        downstream=len(instance.get_materialized_partitions(dg.AssetKey("rows_of_orders"))),
+    )

@@ -1,0 +1,180 @@
+"""What the table of permissions says of each part is what that part calls: real sensors and provisioning, on servers
+that write down every call. The runs' part is in tests/spark/test_calls_of_runs.py."""
+
+import base64
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.dagster.house import Hasty, Ticking, beats_between, publish, settings_of
+from tests.fixtures_emulator import unique_pubsub
+from tests.gcs.apart import fresh_lake
+from tests.identity.recording import RecordedBuckets, Recorder, recorded_buckets
+from tests.pubsub.fake_monitoring import FakeMonitoring
+from tests.pubsub.fake_monitoring import served as serve_monitoring
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served as serve_pubsub
+from tidemark.pipeline.identity.components import NEEDS, Component
+from tidemark.pipeline.identity.methods import (
+    BREAK_OFF,
+    LOOK_AT_BUCKET,
+    On,
+    Permission,
+    Unlisted,
+    permissions_of_http,
+    permissions_of_rpc,
+)
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.quality import staleness_checkpoint
+from tidemark.pipeline.services.stack import provision_here
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+ONLY_SOMETIMES = {BREAK_OFF}
+"""Needed after a failure: an upload in parts that is given up."""
+
+ASKED_IN_VAIN = {LOOK_AT_BUCKET}
+"""Arrow and delta-rs look the bucket up when an object is not there, and go on without an answer."""
+
+SECOND = timedelta(seconds=1)
+
+
+@dataclass
+class Servers:
+    """A Pub/Sub with a Cloud Monitoring, and perhaps buckets, that write down what they are asked."""
+
+    pubsub: PubSubSettings
+    recorder: Recorder
+    buckets: RecordedBuckets | None = None
+
+    def taken(self) -> set[Permission]:
+        found = self.recorder.taken()
+        return found if self.buckets is None else found | self.buckets.taken()
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    recorder, monitoring = Recorder(), FakeMonitoring(SystemClock().now)
+    model = PubSubModel(rng=random.Random(0))
+    with serve_pubsub(model, interceptors=[recorder]) as address, serve_monitoring(monitoring, [recorder]) as metrics:
+        pubsub = unique_pubsub(address).model_copy(update={"monitoring_endpoint": metrics})
+        monitoring.project = pubsub.project
+        yield Servers(pubsub, recorder)
+
+
+def of(component: Component, *, on_bucket: bool = True) -> set[Permission]:
+    """What the table says."""
+    return {need.permission for need in NEEDS[component] if on_bucket or need.permission.on is not On.BUCKET}
+
+
+def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:
+    return Ticking(settings, stack.enter_context(dg.DagsterInstance.ephemeral()), Hasty())
+
+
+def play(ticking: Ticking, servers: Servers) -> dict[Component, set[Permission]]:
+    """Some ticks of every sensor over a few messages, one of them large; what each part needed."""
+    settings, found = ticking.settings, {component: set[Permission]() for component in Component}
+    client, now = publisher_client(*settings.pubsub.server), SystemClock().now()
+    large = base64.b64encode(random.Random(0).randbytes(6 << 20))
+    for number in range(2):
+        publish(client, settings, beats_between(now - timedelta(minutes=2), now))
+        attributes = {"stream_id": "large", "event_time": iso(now + number * SECOND)}
+        client.publish(topic=settings.pubsub.topic_path, messages=[{"data": b'"%s"' % large, "attributes": attributes}])
+        servers.taken()
+        for sensor, component in (
+            ("landing", Component.LANDER),
+            ("tracking", Component.TRACKER),
+            ("drain", Component.TRACKER),
+            ("staleness", Component.CHECKS),
+        ):
+            ticking.tick(sensor)
+            found[component] |= servers.taken()
+    client.transport.close()
+    return found
+
+
+def compute_a_silent_window(ticking: Ticking) -> None:
+    """So that the check of missed heartbeats has something to look at."""
+    diffs, now = ticking.lake().diffs(), SystemClock().now()
+    key = ticking.settings.windowing.containing(now - timedelta(hours=1)).key
+    run = DiffRun("by-hand", [key], 0, now, now)
+    fence = diffs.fence([key])
+    diffs.leave_manifest(run)
+    diffs.replace(run, fence)
+
+
+def test_provisioning_calls_what_the_table_says(servers: Servers, tmp_path: Path) -> None:
+    settings = settings_of(servers.pubsub, tmp_path)
+    provision_here(settings, SystemClock())
+    client = subscriber_client(*settings.pubsub.server)
+    client.delete_subscription(subscription=settings.pubsub.tracking_path)
+    client.transport.close()
+    servers.recorder.methods.remove("/google.pubsub.v1.Subscriber/DeleteSubscription")
+    provision_here(settings, SystemClock())
+    assert servers.taken() == of(Component.PROVISION)
+
+
+def test_the_sensors_ask_pubsub_and_monitoring_for_what_the_table_says(servers: Servers, tmp_path: Path) -> None:
+    settings = settings_of(servers.pubsub, tmp_path)
+    provision_here(settings, SystemClock())
+    with ExitStack() as stack:
+        found = play(ticking_on(settings, stack), servers)
+    for component in (Component.TRACKER, Component.LANDER, Component.CHECKS):
+        assert found[component] == of(component, on_bucket=False), component
+
+
+@pytest.mark.gcs
+def test_the_sensors_ask_a_bucket_for_what_the_table_says(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staleness_checkpoint, "COMMITS_BETWEEN", 1)
+    with recorded_buckets(tmp_path) as buckets, ExitStack() as stack:
+        recording = replace(servers, buckets=buckets)
+        lake = fresh_lake(buckets.endpoint).model_copy(update={"checkpoint_every": 2})
+        settings = settings_of(servers.pubsub, tmp_path).model_copy(update={"lake": lake})
+        provision_here(settings, SystemClock())
+        ticking = ticking_on(settings, stack)
+        compute_a_silent_window(ticking)
+        found = play(ticking, recording)
+    for component in (Component.TRACKER, Component.LANDER, Component.CHECKS):
+        assert of(component) - ONLY_SOMETIMES <= found[component] - ASKED_IN_VAIN <= of(component), component
+
+
+def test_a_call_that_nobody_has_looked_up_is_noticed() -> None:
+    with pytest.raises(Unlisted, match="Subscriber/Seek"):
+        permissions_of_rpc("/google.pubsub.v1.Subscriber/Seek")
+    with pytest.raises(Unlisted, match="DELETE /storage/v1/b/bucket"):
+        permissions_of_http("DELETE", "/storage/v1/b/bucket")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "needed"),
+    [
+        ("GET", "/storage/v1/b/bucket/o?prefix=a%2F", {"objects.list"}),
+        ("GET", "/storage/v1/b/bucket", {"buckets.get"}),
+        ("GET", "/download/storage/v1/b/bucket/o/a%2Fb?alt=media", {"objects.get"}),
+        ("POST", "/upload/storage/v1/b/bucket/o?uploadType=multipart&ifGenerationMatch=0", {"objects.create"}),
+        ("POST", "/upload/storage/v1/b/bucket/o?uploadType=media", {"objects.create", "objects.delete"}),
+        ("GET", "/bucket/?list-type=2", {"objects.list"}),
+        ("HEAD", "/bucket/lake/a", {"objects.get"}),
+        ("POST", "/bucket/lake/a?uploads", {"multipartUploads.create", "objects.create"}),
+        ("DELETE", "/bucket/lake/a?uploadId=7", {"multipartUploads.abort"}),
+    ],
+)
+def test_a_request_to_cloud_storage_has_the_permissions_that_are_documented(
+    method: str, target: str, needed: set[str]
+) -> None:
+    assert {one.name.removeprefix("storage.") for one in permissions_of_http(method, target)} == needed
+
+
+def test_with_a_precondition_nothing_is_replaced() -> None:
+    (permission,) = permissions_of_http("PUT", "/bucket/lake/a", "0")
+    assert permission.name == "storage.objects.create"

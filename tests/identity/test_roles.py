@@ -1,0 +1,106 @@
+"""The role files are the table's, and what grants them names every one."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tidemark.pipeline.identity.components import NEEDS, Component
+from tidemark.pipeline.identity.roles import role_files
+
+ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles"
+PAGE = (ROLES.parents[1] / "docs" / "identity.md").read_text()
+GCLOUD = """\
+#!/bin/sh
+echo "$*" >> "$CALLED"
+case "$*" in "iam roles create tidemark.lander"*) exit 1 ;; esac
+"""
+
+
+def test_the_role_files_are_those_of_the_table() -> None:
+    assert {file.name: file.read_text() for file in ROLES.glob("*.yaml")} == role_files()
+
+
+def test_a_role_file_is_what_gcloud_reads() -> None:
+    for component in Component:
+        listed = set()
+        for file in ROLES.glob(f"{component}.*.yaml"):
+            role = yaml.safe_load(file.read_text())
+            assert set(role) == {"title", "description", "stage", "includedPermissions"}
+            assert len(role["title"]) <= 100
+            assert len(role["description"]) <= 300
+            listed |= set(role["includedPermissions"])
+        assert listed == {need.permission.name for need in NEEDS[component]}
+
+
+def test_the_page_has_the_table() -> None:
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("|")]
+    (header,) = [row for row in rows if row[0] == "permission"]
+    written = {
+        (Component(part), row[0].strip("`"), row[1])
+        for row in rows
+        if re.fullmatch(r"`[a-z]+\.[A-Za-z.]+`", row[0])
+        for part, cell in zip(header[2:], row[2:], strict=True)
+        if cell
+    }
+    assert written == {(part, need.permission.name, need.permission.on) for part in Component for need in NEEDS[part]}
+
+
+@pytest.fixture
+def called(tmp_path: Path) -> Path:
+    """A `gcloud` that writes down how it is called, and refuses to create the lander's roles, which are there."""
+    program = tmp_path / "gcloud"
+    program.write_text(GCLOUD)
+    program.chmod(0o755)
+    return tmp_path / "called"
+
+
+def grant(called: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
+    variables = {"PROJECT": "p", "BASE": "base", "TRACKING": "tracking", "BUCKET": "b", "MEMBER": "serviceAccount:s@p"}
+    environment = {**os.environ, **variables, "CALLED": str(called), "PATH": f"{called.parent}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["/bin/sh", str(ROLES / "grant.sh"), *parts],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_granting_creates_or_updates_each_role_and_binds_it_to_its_resource_alone(called: Path) -> None:
+    done = grant(called, "lander", "checks")
+    assert done.returncode == 0, done.stderr
+    lines = called.read_text().splitlines()
+    assert [line.split()[2:4] for line in lines if line.startswith("iam roles")] == [
+        ["create", "tidemark.lander.bucket"],
+        ["update", "tidemark.lander.bucket"],
+        ["create", "tidemark.lander.project"],
+        ["update", "tidemark.lander.project"],
+        ["create", "tidemark.lander.subscription"],
+        ["update", "tidemark.lander.subscription"],
+        ["create", "tidemark.checks.bucket"],
+        ["create", "tidemark.checks.subscription"],
+    ]
+    bound = "--member=serviceAccount:s@p --role=projects/p/roles/tidemark."
+    assert f"storage buckets add-iam-policy-binding gs://b {bound}lander.bucket" in lines
+    assert f"projects add-iam-policy-binding p --condition=None {bound}lander.project" in lines
+    for name in ("tracking", "base"):
+        assert f"pubsub subscriptions add-iam-policy-binding {name} --project=p {bound}checks.subscription" in lines
+    assert len(lines) == 8 + 4 + 3
+
+
+def test_what_provisioning_needs_is_granted_on_the_project(called: Path) -> None:
+    assert grant(called, "provision").returncode == 0
+    binds = [line for line in called.read_text().splitlines() if "add-iam-policy-binding" in line]
+    assert len(binds) == 3
+    assert all(line.startswith("projects add-iam-policy-binding p ") for line in binds)
+
+
+def test_a_part_that_has_no_roles_is_refused(called: Path) -> None:
+    done = grant(called, "web")
+    assert (done.returncode, "there is no part web" in done.stderr) == (2, True)
+    assert not called.exists()

@@ -1,0 +1,107 @@
+"""A lake's own mark: looked at once in a process's life, written before anything else, and never by who only reads."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in, lake_of
+from tidemark.pipeline import version
+from tidemark.pipeline.errors import LakeUnreachable, NewerFormat
+from tidemark.pipeline.lake import layout
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.admission import FOLDER, Admission
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.version import FORMAT, marks
+
+
+class Counted:
+    """Objects whose calls about marks are counted; `unreachable` calls of them are not answered."""
+
+    def __init__(self, objects: ObjectStore, calls: list[str], unreachable: list[bool] | None = None) -> None:
+        self._objects, self._calls, self._unreachable = objects, calls, unreachable or []
+        self.uri = objects.uri
+
+    def create(self, name: str, content: bytes) -> None:
+        self._calls.append(f"create {name}")
+        self._objects.create(name, content)
+
+    def read(self, name: str) -> bytes:
+        self._calls.append(f"read {name}")
+        return self._objects.read(name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        self._calls.append(f"list {prefix}")
+        if self._unreachable and self._unreachable.pop():
+            raise LakeUnreachable("no answer")
+        return self._objects.names(prefix)
+
+    def delete(self, name: str) -> None:
+        self._objects.delete(name)
+
+
+def test_all_parts_of_a_lake_ask_once_and_the_mark_is_there_before_the_first_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(layout, "open_objects", lambda settings: Counted(open_objects(settings), calls))
+    settings = LakeSettings(uri=f"file:{tmp_path}/lake")
+    for number in range(3):
+        lake = lake_of(settings)
+        append_beats(lake.heartbeats(), columns_of([Beat("a", number)]))
+        lake.objects().create(f"folder/{number}", b"")
+        assert lake.diffs().computed() == set()
+        assert lake.tracking_log().newest_watermark() is None
+    counted = Counter(calls)
+    mark = f"{FOLDER}{FORMAT:06d}.json"
+    assert (counted[f"list {FOLDER}"], counted[f"create {mark}"], counted[f"read {mark}"]) == (1, 1, 0)
+    assert calls[:2] == [f"list {FOLDER}", f"create {mark}"]
+    assert json.loads((tmp_path / "lake" / mark).read_text()) == marks()
+
+
+def test_who_only_reads_makes_no_mark(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    assert lake.heartbeats().current() is None
+    assert list(lake.objects().names("")) == []
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_lake_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
+    calls: list[str] = []
+    admission = Admission(lambda: Counted(DiskObjects(tmp_path), calls, [True] if not calls else None))
+    with pytest.raises(LakeUnreachable):
+        admission.admit()
+    for _ in range(3):
+        admission.admit()
+    assert calls == [f"list {FOLDER}"] * 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"tidemark.format": "1"}'])
+def test_a_later_mark_that_is_damaged_is_refused_by_its_name(content: bytes, tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    objects.create(f"{FOLDER}{FORMAT + 3:06d}.json", content)
+    for refuses in (Admission(lambda: objects).admit, Admission(lambda: objects).claim):
+        with pytest.raises(NewerFormat, match=f"its format is {FORMAT + 3}, and {FORMAT} is the newest here"):
+            refuses()
+
+
+def test_an_earlier_mark_is_let_through_and_this_version_s_put_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = DiskObjects(tmp_path)
+    Admission(lambda: objects).claim()
+    monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
+    for _ in range(2):
+        Admission(lambda: objects).claim()
+    assert [name.removeprefix(FOLDER) for name in objects.names(FOLDER)] == [
+        f"{FORMAT:06d}.json",
+        f"{FORMAT + 1:06d}.json",
+    ]
+    append_beats(lake_in(tmp_path / "other").heartbeats(), columns_of([Beat("a", 0)]))
+    table = lake_in(tmp_path / "other").heartbeats().current()
+    assert table is not None
+    assert table.metadata().configuration["tidemark.format"] == str(FORMAT + 1)

@@ -1,0 +1,265 @@
+"""The budget of snapshots: which readings are taken, what they are said to cost, and what survives a restart."""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from tests.watermark.builders import START, at, seconds
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
+from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.pubsub.spending import DAY, LONGEST, BudgetedBacklog, Spending
+from tidemark.pipeline.ticks.budget import is_gone
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, WatermarkState
+from tidemark.pipeline.watermark.usage import Usage
+
+TICK, RATE, SIZE = seconds(120), 100, 300
+BASE, TRACKING = "base", "tracking"
+
+
+class Subscribed:
+    """A subscription whose oldest message was published so long ago; it counts its snapshots and their true bytes."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.age = seconds(1)
+        self.readings: list[Reading] = []
+        self.problem: Exception | None = None
+        self.source = "snapshot"
+
+    def read(self) -> Reading:
+        if self.problem is not None:
+            raise self.problem
+        now = self.clock.now()
+        self.readings.append(Reading(now, now - self.age, names_a_message=True, source=self.source))
+        return self.readings[-1]
+
+
+class House:
+    """A process that ticks every two minutes; `log` is what another one, or a later one, knows of it."""
+
+    def __init__(self, budget: int | None, log: WatermarkState | None = None, clock: ManualClock | None = None) -> None:
+        self.clock = clock or ManualClock(START)
+        self.spending = Spending(self.clock, budget, TICK, base=BASE, tracking=TRACKING)
+        self.subscribed = {path: Subscribed(self.clock) for path in (BASE, TRACKING)}
+        self.log = log or WatermarkState().after(0, Beginning(START - DAY))
+        self.taken: list[Reading | None] = []
+        self.monitoring: Subscribed | None = None
+
+    def tick(self, reaches_back: timedelta | None = TICK) -> Reading | None:
+        """A tick of both subscriptions: pull, read, decide. Base's reading, if there was one."""
+        self.clock.advance(TICK)
+        self.spending.learn(self.log)
+        self.pulled(TICK)
+        self.spending.reached(TRACKING, self.clock.now() - TICK)
+        if reaches_back is not None:
+            self.spending.reached(BASE, self.clock.now() - reaches_back)
+        tracking, base = self.read(TRACKING), self.read(BASE)
+        with self.spending.noted() as usage:
+            decided = self.log.decide(base, tracking, Policy(), self.clock.now())
+            self.log = self.log.after(self.log.number + 1, replace(decided, usage=usage))
+        self.taken.append(base)
+        return base
+
+    def pulled(self, within: timedelta) -> None:
+        """What was published within so long is pulled from both."""
+        messages = RATE * within // seconds(1)
+        for path in (BASE, TRACKING):
+            self.spending.meter(path).pulled(messages, messages * SIZE)
+
+    def read(self, path: str, user: str = "") -> Reading | None:
+        try:
+            return BudgetedBacklog(
+                self.subscribed[path], self.spending, path, user=user, monitoring=self.monitoring
+            ).read()
+        except ReadingPostponed:
+            return None
+
+    def restarted(self, budget: int | None) -> "House":
+        """A new process, which knows what the log's newest compacted entry holds."""
+        compacted = decode(encode(Compacted(self.log), "writer"), "entry")
+        house = House(budget, WatermarkState().after(self.log.number + 1, compacted), self.clock)
+        house.subscribed = self.subscribed
+        return house
+
+
+def test_small_backlogs_are_read_at_each_tick_and_priced_by_age_rate_and_size() -> None:
+    house = House(10 << 30)
+    for _ in range(30):
+        reading = house.tick()
+        assert reading is not None
+        assert reading.next_within == timedelta(0)
+    used = house.log.account.last_day(house.clock.now())
+    assert used.snapshots == 60
+    assert used.snapshot_bytes == pytest.approx(60 * RATE * SIZE, rel=0.05)  # each finds what came in a second
+    assert (used.ticks, used.landed_bytes, used.seconds) == (30, 30 * 12000 * SIZE, 3600)
+
+
+def test_a_day_of_a_large_backlog_stays_within_the_budget_but_for_what_is_read_each_hour() -> None:
+    budget, day = 1 << 30, DAY // TICK
+    house = House(budget)
+    house.tick()
+    for number in range(day):
+        house.subscribed[BASE].age = TICK * number + seconds(1)  # nobody lands
+        house.tick(reaches_back=None)
+    read = [one for one in house.taken[1:] if one is not None]
+    used = house.log.account.last_day(house.clock.now())
+    prices = [RATE * SIZE * one.age.total_seconds() for one in read]
+    beyond = [price for price, one in zip(prices, read, strict=True) if one.next_within == LONGEST]
+    assert 1 < len(beyond) <= DAY // LONGEST
+    assert used.snapshot_bytes - sum(beyond) < budget
+    at_each_tick = sum(RATE * SIZE * TICK.total_seconds() * number for number in range(day))
+    assert at_each_tick > 25 * sum(prices)
+    gaps = [later.observed_at - earlier.observed_at for earlier, later in pairwise(read)]
+    assert all(gap <= one.next_within + TICK for gap, one in zip(gaps, read, strict=False))
+
+
+def dear(budget: int = 10_000_000) -> House:
+    """A house that has just read a backlog of an hour, a tenth of a gigabyte."""
+    house = House(budget)
+    house.tick()
+    house.subscribed[BASE].age = seconds(3600)
+    house.clock.advance(LONGEST)
+    house.pulled(LONGEST)
+    reading = house.tick(reaches_back=None)
+    assert reading is not None
+    assert reading.next_within == LONGEST
+    assert house.read(BASE, "landing") is not None  # the first one since the process began
+    return house
+
+
+def test_a_restart_keeps_the_account_and_the_promise() -> None:
+    house = dear()
+    assert house.tick(reaches_back=None) is None
+    spent = house.spending.spent
+    assert spent == pytest.approx(2 * RATE * SIZE * 3600, rel=0.1)
+    again = house.restarted(10_000_000)
+    again.spending.learn(again.log)
+    assert again.spending.spent == spent
+    for _ in range(LONGEST // TICK - 2):
+        assert again.tick(reaches_back=None) is None
+    assert again.tick(reaches_back=None) is not None
+
+
+def test_once_the_backlog_is_gone_base_is_read_soon() -> None:
+    house = dear(1 << 30)
+    assert house.tick(reaches_back=seconds(3500)) is None
+    house.subscribed[BASE].age = seconds(1)
+    assert any(house.tick() for _ in range(10))
+
+
+def behind(house: House) -> None:
+    """From now on the server's clock is an hour ahead of this machine's, which the readings tell."""
+    hour, read = seconds(3600), house.subscribed[BASE].read
+
+    def read_there() -> Reading:
+        one = read()
+        return replace(one, observed_at=one.observed_at + hour, oldest_unacked=one.oldest_unacked + hour)
+
+    house.subscribed[BASE].read = read_there  # type: ignore[method-assign]
+
+
+def test_by_a_clock_that_is_behind_or_is_set_back_no_cheap_reading_is_put_off() -> None:
+    house = House(10 << 30)
+    behind(house)
+    assert all(house.tick() is not None for _ in range(10))
+    house.clock.advance(seconds(-1800))
+    assert all(house.tick() is not None for _ in range(10))
+
+
+def test_by_a_clock_that_is_behind_dear_readings_are_put_off_as_long_as_ever() -> None:
+    house = dear()
+    behind(house)
+    for _ in range(LONGEST // TICK):
+        house.tick(reaches_back=None)
+    taken = len(house.subscribed[BASE].readings)
+    for _ in range(20):
+        house.tick(reaches_back=None)
+    assert len(house.subscribed[BASE].readings) == taken
+
+
+def test_a_tick_that_pulls_nothing_proves_nothing() -> None:
+    house = dear(1 << 30)
+    assert house.tick(reaches_back=None) is None
+
+
+def test_a_single_old_message_is_not_priced_as_a_backlog_as_old() -> None:
+    """Base holds one straggler, and lands everything else at each tick."""
+    house = House(10 << 30)
+    for number in range(200):
+        house.subscribed[BASE].age = seconds(3600) + TICK * number
+        assert house.tick() is not None
+
+
+def test_without_a_budget_every_reading_is_taken_and_counted() -> None:
+    house = House(None)
+    for number in range(100):
+        house.subscribed[BASE].age = seconds(3600) * number
+        reading = house.tick(reaches_back=None)
+        assert reading is not None
+        assert reading.next_within == timedelta(0)
+    assert house.spending.spent > 10**9
+
+
+def test_with_a_budget_of_nothing_a_reading_is_taken_as_rarely_as_it_may() -> None:
+    house = House(0)
+    for _ in range(2 * LONGEST // TICK):
+        house.tick()
+    assert sum(one is not None for one in house.taken) == 2
+
+
+def test_where_a_reading_is_put_off_or_dear_monitoring_stands_in() -> None:
+    house = dear()
+    taken = len(house.subscribed[BASE].readings)
+    house.monitoring = Subscribed(house.clock)
+    house.monitoring.source = "monitoring"
+    for _ in range(LONGEST // TICK + 10):
+        reading = house.tick(reaches_back=None)
+        assert reading is not None
+        assert reading.source == "monitoring"
+    assert len(house.subscribed[BASE].readings) == taken
+
+
+def test_where_monitoring_has_none_either_a_snapshot_is_taken_in_the_end_and_the_problem_is_told() -> None:
+    house = dear()
+    house.monitoring = Subscribed(house.clock)
+    house.monitoring.problem = ReadingUnavailable("a gap in the metrics")
+    backlog = BudgetedBacklog(house.subscribed[BASE], house.spending, BASE, monitoring=house.monitoring)
+    with pytest.raises(ReadingPostponed, match=r"snapshot_budget.*a gap in the metrics"):
+        backlog.read()
+    house.clock.advance(LONGEST)
+    assert backlog.read().source == "snapshot"
+
+
+def test_whoever_pulls_goes_by_small_batches_while_readings_are_dear() -> None:
+    house = dear()
+    ends = BudgetedBacklog(house.subscribed[BASE], house.spending, BASE, user="landing")
+    taken = len(house.subscribed[BASE].readings)
+    assert [is_gone(ends, house.clock.now(), is_small=is_small) for is_small in (True, False)] == [True, False]
+    assert len(house.subscribed[BASE].readings) == taken
+
+
+def test_what_a_failed_decision_did_not_note_is_in_the_next_note() -> None:
+    house = House(None)
+    house.spending.count(Usage(snapshots=1, snapshot_bytes=7, pulls=2))
+    with pytest.raises(ZeroDivisionError), house.spending.noted():
+        _ = 1 / 0
+    house.clock.advance(TICK)
+    with house.spending.noted() as usage:
+        assert (usage.snapshots, usage.snapshot_bytes, usage.pulls, usage.ticks) == (1, 7, 2, 1)
+        assert usage.seconds == TICK.total_seconds()
+
+
+def test_the_account_forgets_what_is_a_day_old() -> None:
+    state = WatermarkState().after(0, Beginning(START))
+    for number, hour in enumerate([0, 0.5, 10, 23.9, 24.1], start=1):
+        record = state.decide(None, None, Policy(), at(hour * 3600))
+        state = state.after(number, replace(record, usage=Usage(snapshots=10 ** (number - 1))))
+    now = at(24.2 * 3600)
+    assert state.account.last_day(now).snapshots == 11_110 - 10  # the first two are of one hour
+    assert state.account.known == state.account.last_day(now)
+    assert isinstance(state.record, DecisionRecord)

@@ -1,0 +1,106 @@
+"""Failing runs are told by the lake: notes that runs leave, those that still stand, and what the commands say."""
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import LakeFull, SparkUnreachable, WindowNotClosed
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.tables.failed_runs import FOLDER, KEPT, REASON_LENGTH, FailedRun, FailedRuns
+from tidemark.pipeline.quality.failing import DRAINS_STAND_FOR, WINDOWS_STAND_FOR, failing
+from tidemark.pipeline.windows import Windowing
+
+MINUTE = timedelta(minutes=1)
+WINDOWING = Windowing(MINUTE, at(0) - timedelta(days=1))
+FIRST, SECOND, THIRD, FOURTH = (WINDOWING.containing(at(60.0 * number)).key for number in range(4))
+
+
+def fail(
+    notes: FailedRuns, clock: ManualClock, error: Exception, *stretches: tuple[str, str], run: str = "run"
+) -> None:
+    with pytest.raises(type(error)), notes.noting(run, stretches, clock):
+        raise error
+
+
+def note(seconds: float, *stretches: tuple[str, str], reason: str = "why") -> FailedRun:
+    return FailedRun("run", at(seconds), reason, stretches)
+
+
+def standing(notes: list[FailedRun], computed: dict[str, datetime], seconds: float) -> str:
+    found = failing(notes, computed, WINDOWING, at(seconds))
+    return "" if found is None else found.sentence()
+
+
+def test_a_run_s_note_has_the_first_line_of_what_it_failed_with(tmp_path: Path) -> None:
+    notes, clock = FailedRuns(DiskObjects(tmp_path)), ManualClock(at(300))
+    assert notes.newest() == []
+    fail(notes, clock, RuntimeError("\n  no JAR  \nJVM stacktrace:\n…"), (FIRST, SECOND), run="a run/1")
+    clock.advance(MINUTE)
+    fail(notes, clock, SparkUnreachable("x" * 1000))
+    last, first = notes.newest()
+    assert first == FailedRun("a run/1", at(300), "RuntimeError: no JAR", [(FIRST, SECOND)])
+    assert (last.at, len(last.reason), last.stretches) == (at(360), REASON_LENGTH, [])
+
+
+def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
+    notes = FailedRuns(DiskObjects(tmp_path))
+    error = SparkUnreachable("no server answers at sc://spark.example/;token=hush;user_id=me (refused)")
+    fail(notes, ManualClock(at(0)), error)
+    said = "no server answers at sc://spark.example/;token=…;user_id=me (refused)"
+    assert [one.reason for one in notes.newest()] == [f"SparkUnreachable: {said}"]
+
+
+def test_the_lake_keeps_the_newest_notes_alone(tmp_path: Path) -> None:
+    objects, clock = DiskObjects(tmp_path), ManualClock(at(0))
+    notes = FailedRuns(objects)
+    for number in range(KEPT + 2):
+        fail(notes, clock, ValueError(str(number)))
+        clock.advance(MINUTE)
+    assert len(list(objects.names(FOLDER))) == KEPT
+    assert [one.reason for one in notes.newest()][:: KEPT - 1] == [f"ValueError: {KEPT + 1}", "ValueError: 2"]
+
+
+def test_what_is_asked_for_too_early_is_no_failure_of_a_run(tmp_path: Path) -> None:
+    notes = FailedRuns(DiskObjects(tmp_path))
+    fail(notes, ManualClock(at(0)), WindowNotClosed("wait"), (FIRST, FIRST))
+    assert notes.newest() == []
+
+
+def test_a_note_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -> None:
+    class Full(DiskObjects):
+        def create(self, name: str, content: bytes) -> None:  # noqa: ARG002 (the protocol's signature)
+            raise LakeFull("no space")
+
+    fail(FailedRuns(Full(tmp_path)), ManualClock(at(0)), SparkUnreachable("gone"), (FIRST, FIRST))
+    objects = DiskObjects(tmp_path)
+    objects.create(f"{FOLDER}a.json", b"\xff")
+    objects.create(f"{FOLDER}b.json", json.dumps({"version": 2}).encode())
+    objects.create(f"{FOLDER}c.json", b"[]")
+    assert FailedRuns(objects).newest() == []
+
+
+def test_a_failure_stands_until_each_of_its_windows_was_computed_after_it() -> None:
+    notes = [note(400, (FIRST, THIRD), reason="the newest"), note(300, (FIRST, FIRST))]
+    all_of_it = f"runs over windows from {FIRST} on failed 2 times since 2026-11-21T05:25:00Z, last at "
+    assert standing(notes, {}, 500) == f"{all_of_it}2026-11-21T05:26:40Z: the newest"
+    computed = {FIRST: at(350), SECOND: at(450)}
+    assert standing(notes, computed, 500) == (
+        f"runs over windows from {FIRST} on failed once, at 2026-11-21T05:26:40Z: the newest"
+    )
+    computed |= {FIRST: at(450)}
+    assert standing(notes, computed, 500).startswith(f"runs over {THIRD} failed once")
+    assert standing(notes, computed | {THIRD: at(450)}, 500) == ""
+
+
+def test_of_a_drain_and_of_what_nobody_tries_any_more_it_is_spoken_for_a_while() -> None:
+    drain, windows = note(300), note(300, (FIRST, FOURTH))
+    hour, day = (one.total_seconds() for one in (DRAINS_STAND_FOR, WINDOWS_STAND_FOR))
+    assert standing([drain], {}, 300 + hour) == "runs failed once, at 2026-11-21T05:25:00Z: why"
+    assert standing([drain], {}, 301 + hour) == ""
+    assert standing([windows], {}, 300 + day) != ""
+    assert standing([windows], {}, 301 + day) == ""
+    assert standing([note(300, ("2026-11-21T12-00Z", "no window"))], {}, 301) == ""

@@ -1,0 +1,77 @@
+"""What the table of permissions says of runs is what they call: a drain, windows and housekeeping, on servers that
+write down every call."""
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.gcs.apart import fresh_lake
+from tests.identity.recording import recorded_buckets
+from tests.identity.test_recorded_calls import ASKED_IN_VAIN, ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
+from tests.spark.drains import settings_of, small_drain
+from tests.spark.pubsub_world import PubSubWorld
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.identity.components import Component
+from tidemark.pipeline.identity.methods import IN_PARTS
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.drain import Drain, Side
+from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.upkeep.housekeeping import Housekeeper
+from tidemark.resources.pubsub import PubSubResource
+
+pytestmark = pytest.mark.gcs
+
+CLOCK = SystemClock()
+SMALL = {IN_PARTS}
+"""Nothing here is large enough to be written in parts: the lander's test does that, with the same writer."""
+
+
+def drain(spark: SparkSession, settings: Settings) -> None:
+    lake = Lake(settings.lake, settings.message.fields, CLOCK)
+    pubsub = PubSubResource(settings=settings, kept=Kept(), clock=CLOCK)
+    backlogs = {Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()}
+    list(Drain(spark, settings, "drain", lake.tracking_log(), backlogs, CLOCK).rounds())
+
+
+def compute(spark: SparkSession, settings: Settings) -> None:
+    """The window of a moment ago, as if the watermark had passed it."""
+    lake, now = Lake(settings.lake, settings.message.fields, CLOCK), CLOCK.now()
+    batch = MicroBatch(
+        spark,
+        heartbeats=lake.heartbeats(),
+        diffs=lake.diffs(),
+        status=lake.stream_status(),
+        plan=DiffPlan(settings.message.fields, timedelta(minutes=10), timedelta(seconds=30), settings.windows.length),
+        watermark=now + timedelta(hours=1),
+        run="run",
+        clock=CLOCK,
+    )
+    compute_windows(batch, [settings.windowing.containing(now - timedelta(seconds=2))])
+
+
+def test_runs_call_what_the_table_says(spark: SparkSession, servers: Servers, tmp_path: Path) -> None:  # noqa: F811
+    subscriber, publisher = subscriber_client(*servers.pubsub.server), publisher_client(*servers.pubsub.server)
+    with recorded_buckets(tmp_path) as buckets:
+        world = PubSubWorld(subscriber, publisher, servers.pubsub, tmp_path)
+        lake = fresh_lake(buckets.endpoint)
+        settings = settings_of(world.settings, str(world.lake), small_drain(readers=1, round_seconds="2s")).model_copy(
+            update={"lake": lake}
+        )
+        world.publish(300)
+        time.sleep(2.1)
+        servers.recorder.methods.clear()
+        drain(spark, settings)
+        compute(spark, settings)
+        chores = list(Housekeeper(settings, CLOCK).chores())
+        found = servers.recorder.taken() | buckets.taken()
+    subscriber.transport.close()
+    publisher.transport.close()
+    assert not [chore.sentence for chore in chores if chore.failed]
+    assert of(Component.RUNS) - ONLY_SOMETIMES - SMALL <= found - ASKED_IN_VAIN <= of(Component.RUNS)

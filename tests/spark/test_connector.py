@@ -1,0 +1,198 @@
+"""The connector's JAR: fetched once, whole and checked, and the same for whichever Spark is started."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.cli.command import said_here
+from tests.official_emulator import free_port
+from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.services.processes import Supervisor
+from tidemark.pipeline.services.stack import have_connector, start_stack
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
+from tidemark.pipeline.spark import connector
+from tidemark.pipeline.spark.connector import (
+    CONNECTOR,
+    FETCHED_WITHIN_SECONDS,
+    JARS,
+    Jar,
+    connector_file,
+    fetch,
+    naming_what_lacks,
+)
+from tidemark.pipeline.spark.session import server_config, session_config
+from tidemark.resources.spark import SparkResource
+
+CONTENT = b"a JAR" * 1000
+BUCKET = LakeSettings(uri="gs://bucket/lake")
+CLASSIC = SparkSettings(remote=None, master="spark://host:7077")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tidemark"
+
+
+@contextmanager
+def serving(content: bytes) -> Iterator[str]:
+    """An address of a server on loopback that answers with the content; `/absent…` is not there."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404 if self.path.startswith("/absent") else 200)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's name)
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def jar_at(address: str, content: bytes = CONTENT) -> Jar:
+    return Jar(f"{address}/connector.jar", hashlib.sha256(content).hexdigest(), len(content))
+
+
+def test_it_is_fetched_once_and_appears_whole(tmp_path: Path) -> None:
+    file, told = tmp_path / "new" / "connector.jar", list[tuple[int, int]]()
+    with serving(CONTENT) as address:
+        assert fetch(SystemClock(), file, jar_at(address), progress=lambda *at: told.append(at))
+    assert file.read_bytes() == CONTENT
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert not fetch(SystemClock(), file, jar_at(address)), "the server has gone, and nothing is asked"
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_a_damaged_one_is_fetched_again(tmp_path: Path) -> None:
+    file = tmp_path / "connector.jar"
+    file.write_bytes(CONTENT[::-1])
+    with serving(CONTENT) as address:
+        assert fetch(SystemClock(), file, jar_at(address))
+    assert file.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("served", "path", "why"),
+    [
+        (CONTENT[::-1], "/connector.jar", "its SHA-256 is"),
+        (CONTENT[:-1], "/connector.jar", "4,999 bytes"),
+        (CONTENT + b"!", "/connector.jar", "longer than the 5,000 bytes"),
+        (CONTENT, "/absent.jar", "404"),
+    ],
+)
+def test_anything_else_is_refused_and_not_kept(tmp_path: Path, served: bytes, path: str, why: str) -> None:
+    file = tmp_path / "new" / "connector.jar"
+    with serving(served) as address, pytest.raises(ToolMissing, match=why):
+        fetch(SystemClock(), file, jar_at(address), source=address + path)
+    assert os.listdir(file.parent) == []
+
+
+def test_one_that_comes_too_slowly_is_given_up(tmp_path: Path) -> None:
+    clock = ManualClock(datetime(2026, 11, 21, tzinfo=UTC))
+
+    class Slow(ManualClock):
+        def monotonic(self) -> float:
+            self.advance(timedelta(seconds=FETCHED_WITHIN_SECONDS + 1))
+            return super().monotonic()
+
+    with serving(CONTENT) as address, pytest.raises(ToolMissing, match="came within 900 s"):
+        fetch(Slow(clock.now()), tmp_path / "connector.jar", jar_at(address))
+
+
+def test_without_a_network_the_error_says_which_file_to_bring_and_the_command_takes_it(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connector, "CONNECTOR", jar_at(f"http://127.0.0.1:{free_port()}"))
+    refused = said_here(tmp_path, ("connector",), dict(os.environ))
+    assert refused.code == 1
+    assert "Connection refused" in refused.err
+    assert "tidemark connector --from connector.jar" in refused.err
+    (tmp_path / "brought.jar").write_bytes(CONTENT)
+    taken = said_here(tmp_path, ("connector", "--from", "brought.jar"), dict(os.environ))
+    assert (taken.out, taken.code) == (f"fetched {cache}/connector.jar\n", 0)
+    assert (cache / "connector.jar").read_bytes() == CONTENT
+    assert said_here(tmp_path, ("connector",), dict(os.environ)).out == f"found {cache}/connector.jar\n"
+
+
+def test_the_server_a_classic_session_and_a_cluster_s_get_the_same_jar_and_the_same_settings(tmp_path: Path) -> None:
+    server = server_config(Settings(lake=BUCKET), tmp_path)
+    classic = session_config(Settings(lake=BUCKET, spark=CLASSIC))
+    assert server[JARS] == classic[JARS] == str(connector_file())
+    storage = {key for key in classic if ".fs." in key}
+    assert len(storage) == 4
+    assert {key: server[key] for key in storage} == {key: classic[key] for key in storage}
+
+
+def test_a_user_without_a_home_is_told_to_name_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert connector_file() == Path.home() / ".cache" / "tidemark" / CONNECTOR.name
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.raises(ToolMissing, match=r"set \$XDG_CACHE_HOME"):
+        connector_file()
+
+
+def test_a_folder_needs_no_jar(tmp_path: Path) -> None:
+    assert JARS not in server_config(Settings(), tmp_path)
+    assert JARS not in session_config(Settings(spark=CLASSIC))
+
+
+def test_the_users_own_jars_and_settings_come_instead_of_ours(tmp_path: Path) -> None:
+    own = {JARS: "/opt/mine.jar", "spark.hadoop.fs.gs.auth.type": "COMPUTE_ENGINE"}
+    settings = Settings(lake=BUCKET, spark=CLASSIC.model_copy(update={"config": own}))
+    assert own.items() <= session_config(settings).items()
+    assert own.items() <= server_config(settings, tmp_path).items()
+    have_connector(Supervisor(tmp_path, SystemClock(), pytest.fail), settings)
+
+
+def test_a_classic_session_without_the_jar_is_refused_before_a_jvm_starts() -> None:
+    resource = SparkResource(spark_config=session_config(Settings(lake=BUCKET, spark=CLASSIC)))
+    with pytest.raises(ToolMissing, match="run `tidemark connector`"):
+        resource.session()
+
+
+def test_what_starts_everything_fetches_it_first_and_starts_nothing_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    supervisor = Supervisor(tmp_path / "state", SystemClock(), said.append)
+    monkeypatch.setattr(connector, "CONNECTOR", jar_at(f"http://127.0.0.1:{free_port()}"))  # no network
+    spark, dagster = SparkSettings(remote=f"sc://localhost:{free_port()}"), DagsterSettings(storage=str(tmp_path))
+    settings = Settings(lake=BUCKET, spark=spark, dagster=dagster)
+    try:
+        with pytest.raises(ToolMissing, match="Without a network"):
+            start_stack(supervisor, settings, Path("tidemark.toml").resolve())
+    finally:
+        supervisor.stop()
+    assert said == [f"fetching the Cloud Storage connector for Spark, 38 MB, from {CONNECTOR.url}"]
+    assert not supervisor.state_folder.exists()
+
+
+def test_nothing_is_fetched_for_a_spark_that_somebody_else_runs(tmp_path: Path) -> None:
+    elsewhere = Settings(lake=BUCKET, spark=SparkSettings(remote="sc://spark.example:15002"))
+    have_connector(Supervisor(tmp_path, SystemClock(), pytest.fail), elsewhere)
+
+
+def test_a_spark_without_a_connector_is_named_as_one() -> None:
+    with pytest.raises(ToolMissing, match="no Google connector"), naming_what_lacks():
+        raise RuntimeError("Class com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem not found")
+    with pytest.raises(RuntimeError, match="another"), naming_what_lacks():
+        raise RuntimeError("another")

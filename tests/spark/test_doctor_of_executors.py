@@ -1,0 +1,31 @@
+"""What doctor says of Spark's executors: each looks by itself, and says what a micro-batch would lack."""
+
+import json
+import sys
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import tidemark.pipeline.spark
+from tidemark.pipeline.doctor.cluster import seen_executors
+from tidemark.pipeline.doctor.executors import look_at_executors
+from tidemark.pipeline.doctor.finding import Level
+
+
+def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
+    ((level, said),) = seen_executors(spark)
+    assert level is Level.OK
+    assert "has tidemark and Polars" in said
+
+
+def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    for name in ("slices", "columns"):  # as if nothing had imported them yet
+        monkeypatch.delitem(sys.modules, f"tidemark.pipeline.spark.{name}", raising=False)
+        monkeypatch.delattr(tidemark.pipeline.spark, name, raising=False)
+    (batch,) = look_at_executors([pa.RecordBatch.from_pydict({"id": [1]})])
+    (row,) = batch.to_pylist()
+    machine, unable = json.loads(row["said"])
+    assert machine
+    assert "polars" in unable

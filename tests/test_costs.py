@@ -1,0 +1,77 @@
+"""What the page about costs says: the same as the calculator, and as the ticks do."""
+
+import random
+from pathlib import Path
+
+import pytest
+from google.pubsub_v1 import SubscriberClient
+
+from benchmarks.calls import CLOCK, Counted, Ticks, counted_client
+from tests.dagster.house import publish
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.emulator.server import served
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.connection import publisher_client
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import SNAPSHOT_BUDGET, LakeSettings, PubSubSettings
+from tidemark.resources.pubsub import PubSubResource
+from tools import costs
+
+PAGE = (Path(__file__).parents[1] / "docs" / "costs.md").read_text()
+
+
+@pytest.mark.parametrize("table", costs.tables(), ids=["calls", "prices", "a day", "an outage"])
+def test_the_page_has_the_calculator_s_tables(table: str) -> None:
+    assert f"\n{table}\n" in PAGE
+
+
+def test_the_page_and_the_calculator_have_the_default_budget_and_the_date_of_the_prices() -> None:
+    assert costs.BUDGET == SNAPSHOT_BUDGET
+    assert f"the default is {SNAPSHOT_BUDGET >> 30} GiB" in PAGE
+    assert f"as of {costs.AS_OF}" in PAGE
+
+
+def test_the_price_of_readings_follows_the_backlog_and_the_budget_bounds_it() -> None:
+    at_the_end, at_each_tick, bounded = (dollars for _, _, dollars in costs.an_outage())
+    assert at_each_tick == pytest.approx(at_the_end * costs.MISSION.ticks / 2)
+    assert bounded < at_each_tick / 100
+    longer = [dollars for _, _, dollars in costs.an_outage(hours=48)]
+    assert longer[1] == pytest.approx(4 * at_each_tick)
+
+
+def test_dropping_the_payload_pays_only_where_delivery_costs_more_than_the_transform() -> None:
+    assert costs.transform_pays_from(egress_tib=0) == float("inf")
+    payload_per_rest, egress = costs.transform_pays_from(20), 20
+    assert payload_per_rest == 2
+    for payload, pays in ((1.9, False), (2.1, True)):
+        with_it = (1 + payload) * costs.TRANSFORM_TIB + (costs.PUBSUB_TIB + egress)
+        assert (with_it < (1 + payload) * (costs.PUBSUB_TIB + egress)) == pays
+
+
+def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keeps_the_account(tmp_path: Path) -> None:
+    with served(PubSubModel(rng=random.Random(1))) as address:
+        settings = Settings(pubsub=PubSubSettings(emulator_host=address), lake=LakeSettings(uri=f"file:{tmp_path}"))
+        counted, kept, publisher = Counted(), Kept(), publisher_client(address)
+        client: SubscriberClient = kept.get("subscriber client", lambda: counted_client(address, counted))
+        provision(client, publisher, settings.pubsub, settings.contract, CLOCK)
+        pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
+        lake = Lake(settings.lake, settings.message.fields, CLOCK)
+        ticks = Ticks(settings, pubsub, lake)
+        publish(publisher, settings, [(f"stream-{number}", CLOCK.now()) for number in range(10)])
+        ticks.play()
+        counted.calls.clear()
+        before = lake.tracking_log().catch_up().account.known
+        publish(publisher, settings, [(f"stream-{number}", CLOCK.now()) for number in range(10)])
+        ticks.play()
+        used = lake.tracking_log().catch_up().account.known
+        assert set(counted.calls) <= set(costs.CALLS)
+        assert counted.calls["ListSnapshots"] == costs.CALLS["ListSnapshots"][0]
+        # One for each subscription's reading, and for each end of pulling at least one and at most three.
+        assert 4 <= counted.calls["CreateSnapshot"] <= 8
+        assert counted.calls["DeleteSnapshot"] == counted.calls["CreateSnapshot"]
+        assert used.snapshots - before.snapshots == counted.calls["CreateSnapshot"]
+        assert used.pulls - before.pulls == counted.calls["Pull"]
+        assert (used.tracked - before.tracked, used.landed - before.landed, used.ticks - before.ticks) == (10, 10, 1)
+        assert used.landed_bytes > before.landed_bytes

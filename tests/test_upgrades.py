@@ -1,0 +1,332 @@
+"""Every lake that an earlier version made is read and gone on with; one of a later version is refused by name."""
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from tests.cli.test_cli import Place
+from tests.dagster.house import ModelWorld, Ticking, beats_between, publish, settings_of
+from tests.lake.builders import Beat, append_beats, columns_of
+from tests.lake_fixture import FIXTURES, beats, closed, compute_here, make, world_in
+from tests.lake_reading import LATER, RUN, lake_in, landings, said_by, settings_in
+from tests.watermark.builders import at
+from tidemark.assets.windowed import compute_range
+from tidemark.pipeline import version
+from tidemark.pipeline.errors import NewerFormat
+from tidemark.pipeline.lake.layout import PARTITIONS, Lake
+from tidemark.pipeline.lake.log import codec
+from tidemark.pipeline.lake.log.witness import LogWitness
+from tidemark.pipeline.quality.staleness import Staleness
+from tidemark.pipeline.replay.log_ticks import recorded_ticks
+from tidemark.pipeline.replay.replay import verify
+from tidemark.pipeline.replay.trace_file import ParquetTrace
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.spark.pubsub_source import Offset
+from tidemark.pipeline.version import FORMAT, marks, refuse_newer
+from tidemark.resources.lake import LakeResource
+
+NEWEST = FIXTURES / f"lake-{FORMAT}"
+NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
+REFUSED = "was written by tidemark 9.0.0, and this is tidemark "
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A copy of this version's lake, with its settings."""
+    return Path(shutil.copytree(NEWEST, tmp_path / "place"))
+
+
+def content_of(folder: Path) -> dict[str, str]:
+    """Every file and what is in it."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def remark(file: Path, mark: Mapping[str, str]) -> None:
+    """Put another mark into a Parquet file or a JSON object; the seal of an entry is made anew."""
+    if file.suffix == ".json":
+        file.write_text(json.dumps(json.loads(file.read_text()) | mark))
+        return
+    table = pq.read_table(io.BytesIO(file.read_bytes()))
+    metadata: dict[Any, Any] = {**(table.schema.metadata or {})} | {
+        name.encode(): text.encode() for name, text in mark.items()
+    }
+    is_entry = codec.SEAL in metadata
+    if is_entry:
+        metadata[codec.SEAL] = codec.OPEN_SEAL
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), sink)
+    file.write_bytes(codec._sealed(sink.getvalue()) if is_entry else sink.getvalue())
+
+
+def remark_table(place: Path, name: str) -> None:
+    DeltaTable(place / "lake" / name).alter.set_table_properties(dict(NEWER), raise_if_not_exists=False)
+
+
+def only(place: Path, pattern: str) -> Path:
+    """The first file of a kind."""
+    return min((place / "lake").glob(pattern))
+
+
+def raise_the_lake(place: Path) -> None:
+    """As the first program of a later format does, before it writes anything else."""
+    (place / "lake" / "format" / f"{FORMAT + 1:06d}.json").write_text(json.dumps(NEWER))
+
+
+def raise_its_objects(place: Path) -> None:
+    """Everything is of a later format, and the lake's own mark is lost."""
+    shutil.rmtree(place / "lake" / "format")
+    for pattern in ("tracking/*/*.parquet", "log_witness/*", "diff_runs/*", "staleness/*", "reports/tuning/*.json"):
+        for file in (place / "lake").glob(pattern):
+            remark(file, NEWER)
+    for name in PARTITIONS:
+        remark_table(place, name)
+
+
+# Lakes of earlier versions, and of this one
+
+
+@pytest.mark.parametrize("fixture", sorted(path.name for path in FIXTURES.glob("lake-*")))
+def test_a_lake_that_was_kept_says_what_it_said_when_it_was_made(fixture: str, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(FIXTURES / fixture, tmp_path / "place"))
+    expected = json.loads((place / "expected.json").read_text())
+    before = content_of(place)
+    said = said_by(place)
+    assert {name: said[name] for name in expected} == expected
+    assert content_of(place) == before, "who only reads writes nothing"
+
+
+def test_the_script_makes_the_lake_that_is_kept(tmp_path: Path) -> None:
+    make(tmp_path / "place")
+    assert said_by(tmp_path / "place") == json.loads((NEWEST / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("fixture", sorted(path.name for path in FIXTURES.glob("lake-*")))
+def test_a_lake_that_was_kept_is_gone_on_with(fixture: str, tmp_path: Path) -> None:
+    place = Path(shutil.copytree(FIXTURES / fixture, tmp_path / "place"))
+    before = said_by(place)
+    world = world_in(place, (LATER - at(0)).total_seconds())
+    lake, settings = lake_in(place, world.clock), settings_in(place)
+    seconds = (LATER - at(0)).total_seconds()
+    for minute in range(12):
+        beats(world, seconds + minute * 60, ["a", "b"])
+        world.wait(60)
+        if minute % 4 == 3:
+            world.tick()
+    windows = closed(lake, settings)
+    compute_here(lake, settings, windows[-2:])
+    state, ticks = recorded_ticks(lake.tracking_log())
+    verified = verify(ticks, state)
+    assert (verified.first_difference, verified.decisions) == (None, before["verified"][0] + 3)
+    assert state.number < 0, "from the archive on"
+    assert lake.heartbeats().extent().rows == len(before["heartbeats"]) + 24
+    known = {row["stream_id"]: row for row in lake.streams().save().rows.to_pylist()}
+    assert known["c"]["last_event_time"] < at(300)
+    assert known["a"]["last_event_time"] > LATER
+    assert lake.diffs().computed() > {window.key for window in windows[-2:]}
+    assert Staleness.restored(lake, settings.windowing, settings.windows.lookback).check().total == before["missed"][0]
+
+
+# Every object has a mark
+
+
+def test_everything_in_a_lake_that_is_read_back_is_marked() -> None:
+    of_tables = tuple(f"{name}/" for name in PARTITIONS)
+    unmarked = []
+    for file in (path for path in (NEWEST / "lake").rglob("*") if path.is_file()):
+        name = file.relative_to(NEWEST / "lake").as_posix()
+        if name.startswith(of_tables) or name.endswith(".html"):
+            continue
+        if name.endswith(".parquet"):
+            found = {key.decode(): value.decode() for key, value in (pq.read_schema(file).metadata or {}).items()}
+        else:
+            found = json.loads(file.read_text())
+        if found.get("tidemark.format") != str(FORMAT) or "tidemark.version" not in found:
+            unmarked.append(name)
+    assert unmarked == []
+    for name in PARTITIONS:
+        assert DeltaTable(NEWEST / "lake" / name).metadata().configuration["tidemark.format"] == str(FORMAT), name
+    for file in ("trace.parquet", "decisions.parquet"):
+        assert (pq.read_schema(NEWEST / file).metadata or {})[b"tidemark.format"] == str(FORMAT).encode()
+
+
+READERS: Mapping[str, tuple[str, Callable[[Path], object]]] = {
+    "log entry": ("tracking/log/*.parquet", lambda place: lake_in(place).tracking_log().entry(10)),
+    "archive": ("tracking/archive/*.parquet", lambda place: lake_in(place).tracking_log().entry(0)),
+    "witness": ("log_witness/*.json", lambda place: LogWitness(lake_in(place).objects()).newest()),
+    "manifest": ("diff_runs/*.json", lambda place: lake_in(place).diffs().versions(lake_in(place).diffs().computed())),
+    "landing": (f"landings/{RUN}/*.json", lambda place: landings(lake_in(place))),
+    "piece": (f"landings/{RUN}/*.parquet", lambda place: landings(lake_in(place))),
+    "checkpoint": (
+        "staleness/*.parquet",
+        lambda place: Staleness.restored(lake_in(place), settings_in(place).windowing, timedelta(minutes=10)),
+    ),
+    "trace": ("../trace.parquet", lambda place: ParquetTrace(place / "trace.parquet")),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_an_object_of_a_later_format_is_refused_by_its_name_and_its_version(kind: str, place: Path) -> None:
+    pattern, read = READERS[kind]
+    file = only(place, pattern)
+    remark(file, marks())
+    read(place)
+    remark(file, NEWER)
+    with pytest.raises(NewerFormat, match=REFUSED) as refused:
+        read(place)
+    assert file.name in str(refused.value)
+    assert "Run tidemark 9.0.0 or a newer one; docs/upgrading.md" in str(refused.value)
+    assert "forget" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_a_table_of_a_later_format_is_refused_also_by_who_holds_it_open(name: str, place: Path) -> None:
+    table = lake_in(place).table(name)
+    assert table.current() is not None
+    remark_table(place, name)
+    for opened in (table, lake_in(place).table(name)):
+        with pytest.raises(NewerFormat, match=REFUSED):
+            opened.current()
+        with pytest.raises(NewerFormat, match=REFUSED):
+            opened.created(pa.schema([]))
+
+
+def test_who_holds_a_table_open_appends_nothing_once_a_later_version_has_marked_it(place: Path) -> None:
+    held = lake_in(place).heartbeats()
+    append_beats(held, columns_of([Beat("a", 0)], ["load"]))
+    rows = held.extent().rows
+    remark_table(place, "heartbeats")
+    with pytest.raises(NewerFormat, match=REFUSED):
+        append_beats(held, columns_of([Beat("a", 1)], ["load"]))
+    assert DeltaTable(place / "lake" / "heartbeats").to_pyarrow_table(columns=["stream_id"]).num_rows == rows
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        {"minReaderVersion": 9, "minWriterVersion": 9},
+        {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["later"], "writerFeatures": ["later"]},
+    ],
+    ids=["version", "feature"],
+)
+def test_a_delta_table_of_a_later_protocol_is_not_called_damaged(protocol: dict[str, Any], place: Path) -> None:
+    commit = place / "lake" / "heartbeats" / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    commit.write_text("\n".join(json.dumps({"protocol": protocol} if "protocol" in line else line) for line in lines))
+    with pytest.raises(NewerFormat, match="this lake was written by tidemark of a later version"):
+        lake_in(place).heartbeats().current()
+
+
+def test_an_offset_in_a_checkpoint_of_spark_is_read_without_a_mark_and_refused_with_a_later_one() -> None:
+    offset = Offset("run", 3, 2, "file:lake")
+    assert Offset.read(offset.written()) == Offset.read(version.without_marks(offset.written())) == offset
+    with pytest.raises(NewerFormat, match=f"this checkpoint {REFUSED}"):
+        Offset.read(offset.written() | NEWER)
+
+
+def test_a_mark_that_cannot_be_read_is_of_a_later_format() -> None:
+    refuse_newer("an object", {"tidemark.format": str(FORMAT)})
+    refuse_newer("an object", ["no", "mark"])
+    with pytest.raises(NewerFormat, match="its format is two"):
+        refuse_newer("an object", {"tidemark.format": "two"})
+
+
+# A lake of a later version
+
+
+def test_a_lake_is_marked_by_its_first_writer_and_raised_by_the_first_newer_one(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(place / "lake" / "format")
+    said_by(place)
+    assert not (place / "lake" / "format").exists(), "who only reads marks nothing"
+    world = world_in(place, (LATER - at(0)).total_seconds())
+    held = world.lake()
+    held.heartbeats().current()
+    monkeypatch.setattr(version, "FORMAT", FORMAT + 1)
+    monkeypatch.setattr(version, "own_version", lambda: "9.0.0")
+    later = Lake(settings_in(place).lake.model_copy(update={"checkpoint_every": 5}), {}, world.clock)
+    later.objects().create("anything", b"")
+    assert [file.name for file in (place / "lake" / "format").iterdir()] == [f"{FORMAT + 1:06d}.json"]
+    assert json.loads(only(place, "format/*").read_text()) == NEWER
+    later.heartbeats().created(pa.schema([]))
+    monkeypatch.undo()
+    with pytest.raises(NewerFormat, match=REFUSED):
+        held.heartbeats().current()
+
+
+COMMANDS = (
+    ("status",),
+    ("explain",),
+    ("explain", "--at", "2026-11-21T05:30:00Z"),
+    ("diffs", "--stream", "a"),
+    ("streams",),
+    ("streams", "--silent"),
+    ("replay", "--from-lake"),
+    ("tune", "--since", "20000h"),
+    ("repair",),
+    ("repair", "--from", "2026-11-21T05-20Z", "--to", "2026-11-21T05-20Z", "--remove-orphans", "--grace", "0s"),
+    ("housekeep",),
+    ("forget", "12"),
+    ("forget", "99"),
+    ("release", "--before", "2026-11-21T09:00:00Z", "--yes"),
+)
+
+
+@pytest.mark.parametrize("raised", [raise_the_lake, raise_its_objects])
+def test_every_command_refuses_a_later_lake_by_name_and_writes_nothing(
+    raised: Callable[[Path], None], place: Path
+) -> None:
+    raised(place)
+    before = content_of(place)
+    for command in COMMANDS:
+        said = Place(place).tidemark(*command)
+        text = said.out + said.err
+        assert (said.code, REFUSED in text.replace("\n", " ")) == (1, True), (command, text)
+        assert "Run tidemark 9.0.0 or a newer one" in text
+        assert "corrupt" not in text
+        assert "tidemark forget" not in text
+        assert content_of(place) == before, command
+
+
+def test_the_same_commands_work_on_the_lake_as_it_is(place: Path) -> None:
+    """So that the test above refuses what would have been done."""
+    for command in COMMANDS:
+        said = Place(place).tidemark(*command)
+        assert "was written by" not in said.out + said.err, command
+        assert "Traceback" not in said.err, (command, said.err)
+
+
+@pytest.mark.parametrize("raised", [raise_the_lake, raise_its_objects])
+def test_no_tick_and_no_run_writes_into_a_later_lake_and_nothing_is_acknowledged(
+    raised: Callable[[Path], None], place: Path
+) -> None:
+    pubsub = PubSubSettings(ack_deadline=timedelta(seconds=10))
+    world, settings = ModelWorld(pubsub), settings_of(pubsub, place)
+    start = world.clock.now() - timedelta(minutes=5)
+    publish(world, settings, beats_between(start, start + timedelta(minutes=1)))
+    raised(place)
+    before = content_of(place)
+    with dg.DagsterInstance.ephemeral() as instance:
+        ticking = Ticking(settings, instance, world.clock, world)
+        for sensor in ("landing", "tracking", "staleness", "landing", "tracking"):
+            with pytest.raises(NewerFormat, match=REFUSED):
+                ticking.tick(sensor)
+        lake = ticking.resources["lake"]
+        assert isinstance(lake, LakeResource)
+        with pytest.raises(NewerFormat, match=REFUSED):
+            compute_range([settings.windowing.containing(at(0))], lake, None, "run")  # type: ignore[arg-type]
+    assert content_of(place) == before
+    for path in (pubsub.base_path, pubsub.tracking_path):
+        assert len(list(world.model.unacknowledged(path))) == 4, "every message is still to come"

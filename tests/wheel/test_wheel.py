@@ -1,0 +1,139 @@
+"""The built wheel, in an environment and a folder of its own, beside somebody else's `assets`."""
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.house import House, until, until_running, up
+from tests.official_emulator import HOST, free_port
+from tidemark.pipeline.settings import Settings, load_settings
+
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).resolve().parents[2]
+SHELL = "/bin/sh"
+COMPUTED_WITHIN_SECONDS = 300
+NOT_THEIRS = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+NOT_OURS = 'raise AssertionError("somebody else\'s package was imported")\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger(House):
+    """Somebody's folder, and the program that the wheel installed in their environment."""
+
+    @property
+    def state(self) -> Path:
+        return self.folder / ".tidemark"
+
+    def command(self, *arguments: str) -> list[str]:
+        return [self.tidemark, *arguments]  # in the folder, so that no settings file has to be named
+
+    def environment(self) -> dict[str, str]:
+        inherited = super(Stranger, self).environment()
+        # Each of many processes would compile what the installer left uncompiled.
+        return {name: value for name, value in inherited.items() if name not in NOT_THEIRS}
+
+    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    def says(self, *arguments: str) -> str:
+        """What a command that succeeds prints."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, timeout=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def stranger(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+    environment, folder = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("project")
+    venv.create(environment, with_pip=True)
+    looked = [SHELL, "tools/check_machine.sh", sys.executable]
+    extras = subprocess.run(looked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip().split(",")
+    install = [SHELL, "tools/install.sh", str(environment / "bin" / "python"), "java" * ("java" in extras), str(wheel)]
+    subprocess.run(install, cwd=ROOT, check=True, timeout=600)
+    (folder / "assets").mkdir()
+    for name in ("assets/__init__.py", "resources.py", "pipeline.py"):
+        (folder / name).write_text(NOT_OURS)
+    return Stranger(folder, Settings(), str(environment / "bin" / "tidemark"), folder)
+
+
+def with_free_ports(config: str) -> str:
+    """The settings file with ports of its own, and windows and a band short enough for a test."""
+    changes = {
+        "127.0.0.1:8085": f"{HOST}:{free_port()}",
+        "sc://localhost:15002": f"sc://localhost:{free_port()}",
+        "web_port = 3000": f"web_port = {free_port()}",
+        "code_port = 4266": f"code_port = {free_port()}",
+        'emulator = "auto"': 'emulator = "local"',
+        'length = "5m"': 'length = "1m"',
+        'tick = "10s"': 'tick = "2s"',
+        'band = "10s"': 'band = "4s"',
+        'idle_timeout = "2m"': 'idle_timeout = "10s"',
+    }
+    for old, new in changes.items():
+        assert old in config
+        config = config.replace(old, new)
+    return config
+
+
+def test_it_brings_one_package(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"tidemark"}
+    brought = {"tidemark.toml", "workspace.yaml", "dagster.yaml", "py.typed", "pipeline/tuning/templates/page.html"}
+    assert {f"tidemark/{name}" for name in brought} <= set(names)
+
+
+def test_the_demonstration_names_the_extra_that_it_needs_before_it_does_anything(stranger: Stranger) -> None:
+    refused = stranger.run("demo")
+    assert refused.returncode == 1
+    assert "pip install 'tidemark-pubsub[demo]'" in refused.stderr
+    assert not (stranger.folder / "build").exists()
+
+
+def test_in_an_empty_folder_it_begins_runs_and_computes(stranger: Stranger) -> None:
+    assert "tidemark up" in stranger.says("init")
+    shipped = (ROOT / "tidemark.toml").read_text()
+    assert stranger.config.read_text() == shipped
+    again = stranger.run("init")
+    assert (again.returncode, "nothing was written over it" in again.stderr) == (1, True)
+    stranger.config.write_text(with_free_ports(shipped))
+
+    def is_computed() -> bool:
+        status = json.loads(stranger.says("status", "--json"))
+        return bool(status["windows_computed"]) and not status["windows_waiting"]
+
+    with up(stranger) as running:
+        until_running(stranger, running.process)
+        stranger.says("publish", "--streams=20", "--since=4m", "--for=0s", "--jitter=1s")
+        until("the windows are computed", is_computed, COMPUTED_WITHIN_SECONDS, running.process, 3.0)
+    assert (running.process.returncode, running.left_over) == (0, [])
+    rows = [json.loads(line) for line in stranger.says("diffs", "--stream=stream-00007", "--json").splitlines()]
+    assert len(rows) >= 6
+    assert {row["missed_heartbeats"] for row in rows if row["previous_event_time"]} == {0}
+    assert load_settings(stranger.config).dagster.storage == str(stranger.state / "dagster")
+    assert sorted(path.name for path in stranger.folder.iterdir() if not path.name.startswith(".")) == [
+        *("assets", "build", "pipeline.py", "resources.py", "tidemark.toml", "up.txt")
+    ]

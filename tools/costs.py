@@ -1,0 +1,167 @@
+"""What tidemark costs by list prices: the tables of `docs/costs.md`. `python -m tools.costs` prints them.
+
+Pure arithmetic over three kinds of numbers: list prices as of a date, calls as `python -m benchmarks.calls` measured
+them, and traffic. A test keeps the page and this file the same.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+AS_OF = "2026-09-20"
+"""When the prices were read on the services' own pages. They are list prices in US dollars, of a single region."""
+
+DAY_SECONDS, MONTH_DAYS = 86_400, 30
+GIB, TIB = 2.0**30, 2.0**40
+
+PUBSUB_TIB = 40.0
+"""Publishing and delivering, each. The first 10 GiB of a month are free, which is left out here."""
+
+TRANSFORM_TIB = 40.0
+"""A message transform written in JavaScript, such as the one of `metadata_only`."""
+
+KEPT_GIB_MONTH = 0.27
+"""What snapshots and subscriptions keep in Pub/Sub."""
+
+REQUEST_BYTES = 1000
+"""Pub/Sub counts a publish, or a pull, as at least so many bytes."""
+
+CLASS_A_1000, CLASS_B_1000, STORED_GIB_MONTH = 0.005, 0.0004, 0.02
+"""Cloud Storage, class Standard: writes and listings, reads, and what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Sources that publish each on its own, how often, and the size of a message as it is pulled."""
+
+    sources: int = 10_000
+    period_seconds: float = 30.0
+    message_bytes: float = 182.0
+    tick_seconds: float = 10.0
+
+    @property
+    def messages(self) -> float:
+        """Of a day."""
+        return self.sources / self.period_seconds * DAY_SECONDS
+
+    @property
+    def ticks(self) -> float:
+        """Of a day."""
+        return DAY_SECONDS / self.tick_seconds
+
+    @property
+    def bytes(self) -> float:
+        """Of a day, as they are delivered."""
+        return self.messages * self.message_bytes
+
+
+MISSION = Traffic()
+
+CALLS: dict[str, tuple[float, float]] = {
+    "Pull": (31.9, 55.2),
+    "Acknowledge": (4.3, 3.8),
+    "ModifyAckDeadline": (0.5, 0.0),
+    "CreateSnapshot": (4.5, 5.2),
+    "DeleteSnapshot": (4.5, 5.2),
+    "ListSnapshots": (2.0, 2.0),
+}
+"""Calls of a tick to Pub/Sub, when it answers at once and when it answers as the service may."""
+
+SNAPSHOT_BYTES_A_TICK = 607_000
+"""What the snapshots of a tick keep at this traffic, measured with prompt answers on a busy machine."""
+
+CLASS_A_A_TICK, CLASS_B_A_TICK = 15, 25
+"""The most calls to Cloud Storage that a tick may make in steady state."""
+
+BUDGET = 10 * GIB
+"""The default of `pubsub.snapshot_budget` on the service."""
+
+READINGS_BEYOND = 6
+"""Readings of a subscription a day that the budget does not put off."""
+
+
+def publishing(traffic: Traffic) -> float:
+    """Dollars a day: each message is a request."""
+    return traffic.messages * max(traffic.message_bytes, REQUEST_BYTES) / TIB * PUBSUB_TIB
+
+
+def delivery(traffic: Traffic) -> float:
+    """Dollars a day for one subscription, whose pulls bring many messages each."""
+    return traffic.bytes / TIB * PUBSUB_TIB
+
+
+def snapshots(kept_bytes: float) -> float:
+    """Dollars for snapshots that keep so many bytes, if the charge is for a month and made once at their creation."""
+    return kept_bytes / GIB * KEPT_GIB_MONTH
+
+
+def storage_calls(traffic: Traffic) -> float:
+    """Dollars a day for calls to Cloud Storage."""
+    return traffic.ticks * (CLASS_A_A_TICK * CLASS_A_1000 + CLASS_B_A_TICK * CLASS_B_1000) / 1000
+
+
+def transform_pays_from(egress_tib: float) -> float:
+    """How many times as large as the rest of a message its payload must be, so that dropping it on tracking pays, if
+    the transform is charged by what goes into it. `egress_tib` is what a delivered TiB costs besides."""
+    return PUBSUB_TIB / egress_tib if egress_tib else float("inf")
+
+
+def a_day(traffic: Traffic = MISSION) -> Iterator[tuple[str, str, float]]:
+    """What, how it is computed, and dollars a day."""
+    each = f"{traffic.messages / 1e6:.1f} million messages"
+    yield "publishing", f"{each} × 1,000 bytes, the least that a request counts", publishing(traffic)
+    yield "delivery on base", f"{each} × {traffic.message_bytes:.0f} bytes", delivery(traffic)
+    yield "delivery on tracking", "the same: the price of the second subscription", delivery(traffic)
+    kept_bytes = SNAPSHOT_BYTES_A_TICK * traffic.ticks
+    yield "snapshots", f"{kept_bytes / GIB:.1f} GiB, without a backlog", snapshots(kept_bytes)
+    calls = f"{traffic.ticks:,.0f} ticks × ({CLASS_A_A_TICK} class A + {CLASS_B_A_TICK} class B), at most"
+    yield "calls to Cloud Storage", calls, storage_calls(traffic)
+
+
+def an_outage(traffic: Traffic = MISSION, hours: float = 24.0) -> Iterator[tuple[str, float, float]]:
+    """While base does not land for so long and its backlog grows: which readings, the GiB they keep, and dollars."""
+    backlog = traffic.bytes * hours / 24
+    ticks = traffic.ticks * hours / 24
+    yield "one reading at the end", backlog / GIB, snapshots(backlog)
+    at_each_tick = ticks * backlog / 2
+    yield "a reading at each tick, without a budget", at_each_tick / GIB, snapshots(at_each_tick)
+    beyond = BUDGET + READINGS_BEYOND * backlog
+    yield "with the default budget, at most", beyond / GIB, snapshots(beyond)
+
+
+def prices() -> Iterator[tuple[str, str, str]]:
+    """Service, what, and price."""
+    yield "Pub/Sub", "publishing, and delivering, each", f"${PUBSUB_TIB:g} a TiB"
+    yield "", "a message transform in JavaScript", f"${TRANSFORM_TIB:g} a TiB"
+    yield "", "keeping messages: snapshots, and what subscriptions retain", f"${KEPT_GIB_MONTH:g} a GiB-month"
+    yield "Cloud Storage", "class A: writes, listings", f"${CLASS_A_1000:g} a thousand"
+    yield "", "class B: reads", f"${CLASS_B_1000:g} a thousand"
+    yield "", "keeping objects, class Standard", f"${STORED_GIB_MONTH:g} a GiB-month"
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+    """A table in Markdown, its numbers to the right as they are."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def tables() -> list[str]:
+    """The tables of the page, in order."""
+    calls = (
+        (name, *(f"{each:.1f}" for each in both), *(f"{each * MISSION.ticks:,.0f}" for each in both))
+        for name, both in CALLS.items()
+    )
+    day = list(a_day())
+    total = ("**together**", "", sum(dollars for _, _, dollars in day))
+    return [
+        table(["call", "a tick", "a tick, slow answers", "a day", "a day, slow answers"], calls),
+        table(["service", "what", "list price"], prices()),
+        table(["what", "how", "dollars a day"], ((what, how, f"{each:.2f}") for what, how, each in [*day, total])),
+        table(
+            ["readings of base", "GiB that they keep", "dollars"],
+            ((what, f"{kept:,.1f}", f"{dollars:,.2f}") for what, kept, dollars in an_outage()),
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    print("\n\n".join(tables()))
