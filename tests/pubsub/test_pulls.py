@@ -22,7 +22,7 @@ LONG = timedelta(hours=1)
 """Longer than a lease: nobody may pull in between."""
 
 UNTIL_GIVEN_BACK = pulls.GIVEN_BACK_SECONDS + 0.2
-AHEAD_SECONDS = 3.0
+AHEAD_SECONDS = 1.5
 """Enough for a few pulls to go ahead, one after another, on a busy machine."""
 
 
@@ -116,7 +116,7 @@ def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_
     subscription = subscription_of(clients[0], settings)
     first = subscription.pull(10, MUCH, 5, ahead=15)
     with subscription.leased(first.ack_ids):
-        CLOCK.sleep(AHEAD_SECONDS)
+        CLOCK.sleep(2 * AHEAD_SECONDS)
     others = pulled(subscription_of(clients[0], settings), 1)
     assert len(others) == 30 - 10 - 15
     second = pulled(subscription, 1)

@@ -78,7 +78,7 @@ def test_a_note_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -
     fail(FailedRuns(Full(tmp_path)), ManualClock(at(0)), SparkUnreachable("gone"), (FIRST, FIRST))
     objects = DiskObjects(tmp_path)
     objects.create(f"{FOLDER}a.json", b"\xff")
-    objects.create(f"{FOLDER}b.json", json.dumps({"version": 2}).encode())
+    objects.create(f"{FOLDER}b.json", json.dumps({"tidemark.format": "2"}).encode())
     objects.create(f"{FOLDER}c.json", b"[]")
     assert FailedRuns(objects).newest() == []
 

@@ -120,7 +120,7 @@ class Simulation:
             reading_slack=slack,
             base_slack=slack,
             seek_tolerance=timedelta(hours=1),  # of the old answers here none is a seek
-            max_reading_age=timedelta(seconds=1) if rare else Policy.max_reading_age,
+            max_reading_age=timedelta(seconds=1) if rare else Policy().max_reading_age,
         )
         self.rules = RULES if anchor else RULES_WITHOUT_ANCHOR
         band_us = (band + disorder_beyond_band) // MICROSECOND

@@ -11,16 +11,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tidemark.pipeline import version
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import LakeError, ObjectMissing, WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import LakeError, NewerFormat, ObjectMissing, WindowExpired, WindowNotClosed
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.version import format_of, marks
 
 logger = logging.getLogger(__name__)
 
 FOLDER = "failed_runs/"
-VERSION = 1
-"""Of a note's form. One of another version is passed over."""
-
 KEPT = 20
 """Notes that stay; the oldest go first."""
 
@@ -54,10 +53,10 @@ class FailedRuns:
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock) -> Iterator[None]:
         """Note what the block raises, and pass it on. A request for windows that are not to be computed is no failure
-        of a run, and neither is a run that is cancelled."""
+        of a run, and neither is a run that is cancelled. In a lake of a later version nothing is written."""
         try:
             yield
-        except (WindowNotClosed, WindowExpired):
+        except (WindowNotClosed, WindowExpired, NewerFormat):
             raise
         except Exception as error:
             self._note(FailedRun(run, clock.now(), reason_of(error), stretches[:STRETCHES]))
@@ -74,7 +73,7 @@ class FailedRuns:
     def _note(self, failed: FailedRun) -> None:
         name = f"{FOLDER}{failed.at.astimezone(UTC).strftime(STAMP)}-{NOT_IN_NAMES.sub('-', failed.run)}.json"
         facts = {
-            "version": VERSION,
+            **marks(),
             "run": failed.run,
             "at": failed.at.isoformat(),
             "reason": failed.reason,
@@ -98,7 +97,7 @@ def reason_of(error: BaseException) -> str:
 def _read(content: bytes) -> FailedRun:
     """A note. Raises ValueError, KeyError, TypeError or AttributeError for anything else."""
     facts = json.loads(content)
-    if facts["version"] != VERSION:
-        raise ValueError(f"version {facts['version']}")
+    if format_of(facts) > version.FORMAT:  # the lake's own mark refuses it; a note alone is passed over
+        raise ValueError(f"format {format_of(facts)}")
     stretches = [(str(first), str(last)) for first, last in facts["stretches"]]
     return FailedRun(str(facts["run"]), datetime.fromisoformat(facts["at"]), str(facts["reason"]), stretches)
