@@ -11,7 +11,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.guests", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="an empty folder for the project")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="the Python with tidemark installed")
-    parser.add_argument("--postgres", help="Dagster's storage: postgresql://user@host:port/database; else SQLite")
+    parser.add_argument(
+        "--postgres",
+        help="storage for Dagster, as postgresql+psycopg2://user@host:port/database (extra: postgres); else SQLite",
+    )
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     seen = play(asked.folder.resolve(), asked.python, asked.postgres, print)
