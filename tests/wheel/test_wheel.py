@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.house import House, until, until_running, up
-from tests.official_emulator import HOST, free_port
+from tests.official_emulator import free_port, running_own_pubsub
 from tidemark.pipeline.settings import Settings, load_settings
 
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(900)]
@@ -80,14 +80,13 @@ def stranger(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     return Stranger(folder, Settings(), str(environment / "bin" / "tidemark"), folder)
 
 
-def with_free_ports(config: str) -> str:
-    """The settings file with ports of its own, and windows and a band short enough for a test."""
+def with_free_ports(config: str, pubsub: str) -> str:
+    """The settings file with this Pub/Sub, ports of its own, and windows and a band short enough for a test."""
     changes = {
-        "127.0.0.1:8085": f"{HOST}:{free_port()}",
+        "127.0.0.1:8085": pubsub,
         "sc://localhost:15002": f"sc://localhost:{free_port()}",
         "web_port = 3000": f"web_port = {free_port()}",
         "code_port = 4266": f"code_port = {free_port()}",
-        'emulator = "auto"': 'emulator = "local"',
         'length = "5m"': 'length = "1m"',
         'tick = "10s"': 'tick = "2s"',
         'band = "10s"': 'band = "4s"',
@@ -113,22 +112,24 @@ def test_the_demonstration_names_the_extra_that_it_needs_before_it_does_anything
     assert not (stranger.folder / "build").exists()
 
 
-def test_in_an_empty_folder_it_begins_runs_and_computes(stranger: Stranger) -> None:
+def test_in_an_empty_folder_it_begins_runs_and_computes(stranger: Stranger, tmp_path: Path) -> None:
     assert "tidemark up" in stranger.says("init")
     shipped = (ROOT / "tidemark.toml").read_text()
     assert stranger.config.read_text() == shipped
     again = stranger.run("init")
     assert (again.returncode, "nothing was written over it" in again.stderr) == (1, True)
-    stranger.config.write_text(with_free_ports(shipped))
 
     def is_computed() -> bool:
         status = json.loads(stranger.says("status", "--json"))
         return bool(status["rows_computed"]) and status["rows_computed"] == status["landed_rows"]
 
-    with up(stranger) as running:
-        until_running(stranger, running.process)
-        stranger.says("publish", "--streams=20", "--for=100s", "--jitter=1s", "--duplicates=0", "--broken=0")
-        until("every heartbeat is computed", is_computed, COMPUTED_WITHIN_SECONDS, running.process, 3.0)
+    with running_own_pubsub(tmp_path / "pubsub.log") as pubsub:
+        stranger.config.write_text(with_free_ports(shipped, pubsub))
+        stranger.says("provision")
+        stranger.says("publish", "--streams=20", "--since=3m", "--for=0s", "--duplicates=0", "--broken=0")
+        with up(stranger) as running:
+            until_running(stranger, running.process)
+            until("every heartbeat is computed", is_computed, COMPUTED_WITHIN_SECONDS, running.process, 3.0)
     assert (running.process.returncode, running.left_over) == (0, [])
     rows = [json.loads(line) for line in stranger.says("diffs", "--stream=stream-00007", "--json").splitlines()]
     assert len(rows) >= 3  # one every half minute
