@@ -116,7 +116,10 @@ def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_
     subscription = subscription_of(clients[0], settings)
     first = subscription.pull(10, MUCH, 5, ahead=15)
     with subscription.leased(first.ack_ids):
-        CLOCK.sleep(2 * AHEAD_SECONDS)
+        until = CLOCK.monotonic() + 4 * AHEAD_SECONDS
+        while subscription._pulls._held < 15 and CLOCK.monotonic() < until:
+            CLOCK.sleep(0.1)
+        CLOCK.sleep(0.5)  # for one that would go on
     others = pulled(subscription_of(clients[0], settings), 1)
     assert len(others) == 30 - 10 - 15
     second = pulled(subscription, 1)
