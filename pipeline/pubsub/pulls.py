@@ -240,8 +240,12 @@ class Pulls:
             self._held += found
             self._held_bytes += size
             goes_on = found and self._held_bytes < HELD_BYTES and now >= self._rests_until
-            next_asks = self._may_ask() if goes_on and get_ident() != self._taker else 0
-        self._answers.put((now, not next_asks, size, answer))
+            came_at_once = get_ident() == self._taker  # before this was its callback: `_send` is still at it
+            next_asks = self._may_ask() if goes_on and not came_at_once else 0
+        sends_next = goes_on and came_at_once
+        if sends_next:
+            self._under_way -= 1
+        self._answers.put((now, not next_asks and not sends_next, size, answer))
         if next_asks:
             try:
                 self._ask(next_asks)
