@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.gcs.messages import MessageHandler
 
 CONTROL = "/_proxy"
 PER_CONNECTION = {"connection", "content-length", "keep-alive", "transfer-encoding"}
@@ -145,13 +147,13 @@ class _Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(MessageHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
         body = self._body()
         if self.path == CONTROL:
             return self._reply(HTTPStatus.OK, {}, self.server.state.control(json.loads(body)))
@@ -198,27 +200,6 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             headers["Content-Length"] = answer.getheader("Content-Length", "0")
         return answer.status, headers, content
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        chunks = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass  # trailers
-        return b"".join(chunks)
-
-    def _reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
-        self.send_response_only(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        if "Content-Length" not in headers and status != HTTPStatus.NO_CONTENT:
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
 
 
 def permission_of(method: str, path: str, body: bytes) -> tuple[str, str]:

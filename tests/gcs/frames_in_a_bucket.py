@@ -10,13 +10,13 @@ import sys
 from datetime import timedelta
 
 from tests.lake.builders import append_beats
-from tests.spark.beats import FIELDS, PLAN, at
+from tests.spark.beats import FIELDS, at, batch_over
 from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
-from tidemark.pipeline.spark.micro_batch import UNABLE, MicroBatch, compute_windows
+from tidemark.pipeline.spark.micro_batch import UNABLE, compute_windows
 from tidemark.pipeline.spark.session import session_config, shared_session
 
 SEED = 20_261_122
@@ -28,17 +28,7 @@ def main(uri: str, endpoint: str, remote: str) -> None:
     append_beats(lake.heartbeats(), landed(beats))
     session = shared_session(session_config(Settings(lake=settings, spark=SparkSettings(remote=remote))))
     UNABLE.add(session)  # so that nothing is computed in columns, which would need no connector
-    batch = MicroBatch(
-        session,
-        heartbeats=lake.heartbeats(),
-        diffs=lake.diffs(),
-        status=lake.stream_status(),
-        plan=PLAN,
-        watermark=at(900) + timedelta(seconds=1),
-        run="run",
-        clock=ManualClock(at(2000)),
-    )
-    compute_windows(batch, WINDOWS)
+    compute_windows(batch_over(lake, session, at(900) + timedelta(seconds=1)), WINDOWS)
     session.stop()
     table = lake.diffs().table.current()
     assert table is not None

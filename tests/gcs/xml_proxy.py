@@ -11,10 +11,12 @@ import threading
 import uuid
 from collections.abc import Iterator
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.gcs.messages import MessageHandler
 
 JSON_API = ("/storage/v1/", "/upload/", "/download/", "/_internal/")
 NOT_FORWARDED = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
@@ -61,7 +63,7 @@ class XmlProxy(ThreadingHTTPServer):
         self.server_close()
 
 
-class XmlHandler(BaseHTTPRequestHandler):
+class XmlHandler(MessageHandler):
     """One connection. An XML request becomes JSON requests to the server behind."""
 
     server: XmlProxy
@@ -69,7 +71,7 @@ class XmlHandler(BaseHTTPRequestHandler):
     wbufsize = 1 << 16  # headers and a small body leave as one packet
     disable_nagle_algorithm = True
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 (the name that the server calls)
         self._reply(*self.answer(self._body()))
 
     do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815 - the base class looks for these names
@@ -187,27 +189,6 @@ class XmlHandler(BaseHTTPRequestHandler):
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        chunks = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            pass  # trailers
-        return b"".join(chunks)
-
-    def _reply(self, status: int, headers: dict[str, str], content: bytes) -> None:
-        self.send_response_only(status)
-        for key, value in headers.items():
-            self.send_header(key, value)
-        if "Content-Length" not in headers and status != HTTPStatus.NO_CONTENT:
-            self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
 
 
 def _element(name: str, text: str) -> str:

@@ -1,5 +1,5 @@
-"""What the table of permissions says of each part is what that part calls: real sensors and provisioning, on servers
-that write down every call. The runs' part is in tests/spark/test_calls_of_runs.py."""
+"""Each part makes the calls that the table of permissions lists for it, and no others: real sensors and provisioning,
+on servers that record every call. Runs have a file of their own, tests/spark/test_calls_of_runs.py."""
 
 import base64
 import random

@@ -40,7 +40,7 @@ WINDOWING = Windowing(length=timedelta(minutes=1), first=START)
 LOOKBACK = timedelta(minutes=2)
 
 SLOW_STEPS = (0, 50_000, 300_000, SECOND)
-"""Of a tick that takes seconds: others do much in between."""
+"""How long a step takes, in microseconds, where a tick takes seconds: others do much in between."""
 
 Kind = Literal["any lag", "just in time", "shrinking lag", "growing lag", "beyond the band"]
 SOURCES = {

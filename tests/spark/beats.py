@@ -9,8 +9,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema
+from tidemark.pipeline.spark.micro_batch import MicroBatch
 from tidemark.pipeline.spark.plan import DiffPlan
 
 T0 = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -109,3 +112,17 @@ def expected(beats: Sequence[Beat], start: float, end: float) -> list[tuple[Any,
             row["window"] = window.strftime("%Y-%m-%dT%H-%MZ")
             rows.append(tuple(row.values()))
     return sorted(rows, key=lambda one: (one[0], one[1], one[-3]))
+
+
+def batch_over(lake: Lake, spark: SparkSession, watermark: datetime | None) -> MicroBatch:
+    """A micro-batch over a lake, as a run makes it."""
+    return MicroBatch(
+        spark,
+        heartbeats=lake.heartbeats(),
+        diffs=lake.diffs(),
+        status=lake.stream_status(),
+        plan=PLAN,
+        watermark=watermark,
+        run="run",
+        clock=ManualClock(at(2000)),
+    )

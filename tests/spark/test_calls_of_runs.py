@@ -1,5 +1,5 @@
-"""What the table of permissions says of runs is what they call: a drain, windows and housekeeping, on servers that
-write down every call."""
+"""Runs make the calls that the table of permissions lists for them, and no others: a drain, windows and housekeeping,
+on servers that record every call."""
 
 import time
 from datetime import timedelta

@@ -6,12 +6,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.lake.builders import append_beats
-from tests.spark.beats import FIELDS, PLAN, at
+from tests.spark.beats import FIELDS, at, batch_over
 from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.spark.micro_batch import compute_windows
 
 pytestmark = pytest.mark.gcs
 
@@ -21,17 +21,7 @@ def test_windows_are_computed_from_a_bucket_into_it(spark: SparkSession, lake_ap
     beats = dirty(20_261_122)
     for first in range(3):
         append_beats(lake.heartbeats(), landed(beats[first::3]))
-    batch = MicroBatch(
-        spark,
-        heartbeats=lake.heartbeats(),
-        diffs=lake.diffs(),
-        status=lake.stream_status(),
-        plan=PLAN,
-        watermark=at(900) + timedelta(seconds=1),
-        run="run",
-        clock=ManualClock(at(2000)),
-    )
-    computed = compute_windows(batch, WINDOWS)
+    computed = compute_windows(batch_over(lake, spark, at(900) + timedelta(seconds=1)), WINDOWS)
     made, status = in_columns(beats, 0, 900)
     table = lake.diffs().table.current()
     assert table is not None
