@@ -94,26 +94,29 @@ class Pulls:
         self._rests_until = 0.0
         self._is_open = False
         self._began = 0.0
-        self._refused: Exception | None = None
+        self._refused: Exception | None = None  # for want of quota, and nothing came since
+        self._failed: Exception | None = None  # raised when what came before it is taken
 
     def take(self, at_most: int, seconds: float) -> tuple[Sequence[Any], int]:
         """Received messages of one answer, at most so many, and their bytes; none if nothing comes within `seconds`.
 
-        Raises GoogleAPICallError if a pull failed, unless by its own deadline; for want of quota only if nothing came.
+        Raises GoogleAPICallError if a pull failed, unless by its own deadline, when what came before is taken; for want
+        of quota only if nothing came.
         """
         self._open()
         until = self._began + seconds
         self._sort_in(block_seconds=0.0)
         self._send(at_most)
-        while not self._waiting and (left := until - self._clock.monotonic()) > 0:
+        while not self._waiting and self._failed is None and (left := until - self._clock.monotonic()) > 0:
             if not self._sort_in(block_seconds=min(left, SLOW_SECONDS)):
                 self._level = min(self._level + 1, self._at_once)
             self._send(at_most)
         if not self._waiting:
             self._level = 1
-            refused, self._refused = self._refused, None
-            if refused is not None:
-                raise refused
+            error = self._failed or self._refused
+            self._failed = self._refused = None
+            if error is not None:
+                raise error
             return (), 0
         since, received, size = self._waiting.popleft()
         if self._clock.monotonic() - since > self._lease_seconds * LATE:
@@ -129,6 +132,7 @@ class Pulls:
 
     def pause(self) -> None:
         """Nobody takes for a while: what is under way goes on, and nothing follows it."""
+        self._failed = None
         with self._lock:
             self._wanted = 0
         if not self._keeps:
@@ -184,21 +188,27 @@ class Pulls:
         return found
 
     def _checked(self, since: float, answer: Any) -> Any:
-        """An answer, or an empty one for an error that passes by itself, or came while nobody took."""
+        """An answer, or an empty one for an error, which is remembered unless it came while nobody took."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer
         if since < self._began:
             return EMPTY
         if not isinstance(answer, api.TooManyRequests | api.DeadlineExceeded):
-            raise answer
+            self._failed = answer
+            return EMPTY
         if isinstance(answer, api.TooManyRequests):
             self._refused = answer
         self._rests_until = self._clock.monotonic() + REST_SECONDS
         return EMPTY
 
     def _send(self, wanted: int) -> None:
-        """Have as many pulls under way as the level says, for messages that are wanted and not asked for yet."""
+        """Have as many pulls under way as the level says, for messages that are wanted and not asked for yet.
+
+        None is sent while a failure waits to be raised.
+        """
+        if self._failed is not None:
+            return
         with self._lock:
             self._wanted = wanted
         while self._under_way < self._level and self._clock.monotonic() >= self._rests_until:

@@ -21,6 +21,7 @@ from tests.emulator.builders import START, a_subscription, a_topic, plain
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.emulator import api as service
 from tidemark.pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
 from tidemark.pipeline.emulator.faults import FEW, LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
@@ -310,11 +311,12 @@ def test_calls_take_time_answers_are_small_and_now_and_then_empty_beside_a_backl
     assert 0 < max(sizes) <= FEW
 
 
-def test_messages_are_leased_to_a_caller_whose_deadline_has_passed() -> None:
+def test_messages_are_leased_to_a_caller_whose_deadline_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "AFTER_THE_DEADLINE_SECONDS", 60.0)
     with under_faults(Faults(answers_the_gone=True)) as address:
         publisher, subscriber = provisioned(address)
         with pytest.raises(api.DeadlineExceeded):
-            subscriber.pull(subscription=BASE, max_messages=1000, retry=None, timeout=0.3)
+            subscriber.pull(subscription=BASE, max_messages=1000, retry=None, timeout=1.0)
         publisher.publish(topic=TOPIC, messages=[{"data": b"x"}] * 3)
         later = subscriber.pull(subscription=BASE, max_messages=1000, return_immediately=True)
         assert len(later.received_messages) == 0
