@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.simulation.faults import PLANTED, Planted
-from tests.simulation.first_shown import FIRST_SHOWN, SEEDS
+from tests.simulation.faults import PLANTED
+from tests.simulation.first_shown import SEEDS
 from tests.simulation.oracle import Broken
-from tests.simulation.plan import plan_of
+from tests.simulation.search import found
 from tests.simulation.simulation import Simulation
 
 BREAKS = {
@@ -17,20 +17,6 @@ BREAKS = {
     6: "of copies the one that landed first",
 }
 """For each invariant, a fault that breaks it."""
-
-
-def found(planted: Planted, invariant: int | None = None) -> int | None:
-    """A seed in which the fault shows, as a break of this invariant."""
-    known = FIRST_SHOWN.get(planted.name, 0)
-    for seed in (known, *range(planted.found_within)):
-        if not planted.where(plan_of(seed)):
-            continue
-        try:
-            Simulation(seed, planted=planted).run()
-        except Broken as broken:
-            if invariant in (None, broken.number):
-                return seed
-    return None
 
 
 @pytest.mark.parametrize("name", PLANTED)
