@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs test-wheel gcs-tools simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo up test test-slow test-gcs test-wheel gcs-tools spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ demo: setup ## play the whole mission on real parts, and compare every row with 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up
 
-test: setup ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
+test: setup spark-classes ## all tests but the slow ones and those on Cloud Storage, in parallel; WORKERS=3
 	$(BIN)/python -m pytest -n $(or $(WORKERS),auto) -m '$(or $(MARKS),not gcs and not slow and not wheel)'
 
 test-slow: setup ## the tests that kill every process there is, or start a cluster: some minutes
@@ -44,6 +44,12 @@ test-wheel: setup ## the built wheel, in an environment and a folder of its own;
 
 gcs-tools: setup
 	$(BIN)/python -m tests.gcs.tools
+
+spark-classes: setup
+	$(BIN)/python -m tests.spark.archive
+
+compiled: setup # once, and not by each parallel worker
+	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 
 drain-demo: setup ## drain an outage's backlog of MESSAGES=3000000 with READERS=4, and compare every row with the truth
 	$(BIN)/python -m benchmarks.drain --messages $(or $(MESSAGES),3000000) --readers $(or $(READERS),4)

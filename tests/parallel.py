@@ -52,7 +52,7 @@ TEST_BY_TEST = (
 )
 """Long files whose tests share nothing that is expensive to set up."""
 
-LONGEST_FIRST = ("tests/test_end_to_end.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py")
+LONGEST_FIRST = ("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "tests/cli/test_cli.py")
 """What takes longest, so that no worker is left alone with it at the end."""
 
 
@@ -88,8 +88,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Workers of `-n auto`: three times as many as cores, because many tests wait, as far as the memory allows."""
-    return max(1, min(3 * (os.cpu_count() or 1), psutil.virtual_memory().available // WORKER_BYTES))
+    """Workers of `-n auto`: twice as many as cores, because many tests wait, as far as the memory allows."""
+    return max(1, min(2 * (os.cpu_count() or 1), psutil.virtual_memory().available // WORKER_BYTES))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

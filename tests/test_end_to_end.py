@@ -1,107 +1,28 @@
-"""The whole of it on real parts, started as a person starts it: a short chaos run, and then started anew."""
+"""The whole of it on real parts, started as a person starts it: a short chaos run, and then started anew.
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+The same, but for two of the kills, is played with the built wheel: `tests/wheel`.
+"""
+
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.house import House, is_a_setting, until, until_running, up
-from tests.chaos.plan import Target, Trouble, plan_of
-from tests.chaos.play import Asked, house_of, play
+from tests.chaos.house import House
+from tests.chaos.plan import Target
+from tests.chaos.play import house_of
+from tests.chaos.survival import asked_of, check_that_it_survives, without_settings
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 
-COMPUTED_WITHIN_SECONDS = 180
-REPORT_EVERY_SECONDS = 2.0
-LOG_END = 3000
-"""Characters of each service's log that a failure shows."""
-
-SEED = 3
-KILLED = {
-    "two": (Target.CODE_SERVER, Target.RUN),
-    "four": (Target.CODE_SERVER, Target.DAEMON, Target.RUN, Target.SPARK),
-}
+KILLED = (Target.CODE_SERVER, Target.DAEMON, Target.RUN, Target.SPARK)
 
 
-@pytest.fixture(params=["two", pytest.param("four", marks=pytest.mark.slow)])
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Asked:
-    """Some kills, and an emulator paused until deadlines expire, while some minutes of backlog are computed."""
-    killed = KILLED[request.param]
-    for name in filter(is_a_setting, list(os.environ)):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("TIDEMARK_DAGSTER_STORAGE", "what is read from it afterwards")  # to be put back
-    monkeypatch.delenv("TIDEMARK_DAGSTER_STORAGE")
-    return Asked(
-        plan=plan_of(SEED, len(killed), (Trouble.PAUSED,), killed, gap_seconds=(4.0, 8.0)),
-        folder=tmp_path / "house",
-        source=SyntheticSource(streams=60, jitter=timedelta(seconds=1), duplicates=0.05, broken=0.01),
-        backlog=timedelta(minutes=4),
-        band="2s",
-        tick="2s",
-        idle_timeout="12s",
-        live=False,
-    )
-
-
-@dataclass
-class GoesOn:
-    """Whether a decision of this number is made, and the windows that wait then are computed. Windows that close later
-    do not count: a slow machine always has one more."""
-
-    house: House
-    decided: int
-    awaited: set[str] | None = None
-
-    def __call__(self) -> bool:
-        report = self.house.report()
-        if report is None or report.state.number < self.decided:
-            return False
-        if self.awaited is None:
-            self.awaited = {window.key for window in report.waiting}
-        return self.awaited <= report.computed.keys()
-
-
-@contextmanager
-def logs_of_a_failure(house: House) -> Iterator[None]:
-    """Print the end of each service's log if the block fails."""
-    try:
-        yield
-    except BaseException:
-        for log in (house.output, *sorted((house.state / "logs").glob("*.log"))):
-            print(f"--- the end of {log.name}\n{log.read_text(errors='replace')[-LOG_END:]}")
-        raise
-
-
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_right(asked: Asked) -> None:
+def test_after_a_short_chaos_run_and_a_start_without_its_storage_every_row_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_settings(monkeypatch)
     clock = SystemClock()
+    asked = asked_of(tmp_path / "house", KILLED)
     house: House = house_of(asked, clock)
-    with logs_of_a_failure(house):
-        summary = play(asked, house, print, clock)
-    assert summary.problems == []
-    assert summary.comparison.rows > 0
-    assert summary.published.duplicates > 0
-    assert sum(summary.published.broken.values()) > 0
-
-    first = house.report()
-    assert first is not None
-    shutil.rmtree(house.settings.dagster.storage)
-    with logs_of_a_failure(house), up(house) as running:
-        until_running(house, running.process)
-        goes_on = GoesOn(house, first.state.number + 3)
-        what = "it has decided again and computed what waited"
-        until(what, goes_on, COMPUTED_WITHIN_SECONDS, running.process, REPORT_EVERY_SECONDS)
-    assert (running.process.returncode, running.left_over) == (0, [])
-    second = house.report()
-    assert second is not None
-    assert first.state.watermark is not None
-    assert second.state.watermark is not None
-    assert second.state.watermark >= first.state.watermark
-    assert {key: second.computed[key] for key in first.computed} == dict(first.computed)
-    again = house.compared()
-    assert (again.rows, again.differences, again.missed) == (summary.comparison.rows, 0, 0)
+    check_that_it_survives(asked, house, clock)

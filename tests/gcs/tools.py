@@ -25,7 +25,7 @@ FETCH_SECONDS = 1200.0
 def fake_gcs_server() -> Path:
     """The server's program; it is compiled if the cache lacks it. Raises ToolMissing without Go, ServiceFailed."""
     program = cache() / f"fake-gcs-server-{SERVER_VERSION}"
-    with _made_once(program) as folder:
+    with made_once(program) as folder:
         if folder is not None:
             go = _required("go", "install Go 1.24 or later, and put its `go` on the PATH")
             _run([go, "install", f"{SERVER_MODULE}@{SERVER_VERSION}"], folder, {"GOBIN": str(folder)})
@@ -47,7 +47,7 @@ def cache() -> Path:
 
 
 @contextmanager
-def _made_once(file: Path) -> Iterator[Path | None]:
+def made_once(file: Path) -> Iterator[Path | None]:
     """A new folder to make the file in, or None if it is there. Parallel tests wait for the first to make it; a file
     moves into the cache when it is whole."""
     file.parent.mkdir(parents=True, exist_ok=True)
