@@ -10,9 +10,10 @@ import pytest
 
 from tests.lake.builders import Beat, lake_in
 from tests.quality.staleness_history import History
+from tidemark.assets import housekeeping
 from tidemark.assets.catalog import HEARTBEATS, WATERMARK, key_of
 from tidemark.assets.definitions import build_definitions
-from tidemark.assets.housekeeping import HOUSEKEEPING, ROWS_AT_ONCE, prune_events, prune_runs
+from tidemark.assets.housekeeping import HOUSEKEEPING, prune_events, prune_runs
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.log.tracking_log import entry_name
@@ -107,8 +108,11 @@ def test_events_of_ticks_go_when_they_are_old_and_the_newest_of_each_stays(insta
     assert numbers(instance) == [7, 6]
 
 
-def test_more_events_than_one_transaction_takes_go_as_well(instance: dg.DagsterInstance) -> None:
-    many = ROWS_AT_ONCE // 2 + 10
+def test_more_events_than_one_transaction_takes_go_as_well(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "ROWS_AT_ONCE", 20)
+    many = 25
     for number in range(many):
         tick(instance, number)
     make_older(instance, OLD)
