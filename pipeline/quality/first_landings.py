@@ -1,25 +1,34 @@
 """Which heartbeats first landed with some files: the rows of the files, less what an earlier version held."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ObjectMissing
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
 
 LANDINGS = pa.schema(
     {"stream_id": pa.string(), "event_time": MOMENT, "id": pa.string(), "version": pa.int64(), "missed": pa.bool_()}
 )
 """One row a heartbeat: the version that it first landed with, and whether its own window was computed without it."""
+
+NO_ROWS = pa.schema(
+    [("stream_id", pa.string()), ("event_time", MOMENT), ("publisher_id", pa.string()), ("message_id", pa.string())]
+).empty_table()
+
+EVERY = pc.scalar(True)
+"""The filter that every row passes."""
 
 
 def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime) -> pa.Table:
@@ -31,12 +40,12 @@ def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: da
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
         by_hour[file.partition].append(file)
-    held_by_hour = {} if earlier is None else _files_by_hour(earlier, set(by_hour))
+    held_by_hour = {} if earlier is None else files_by_hour(earlier, listed(earlier), by_hour)
     found = []
     for hour, of_hour in sorted(by_hour.items()):
         rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
         if rows.num_rows and earlier is not None:
-            held = _held(heartbeats, earlier, held_by_hour.get(hour, []), rows)
+            held = held_in(heartbeats, earlier, held_by_hour.get(hour, []), rows)
             rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
         found.append(rows)
     return pa.concat_tables(found)
@@ -60,56 +69,55 @@ def earliest(landed: Sequence[pa.Table]) -> pa.Table:
 def _rows(heartbeats: LakeTable, file: AddedFile, before: datetime) -> pa.Table:
     gone = ObjectMissing(f"{heartbeats.uri}/{file.path} was removed before it was checked")
     with table_errors(heartbeats.uri, lambda _: gone):
-        rows = pq.read_table(
-            file.path,
-            columns=list(IDENTITY_SOURCE),
-            filesystem=heartbeats.file_system(),
-            filters=pc.field("event_time") < pa.scalar(before, MOMENT),
-            use_threads=False,
-        )
+        rows = read_rows(heartbeats, file, pc.field("event_time") < pa.scalar(before, MOMENT))
     return landings(identities(rows), file.version)
 
 
-def _files_by_hour(table: DeltaTable, hours: set[str]) -> dict[str, list[AddedFile]]:
-    """The files of some event hours in a version. They are listed once: a table may have thousands of hours."""
-    files = pa.table(table.get_add_actions(flatten=True))
+def files_by_hour(table: DeltaTable, files: pa.Table, hours: Iterable[str]) -> dict[str, list[AddedFile]]:
+    """The files of some event hours, of all that `listed` lists. A table may have thousands of hours."""
     files = files.filter(pc.is_in(files[f"partition.{PARTITION}"], pa.array(sorted(hours), pa.string())))
     columns = files["path"], files[f"partition.{PARTITION}"], event_times(files, "min"), event_times(files, "max")
     found = defaultdict[str, list[AddedFile]](list)
     for path, hour, oldest, newest in zip(*(column.to_pylist() for column in columns), strict=True):
-        found[hour].append(AddedFile(table.version(), path, hour, oldest, newest))
+        found[hour].append(AddedFile(table.version(), unquote(path), hour, oldest, newest))
     return found
 
 
-def _held(heartbeats: LakeTable, earlier: DeltaTable, files: Sequence[AddedFile], rows: pa.Table) -> pa.Table:
-    """The identities in these files of an earlier version that `rows` may have: of the same time range and streams."""
-    range_of = pc.min_max(rows["event_time"])
-    alike = (
-        (pc.field("event_time") >= range_of["min"])
-        & (pc.field("event_time") <= range_of["max"])
-        & pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
-    )
+def listed(table: DeltaTable) -> pa.Table:
+    """The files of a version with their partitions and statistics, a row each."""
+    return pa.table(table.get_add_actions(flatten=True))
+
+
+def held_in(
+    heartbeats: LakeTable, table: DeltaTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY
+) -> pa.Table:
+    """The identities in these files of a version that `rows` may have: of the same time range and streams, and of those
+    `only`. A file is read only if one of the times may be in it. Raises ObjectMissing if it is gone."""
+    found = [identities(NO_ROWS)]
+    if not rows.num_rows:
+        return found[0]
+    times = np.unique(microseconds(rows["event_time"]))
+    least, greatest = (pa.scalar(int(time), pa.int64()).cast(MOMENT) for time in (times[0], times[-1]))
+    of_streams = pc.field("stream_id").isin(pc.unique(rows["stream_id"]))
+    alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
 
     def gone(error: OSError) -> ObjectMissing:
-        return ObjectMissing(f"{heartbeats.uri} lost files of version {earlier.version()}: {error}")
+        return ObjectMissing(f"{heartbeats.uri} lost files of version {table.version()}: {error}")
 
-    least, greatest = range_of["min"].as_py(), range_of["max"].as_py()
-    found = [identities(_NOTHING)]
     with table_errors(heartbeats.uri, gone):
         for file in files:
-            oldest, newest = range_of_file(file)
-            if oldest <= greatest and least <= newest:
-                read = pq.read_table(
-                    unquote(file.path),
-                    columns=list(IDENTITY_SOURCE),
-                    filesystem=heartbeats.file_system(),
-                    filters=alike,
-                    use_threads=False,
-                )
-                found.append(identities(read))
+            oldest, newest = map(to_us, range_of_file(file))
+            if np.searchsorted(times, oldest) < np.searchsorted(times, newest, side="right"):
+                found.append(identities(read_rows(heartbeats, file, alike)))
     return pa.concat_tables(found)
 
 
-_NOTHING = pa.schema(
-    [("stream_id", pa.string()), ("event_time", MOMENT), ("publisher_id", pa.string()), ("message_id", pa.string())]
-).empty_table()
+def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
+    """The columns of IDENTITY_SOURCE of a file's rows that are wanted."""
+    return pq.read_table(
+        file.path,
+        columns=list(IDENTITY_SOURCE),
+        filesystem=heartbeats.file_system(),
+        filters=wanted,
+        use_threads=False,
+    )

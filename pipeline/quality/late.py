@@ -1,12 +1,15 @@
 """Late heartbeats: what first landed below the watermark, by window and by stream; late copies are counted apart.
 
-An event hour is read only if the statistics of a file allow a late row, and again only when its files change.
+An event hour is read only if the statistics of a file allow a late row. When files are added, these are read, and of
+the others those that may hold a copy of what is late in them.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,8 +17,10 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import duration_us, from_us
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
-from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, IDENTITY_SOURCE, PARTITION, identities
+from tidemark.pipeline.lake.tables.delta_log import AddedFile
+from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
 from tidemark.pipeline.lake.tables.table import microseconds, table_errors
+from tidemark.pipeline.quality.first_landings import NO_ROWS, files_by_hour, held_in, listed, read_rows
 from tidemark.pipeline.windows import Windowing
 
 
@@ -41,13 +46,25 @@ class Late:
         return self.total / self.rows if self.rows else 0.0
 
 
+NOTHING = identities(NO_ROWS)
+
+
 @dataclass(frozen=True, slots=True)
 class _Hour:
-    """The counts of an event hour."""
+    """What is late in the files of an event hour, and what of that landed in time as well: identities, with copies."""
 
-    by_window: Counter[str]
-    by_stream: Counter[str]
-    copies: int
+    files: frozenset[str]
+    late: pa.Table
+    in_time: pa.Table
+
+    @property
+    def first(self) -> pa.Table:
+        """Each late heartbeat once, without those of which a copy landed in time."""
+        each = self.late.group_by(list(IDENTITY), use_threads=False).aggregate([])
+        return each.join(self.in_time, list(IDENTITY), join_type="left anti", use_threads=False)
+
+
+UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
 
 
 class LateHeartbeats:
@@ -56,53 +73,60 @@ class LateHeartbeats:
     def __init__(self, lake: Lake, windowing: Windowing) -> None:
         self._heartbeats = lake.table(HEARTBEATS)
         self._windowing = windowing
-        self._hours: dict[tuple[str, frozenset[str]], _Hour] = {}
-        """The counts of each hour while it had these files."""
+        self._hours: dict[str, _Hour] = {}
 
     def since(self, since: datetime) -> Late:
         """Count what has event times from the hour of `since` on. Raises LakeError."""
         table = self._heartbeats.current()
         if table is None:
             return Late(since)
-        first = since.strftime(HOUR_FORMAT)
-        files = pa.table(table.get_add_actions(flatten=True))
-        files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], first))
-        self._hours = {key: self._hours.get(key) or self._counted(table, key[0]) for key in _with_late_rows(files)}
-        by_window, by_stream = Counter[str](), Counter[str]()
-        for counted in self._hours.values():
-            by_window.update(counted.by_window)
-            by_stream.update(counted.by_stream)
+        files = listed(table)
+        files = files.filter(pc.greater_equal(files[f"partition.{PARTITION}"], since.strftime(HOUR_FORMAT)))
+        suspects = _may_be_late(files)
+        paths = set(map(unquote, suspects["path"].to_pylist()))
+        of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
+        self._hours = {
+            hour: self._read(table, self._hours.get(hour, UNREAD), of_hours[hour], paths) for hour in of_hours
+        }
+        by_window, by_stream, copies = Counter[int](), Counter[str](), 0
+        for hour in self._hours.values():
+            first = hour.first
+            event_us = microseconds(first["event_time"])
+            by_window.update((event_us - event_us % duration_us(self._windowing.length)).tolist())
+            by_stream.update(first["stream_id"].to_pylist())
+            copies += hour.late.num_rows - first.num_rows
         return Late(
             since=since,
             rows=pc.sum(files["num_records"]).as_py() or 0,
-            by_window=dict(sorted(by_window.items())),
+            by_window={self._windowing.containing(from_us(start)).key: by_window[start] for start in sorted(by_window)},
             by_stream=dict(by_stream.most_common()),
-            copies=sum(counted.copies for counted in self._hours.values()),
+            copies=copies,
         )
 
-    def _counted(self, table: DeltaTable, hour: str) -> _Hour:
+    def _read(
+        self, table: DeltaTable, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]
+    ) -> _Hour:
+        """What is known of an hour, and what files of it that were added bring."""
+        if not known.files <= {file.path for file in files}:
+            known = UNREAD  # they were replaced
+        new = [file for file in files if file.path not in known.files]
         with table_errors(self._heartbeats.uri):
-            dataset = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-            late = dataset.to_table(columns=list(IDENTITY_SOURCE), filter=pc.field("late"), use_threads=False)
-            of_these_streams = ~pc.field("late") & pc.field("stream_id").isin(pc.unique(late["stream_id"]))
-            in_time = dataset.to_table(columns=list(IDENTITY_SOURCE), filter=of_these_streams, use_threads=False)
-        each = identities(late).group_by(list(IDENTITY), use_threads=False).aggregate([])
-        each = each.join(identities(in_time), list(IDENTITY), join_type="left anti", use_threads=False)
-        event_us = microseconds(each["event_time"])
-        starts = Counter((event_us - event_us % duration_us(self._windowing.length)).tolist())
-        return _Hour(
-            by_window=Counter({self._windowing.containing(from_us(start)).key: n for start, n in starts.items()}),
-            by_stream=Counter(each["stream_id"].to_pylist()),
-            copies=late.num_rows - each.num_rows,
-        )
+            rows = [read_rows(self._heartbeats, file, pc.field("late")) for file in new if file.path in may_be_late]
+        late = pa.concat_tables([NOTHING, *map(identities, rows)])
+        every_late = pa.concat_tables([known.late, late])
+        before = [file for file in files if file.path in known.files]
+        in_time = [
+            held_in(self._heartbeats, table, of_files, sought, ~pc.field("late"))
+            for of_files, sought in ((new, every_late), (before, late))
+        ]
+        in_time = [
+            found.join(every_late, list(IDENTITY), join_type="left semi", use_threads=False) for found in in_time
+        ]
+        return _Hour(frozenset(file.path for file in files), every_late, pa.concat_tables([known.in_time, *in_time]))
 
 
-def _with_late_rows(files: pa.Table) -> list[tuple[str, frozenset[str]]]:
-    """Each event hour in which some file may hold late rows, by its statistics, with all its files."""
-    may_hold = pa.chunked_array([pa.array([True] * files.num_rows, pa.bool_())])
-    if "max.late" in files.column_names:
-        may_hold = pc.fill_null(files["max.late"].cast(pa.bool_()), True)
-    hour = f"partition.{PARTITION}"
-    chosen = files.filter(pc.is_in(files[hour], files[hour].filter(may_hold)))
-    by_hour = chosen.group_by(hour, use_threads=False).aggregate([("path", "list")])
-    return [(row[hour], frozenset(row["path_list"])) for row in by_hour.to_pylist()]
+def _may_be_late(files: pa.Table) -> pa.Table:
+    """Those of a listing's files that may hold late rows, by their statistics."""
+    if "max.late" not in files.column_names:
+        return files
+    return files.filter(pc.fill_null(files["max.late"].cast(pa.bool_()), True))

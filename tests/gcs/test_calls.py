@@ -24,7 +24,6 @@ pytestmark = pytest.mark.gcs
 MOST_CLASS_A, MOST_CLASS_B = 15, 25
 """Calls of a tracking and a landing tick together that the operations page promises."""
 
-HANGS_SECONDS = 8.0
 LONGEST_PAUSE_SECONDS = 4.0
 LOOKS_EVERY_SECONDS = 0.05
 
@@ -183,15 +182,14 @@ class Pauses:
         self._thread.join()
 
 
-def test_no_thread_stands_still_while_another_waits_for_an_answer(world: TickingOnABucket, proxy: FaultProxy) -> None:
-    """All that the code server's threads ask of a lake, side by side; the first calls of each kind hang."""
-    world.publish()
+def what_the_code_server_asks(world: TickingOnABucket) -> list[Callable[[], object]]:
+    """All that its threads ask of a lake, the ticks included."""
     lake, opened = world.behind_proxy, world.behind_proxy.heartbeats()
     assert opened.current() is not None
     stale = lake.window_index(*world.windows).update()
     streams = lake.streams()
     streams.save()
-    asked: list[Callable[[], object]] = [
+    return [
         world.tick,
         lake.heartbeats().current,
         opened.current,
@@ -206,10 +204,38 @@ def test_no_thread_stands_still_while_another_waits_for_an_answer(world: Ticking
         streams.known,
         lake.diffs().computed,
     ]
+
+
+def hanging(seconds: float) -> list[Fault]:
+    """The first calls of each kind, that many, hang for so long."""
     kinds = {"get": 16, "list": 6, "create": 2}
-    proxy.play(*(Fault(rf"storage\.objects\.{kind}", delay=HANGS_SECONDS, times=kinds[kind]) for kind in kinds))
+    return [Fault(rf"storage\.objects\.{kind}", delay=seconds, times=kinds[kind]) for kind in kinds]
+
+
+def test_no_thread_stands_still_while_another_waits_for_an_answer(world: TickingOnABucket, proxy: FaultProxy) -> None:
+    world.publish()
+    asked = what_the_code_server_asks(world)
+    proxy.play(*hanging(8))
     with Pauses() as pauses, ThreadPoolExecutor(len(asked)) as threads:
         for done in [threads.submit(ask) for ask in asked]:
             done.result()
     assert pauses.longest < LONGEST_PAUSE_SECONDS
     world.check_that_all_is_there_once()
+
+
+@pytest.mark.slow
+def test_calls_that_hang_for_a_minute_are_given_up_by_name_and_nothing_else_stands_still(
+    world: TickingOnABucket, proxy: FaultProxy
+) -> None:
+    world.publish()
+    asked = what_the_code_server_asks(world)
+    proxy.play(*hanging(60))
+    with Pauses() as pauses, ThreadPoolExecutor(len(asked)) as threads:
+        raised = [task.exception() for task in [threads.submit(ask) for ask in asked]]
+    assert pauses.longest < LONGEST_PAUSE_SECONDS
+    assert {type(error) for error in raised if error is not None} == {LakeUnreachable}
+    proxy.play()
+    world.wait(120)
+    world.tick()
+    assert set(world.landed_ids()) == set(world.published)
+    assert set(world.quarantined_ids()) == set(world.rejected)

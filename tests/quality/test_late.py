@@ -1,12 +1,17 @@
 """Late heartbeats, by window and by stream: each once, and not where any copy landed in time."""
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
-from tests.watermark.builders import START, at, seconds
+from tests.watermark.builders import START, at, bounded, seconds
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
 from tidemark.pipeline.windows import Windowing
 
@@ -61,19 +66,81 @@ def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_noth
     assert late.since(START).total == 3
 
 
-def test_an_hour_that_has_not_changed_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Reads:
+    """The files that are read, by their paths, since it was last asked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._paths: list[str] = []
+        read = pq.read_table
+
+        def noted(path: str, **options: Any) -> pa.Table:
+            self._paths.append(path)
+            return read(path, **options)
+
+        monkeypatch.setattr(pq, "read_table", noted)
+
+    def files(self) -> set[str]:
+        paths, self._paths = set(self._paths), []
+        return paths
+
+
+def test_only_what_was_added_is_read_and_what_may_hold_a_copy_of_what_is_late_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = lake_in(tmp_path)
+    late, reads = LateHeartbeats(lake, WINDOWING), Reads(monkeypatch)
+    added: list[set[str]] = []
+
+    def land(*beats: Beat) -> Late:
+        before = paths_of(lake)
+        append_beats(lake.heartbeats(), columns_of(list(beats)))
+        added.append(paths_of(lake) - before)
+        return late.since(START)
+
+    land(Beat("a", 10))
+    land(Beat("a", 600), Beat("b", 620))
+    assert reads.files() == set(), "nothing is late"
+    assert land(Beat("a", 10, late=True)).copies == 1
+    assert reads.files() == added[0] | added[2], "the copy is late, and landed in time before"
+    land(Beat("a", 900))
+    assert reads.files() == set(), "it has no copy of what is late"
+    land(Beat("a", 3700))
+    assert reads.files() == set(), "it is of another hour"
+    assert land(Beat("c", 610, late=True)).total == 1
+    assert reads.files() == added[1] | added[5], "no other file reaches that time"
+    assert late.since(START).rows == 7
+    assert reads.files() == set(), "nothing was added"
+
+
+def paths_of(lake: Lake) -> set[str]:
+    table = lake.heartbeats().current()
+    return set() if table is None else set(pa.table(table.get_add_actions())["path"].to_pylist())
+
+
+LANDED = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from((10, 20, 90)), st.booleans()), min_size=1, max_size=4
+)
+
+
+@settings(bounded, max_examples=25)
+@given(steps=st.lists(st.one_of(LANDED, st.just("compact")), max_size=8))
+def test_kept_up_step_by_step_it_counts_what_is_counted_at_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    lake = lake_in(tmp_path_factory.mktemp("late"))
     late = LateHeartbeats(lake, WINDOWING)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
-    found = late.since(START)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("the table was read")
-
-    monkeypatch.setattr(DeltaTable, "to_pyarrow_dataset", refuse)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 3700)]))  # another hour, with nothing late
-    again = late.since(START)
-    assert (again.total, again.rows) == (found.total, 2)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", 20, late=True)]))
-    with pytest.raises(AssertionError, match="the table was read"):
-        late.since(START)
+    landed: list[tuple[str, int, bool]] = []
+    for step in steps:
+        table = lake.heartbeats().pinned() if step == "compact" else None
+        if table is not None:
+            table.optimize.compact()
+        elif step != "compact":
+            landed += step
+            append_beats(
+                lake.heartbeats(), columns_of([Beat(who, event, late=is_late) for who, event, is_late in step])
+            )
+        found = late.since(START)
+        assert found == LateHeartbeats(lake, WINDOWING).since(START)
+        in_time = {(who, event) for who, event, is_late in landed if not is_late}
+        assert found.total == len({(who, event) for who, event, is_late in landed if is_late} - in_time)
+        assert found.total + found.copies == sum(is_late for *_, is_late in landed)
