@@ -32,6 +32,9 @@ from tidemark.pipeline.watermark.policy import Policy
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+READS = 6
+"""The pulls of a read that has ended are still under way, and each may bring messages once, which it gives back for a
+second later: so many further reads get them for certain."""
 
 
 @pytest.fixture
@@ -165,8 +168,12 @@ def test_a_batch_read_lands_once_under_its_name(spark: SparkSession, world: PubS
     world.publish(50)
     other = spark.read.format("pubsub").options(**world.options(landing="first", readers="1")).load()
     assert sorted(row["message_id"] for row in other.collect()) == sorted(first)
-    schema = "message_id string, load double"
-    second = spark.read.format("pubsub").schema(schema).options(**world.options(landing="second")).load()
-    assert sorted(map(tuple, second.collect())) == sorted((one, 1.5) for one in world.published[300:])
+    schema, later = "message_id string, load double", list[tuple[str, float]]()
+    for number in range(READS):
+        named = world.options(landing=f"later-{number}")
+        later += map(tuple, spark.read.format("pubsub").schema(schema).options(**named).load().collect())
+        if len(later) == 50:
+            break
+    assert sorted(later) == sorted((one, 1.5) for one in world.published[300:])
     with pytest.raises(Exception, match="needs the option landing"):
         spark.read.format("pubsub").options(**world.options()).load().collect()
