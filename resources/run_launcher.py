@@ -23,8 +23,11 @@ class WatchedRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """RUNNING while the code server runs it, FAILED when it does not know it (any more) or is gone.
 
-        A code server that is there and too busy to answer has not lost its runs: they count as running.
+        A code server that is there and too busy to answer has not lost its runs: they count as running. So does a run
+        that no launcher started, such as that of `dagster asset materialize`: its process cannot be asked.
         """
+        if run.remote_job_origin is None:
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs in the process that began it")
         client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
         if client is None:
             return CheckRunHealthResult(WorkerStatus.UNKNOWN, "the run has not reached a code server")

@@ -21,6 +21,9 @@ from tidemark.pipeline.watermark.holding import passed_over
 LEFT_OUT = ("publish_time", "message_id")
 """Columns that people do not see, beside the previous values: the comparisons must fit a terminal."""
 
+KEY_WIDTH = len("2026-11-21T05-20Z")
+"""A window's key is shown whole however many columns there are: it is what `--window` takes."""
+
 
 def status(as_json: AsJson = False) -> None:
     """Show where the watermark stands, and what has landed and been computed."""
@@ -172,6 +175,7 @@ def diffs(
         return
     names = [name for name in rows.column_names if not name.startswith("previous_") and name not in LEFT_OUT]
     shown = columns(*names)
+    shown.columns[names.index(PARTITION)].min_width = KEY_WIDTH
     for row in rows.select(names).to_pylist():
         shown.add_row(*("" if value is None else safe(value) for value in row.values()))
     terminal = console()

@@ -39,7 +39,10 @@ def publish(
         float, typer.Option(min=0, max=1, help="The share published twice; half of the copies come 60s later.")
     ] = 0.01,
     broken: Annotated[
-        float, typer.Option(min=0, max=1, help="The share of extra messages that are not valid heartbeats.")
+        float,
+        typer.Option(
+            min=0, max=1, help="The share of extra messages that are not valid heartbeats; at least 12 if not 0."
+        ),
     ] = 0.0001,
     stragglers: Annotated[
         float, typer.Option(min=0, max=1, help="The share delayed by --straggler-delay in addition.")

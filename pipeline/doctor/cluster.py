@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.doctor.executors import PROBED, SAYS, look_at_executors
@@ -22,7 +23,16 @@ def check_executors(setup: Setup) -> Iterator[Said]:
         check_answers(spark.remote or "")
     except SparkUnreachable:  # the check of Spark says it
         return
-    yield from seen_executors(shared_session(session_config(setup.settings)))
+    try:
+        yield from seen_executors(shared_session(session_config(setup.settings)))
+    except SparkConnectGrpcException as error:
+        if "UNAUTHENTICATED" not in str(error):
+            raise
+        yield (
+            Level.WARNING,
+            f"the executors were not looked at: the server at {spark.remote} wants its token. Nobody knows that of the "
+            "server that `tidemark up` starts; for one of your own, set SPARK_CONNECT_AUTHENTICATE_TOKEN",
+        )
 
 
 def seen_executors(session: SparkSession) -> Iterator[Said]:

@@ -335,6 +335,7 @@ def test_diffs_of_a_stream_are_its_rows_and_the_newest_are_kept(built: Built) ->
     assert [json.loads(line) for line in newest.out.splitlines()] == rows[-1:]
     table = built.place.tidemark("diffs", "--stream", stream, "--limit", "1")
     assert f"1 of {len(rows)} rows" in table.out
+    assert rows[-1]["window"] in table.out, "its key is never cut"
 
 
 @pytest.mark.parametrize(

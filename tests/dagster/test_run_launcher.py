@@ -15,6 +15,7 @@ import dagster as dg
 import psutil
 import pytest
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._core.remote_origin import GrpcServerCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.test_utils import create_run_for_test
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
@@ -164,10 +165,19 @@ def test_sigterm_ends_a_code_server_that_does_not_serve_yet() -> None:
 
 
 def test_a_run_that_has_reached_no_code_server_is_not_known(instance: dg.DagsterInstance) -> None:
-    run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED)
+    location = GrpcServerCodeLocationOrigin(host="127.0.0.1", port=free_port(), location_name="tidemark")
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), "compute_windows")
+    run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED, remote_job_origin=origin)
     health = instance.run_launcher.check_run_worker_health(run)
     assert health.status is WorkerStatus.UNKNOWN
     assert "has not reached a code server" in (health.msg or "")
+
+
+def test_a_run_that_no_launcher_started_goes_on(instance: dg.DagsterInstance) -> None:
+    run = create_run_for_test(instance, status=dg.DagsterRunStatus.STARTED)
+    assert run.remote_job_origin is None
+    health = instance.run_launcher.check_run_worker_health(run)
+    assert (health.status, health.msg) == (WorkerStatus.RUNNING, "it runs in the process that began it")
 
 
 def test_a_run_is_running_while_its_process_is_and_failed_once_it_is_killed(server: CodeServer) -> None:

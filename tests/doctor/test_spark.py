@@ -9,10 +9,13 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from tests.official_emulator import free_port
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.doctor import cluster
 from tidemark.pipeline.doctor import spark as spark_checks
+from tidemark.pipeline.doctor.cluster import check_executors
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.spark import check_connector, check_java, check_spark
@@ -49,6 +52,17 @@ def test_a_spark_that_nobody_starts_is_broken() -> None:
     assert (finding.level, "no Spark Connect server answers" in finding.said) == (Level.BROKEN, True)
     (finding,) = findings(check_spark, spark=SparkSettings(remote=f"sc://127.0.0.1:{free_port()}"))
     assert (finding.level, "write sc://localhost:PORT" in finding.said) == (Level.BROKEN, True)
+
+
+def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise SparkConnectGrpcException("UNAUTHENTICATED:No authentication token provided")
+
+    monkeypatch.setattr(cluster, "check_answers", lambda _: None)
+    monkeypatch.setattr(cluster, "is_ours_to_start", lambda _: False)
+    monkeypatch.setattr(cluster, "shared_session", refused)
+    (finding,) = findings(check_executors, spark=here())
+    assert (finding.level, "wants its token" in finding.said) == (Level.WARNING, True)
 
 
 @pytest.fixture
