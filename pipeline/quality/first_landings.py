@@ -26,6 +26,7 @@ LANDINGS = pa.schema(
 NO_ROWS = pa.schema(
     [("stream_id", pa.string()), ("event_time", MOMENT), ("publisher_id", pa.string()), ("message_id", pa.string())]
 ).empty_table()
+"""The columns of IDENTITY_SOURCE without a row."""
 
 EVERY = pc.scalar(True)
 """The filter that every row passes."""

@@ -51,7 +51,7 @@ def made_once(file: Path) -> Iterator[Path | None]:
     """A new folder to make the file in, or None if it is there. Parallel tests wait for the first to make it; a file
     moves into the cache when it is whole."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with (file.parent / "lock").open("w") as lock:
+    with (file.parent / f"{file.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if file.exists():
             yield None

@@ -6,14 +6,13 @@ JARs, and lies in the cache that all checkouts share; the JVM goes without it wh
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
-import pyspark
-
 from tests.gcs.tools import cache, made_once
-from tidemark.pipeline.spark.java import find_java
 
 MADE_WITHIN_SECONDS = 300
 KEPT = "-Xshare:auto -Xlog:disable -Xlog:all=off -XX:SharedArchiveFile={file}"
@@ -39,11 +38,12 @@ spark.stop()
 
 
 def archive() -> Path:
-    """Where the archive for this Java and this PySpark is, if it was made."""
-    java, spark = find_java().resolve(), Path(pyspark.__file__).resolve().parent
-    known = [java, java.stat().st_mtime_ns, spark, (spark / "jars").stat().st_mtime_ns, Path(sys.prefix)]
-    named = hashlib.sha256("\n".join(map(str, known)).encode()).hexdigest()[:16]
-    return cache() / f"spark-{pyspark.__version__}-{named}.jsa"
+    """Where the archive for this Java and this environment's PySpark is, if it was made. Every start of the tests asks
+    for it: nothing is run or imported."""
+    version, found = metadata.version("pyspark"), [sys.prefix, os.environ.get("JAVA_HOME"), shutil.which("java")]
+    changed = [Path(place).resolve().stat().st_mtime_ns for place in found[1:] if place and Path(place).exists()]
+    named = hashlib.sha256("\n".join(map(str, [*found, *changed])).encode()).hexdigest()[:16]
+    return cache() / f"spark-{version}-{named}.jsa"
 
 
 def options() -> str:
