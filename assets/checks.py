@@ -56,7 +56,7 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
     def late(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         """How many of the last day's heartbeats first landed below the watermark."""
         lake = lake_of(context, settings)
-        return late_result(lake, user, lake.tracking_log(user).catch_up().watermark, clock.now())
+        return late_result(lake, user, lake.state(user).watermark, clock.now())
 
     @dg.asset_check(asset=heartbeats, name=LOST_OUTSIDE, required_resource_keys=needed)
     def lost_outside(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
@@ -153,7 +153,7 @@ def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.Asset
     found, tracked = PassedOver(), 0
     if max_lag is not None:
         found = read_passed_over(lake.heartbeats(user), max_lag, now - LOST_WITHIN, now)
-        tracked = passed_over(lake.tracking_log(user).catch_up().histogram, max_lag)
+        tracked = passed_over(lake.state(user).histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
             f"than {format_duration(max_lag)} (max_lag) and hold nobody; by_stream names their streams. Mend their "
@@ -238,7 +238,7 @@ def staleness_sensor(
     )
     def staleness(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, pubsub = lake_of(context, settings), pubsub_of(context, settings)
-        now, watermark = clock.now(), lake.tracking_log(user).catch_up().watermark
+        now, watermark = clock.now(), lake.state(user).watermark
         check = lake.staleness(user)
         missed = check.step()
         check.keep()

@@ -97,7 +97,7 @@ def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
     def drain(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         now, runs = clock.now(), Runs(context.instance, settings)
         report_dead(runs, DRAIN, now)
-        state = lake_of(context, settings).tracking_log("drain").catch_up()
+        state = lake_of(context, settings).state(DRAIN)
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))

@@ -73,6 +73,7 @@ def tracking_sensor(
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
         )
+        lake.folded(tracked.state)
         pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "

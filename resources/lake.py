@@ -1,6 +1,8 @@
 """The lake as a Dagster resource."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TypeVar
 
 import dagster as dg
@@ -17,8 +19,28 @@ from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.state import WatermarkState
 
 Part = TypeVar("Part")
+
+FOLDS_SERVE = 2
+"""For how many ticks the fold of a tracking tick serves those who need no newer one."""
+
+
+@dataclass
+class NewestFold:
+    """The log's fold as one thread has left it, and when; others read it. A state never changes."""
+
+    _noted: tuple[WatermarkState, datetime] | None = None
+
+    def note(self, state: WatermarkState, now: datetime) -> None:
+        """Replace it."""
+        self._noted = state, now
+
+    def within(self, age: timedelta, now: datetime) -> WatermarkState | None:
+        """The fold, if it is at most so old."""
+        noted = self._noted
+        return noted[0] if noted is not None and now - noted[1] <= age else None
 
 
 class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -35,6 +57,16 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""
         return self._part(user, Lake.tracking_log)
+
+    def folded(self, state: WatermarkState) -> None:
+        """Note the log's fold as a tick of `tracking` has left it."""
+        self._newest_fold().note(state, self.clock.now())
+
+    def state(self, user: str) -> WatermarkState:
+        """The log's fold as of the last tick of `tracking`; read by this user if that is long ago, or was elsewhere.
+        Raises as `TrackingLog.catch_up`."""
+        noted = self._newest_fold().within(FOLDS_SERVE * self.settings.watermark.tick, self.clock.now())
+        return self.tracking_log(user).catch_up() if noted is None else noted
 
     def heartbeats(self, user: str) -> Heartbeats:
         """Landed messages."""
@@ -55,7 +87,8 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def late(self, user: str) -> LateHeartbeats:
         """Heartbeats whose first landing was below the watermark."""
-        return self._part(user, lambda lake: LateHeartbeats(lake, self.settings.windowing), "late")
+        landed = self.staleness(user).heartbeats  # which then opens each version once for both
+        return self._part(user, lambda _: LateHeartbeats(landed, self.settings.windowing), "late")
 
     def window_index(self, user: str) -> WindowIndex:
         """Which windows hold heartbeats, and which are computed."""
@@ -65,6 +98,9 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def kept_windows(self) -> KeptWindows:
         """The first window whose input the lake still keeps."""
         return self.whole().kept_windows(self.settings.windowing)
+
+    def _newest_fold(self) -> NewestFold:
+        return self.kept.get("newest_fold", NewestFold)
 
     def _part(self, user: str, make: Callable[[Lake], Part], name: str = "") -> Part:
         return self.kept.get((user, name or make.__name__), lambda: make(self.whole()))

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ObjectMissing
-from tidemark.pipeline.lake.tables.delta_log import AddedFile
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, Changes
 from tidemark.pipeline.lake.tables.heartbeats import IDENTITY, IDENTITY_SOURCE, PARTITION, event_times, identities
 from tidemark.pipeline.lake.tables.heartbeats import range_of as range_of_file
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds, table_errors
@@ -32,24 +32,38 @@ EVERY = pc.scalar(True)
 """The filter that every row passes."""
 
 
-def first_landings(heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime) -> pa.Table:
+def first_landings(
+    heartbeats: LakeTable, files: Sequence[AddedFile], before: datetime, now: DeltaTable, changed: Changes
+) -> pa.Table:
     """The heartbeats with event times before a moment that first landed with these files, each once: rows of LANDINGS.
-    The version before the oldest of the files says what had landed by then. Assumption: copies that landed later are in
-    these files. Memory follows the files of one event hour. Raises ObjectMissing if a file or that version is gone."""
-    before_them = min(file.version for file in files) - 1
-    earlier = heartbeats.at(before_them) if before_them >= 0 else None
+    The version before the oldest of the files says what had landed by then. `now` is a later version, and `changed`
+    tells what changed since then. Assumption: copies that landed later are in these files. Memory follows the files of
+    one event hour. Raises ObjectMissing if a file or that version is gone."""
     by_hour = defaultdict[str, list[AddedFile]](list)
     for file in files:
         by_hour[file.partition].append(file)
-    held_by_hour = {} if earlier is None else files_by_hour(earlier, listed(earlier), by_hour)
+    held_by_hour = _held_before(heartbeats, min(file.version for file in files), by_hour, now, changed)
     found = []
     for hour, of_hour in sorted(by_hour.items()):
         rows = earliest([_rows(heartbeats, file, before) for file in of_hour])
-        if rows.num_rows and earlier is not None:
-            held = held_in(heartbeats, earlier, held_by_hour.get(hour, []), rows)
+        if rows.num_rows and (held_files := held_by_hour.get(hour)):
+            held = held_in(heartbeats, held_files, rows)
             rows = rows.join(held, list(IDENTITY), join_type="left anti", use_threads=False).select(LANDINGS.names)
         found.append(rows)
     return pa.concat_tables(found)
+
+
+def _held_before(
+    heartbeats: LakeTable, version: int, hours: Iterable[str], now: DeltaTable, changed: Changes
+) -> dict[str, list[AddedFile]]:
+    """The files of these event hours before a version."""
+    if changed.removed or changed.through != now.version():
+        earlier = heartbeats.at(version - 1) if version > 0 else None
+        return {} if earlier is None else files_by_hour(earlier, listed(earlier), hours)
+    # Opened at an earlier version, the table would be read from its checkpoint on.
+    later = {file.path for file in changed.added if file.version >= version}
+    found = files_by_hour(now, listed(now), hours)
+    return {hour: [file for file in of_hour if file.path not in later] for hour, of_hour in found.items()}
 
 
 def landings(heartbeats: pa.Table, version: int) -> pa.Table:
@@ -89,11 +103,9 @@ def listed(table: DeltaTable) -> pa.Table:
     return pa.table(table.get_add_actions(flatten=True))
 
 
-def held_in(
-    heartbeats: LakeTable, table: DeltaTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY
-) -> pa.Table:
-    """The identities in these files of a version that `rows` may have: of the same time range and streams, and of those
-    `only`. A file is read only if one of the times may be in it. Raises ObjectMissing if it is gone."""
+def held_in(heartbeats: LakeTable, files: Sequence[AddedFile], rows: pa.Table, only: pc.Expression = EVERY) -> pa.Table:
+    """The identities in these files that `rows` may have: of the same time range and streams, and of those `only`. A
+    file is read only if one of the times may be in it. Raises ObjectMissing if it is gone."""
     found = [identities(NO_ROWS)]
     if not rows.num_rows:
         return found[0]
@@ -103,7 +115,7 @@ def held_in(
     alike = (pc.field("event_time") >= least) & (pc.field("event_time") <= greatest) & of_streams & only
 
     def gone(error: OSError) -> ObjectMissing:
-        return ObjectMissing(f"{heartbeats.uri} lost files of version {table.version()}: {error}")
+        return ObjectMissing(f"{heartbeats.uri} lost a file: {error}")
 
     with table_errors(heartbeats.uri, gone):
         for file in files:
@@ -115,10 +127,5 @@ def held_in(
 
 def read_rows(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
     """The columns of IDENTITY_SOURCE of a file's rows that are wanted."""
-    return pq.read_table(
-        file.path,
-        columns=list(IDENTITY_SOURCE),
-        filesystem=heartbeats.file_system(),
-        filters=wanted,
-        use_threads=False,
-    )
+    with heartbeats.file_system().open_input_file(file.path) as opened:  # by its path, it would be looked up as well
+        return pq.read_table(opened, columns=list(IDENTITY_SOURCE), filters=wanted, use_threads=False)

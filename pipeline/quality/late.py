@@ -13,13 +13,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import duration_us, from_us
-from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.heartbeats import HOUR_FORMAT, IDENTITY, PARTITION, identities
-from tidemark.pipeline.lake.tables.table import microseconds, table_errors
+from tidemark.pipeline.lake.tables.table import LakeTable, microseconds, table_errors
 from tidemark.pipeline.quality.first_landings import NO_ROWS, files_by_hour, held_in, listed, read_rows
 from tidemark.pipeline.windows import Windowing
 
@@ -68,10 +66,10 @@ UNREAD = _Hour(frozenset(), NOTHING, NOTHING)
 
 
 class LateHeartbeats:
-    """Counts the late heartbeats of one lake again and again. One user at a time."""
+    """Counts the late ones of a lake's heartbeats again and again. One user at a time."""
 
-    def __init__(self, lake: Lake, windowing: Windowing) -> None:
-        self._heartbeats = lake.table(HEARTBEATS)
+    def __init__(self, heartbeats: LakeTable, windowing: Windowing) -> None:
+        self._heartbeats = heartbeats
         self._windowing = windowing
         self._hours: dict[str, _Hour] = {}
 
@@ -85,9 +83,7 @@ class LateHeartbeats:
         suspects = _may_be_late(files)
         paths = set(map(unquote, suspects["path"].to_pylist()))
         of_hours = files_by_hour(table, files, set(suspects[f"partition.{PARTITION}"].to_pylist()))
-        self._hours = {
-            hour: self._read(table, self._hours.get(hour, UNREAD), of_hours[hour], paths) for hour in of_hours
-        }
+        self._hours = {hour: self._read(self._hours.get(hour, UNREAD), of_hours[hour], paths) for hour in of_hours}
         by_window, by_stream, copies = Counter[int](), Counter[str](), 0
         for hour in self._hours.values():
             first = hour.first
@@ -103,9 +99,7 @@ class LateHeartbeats:
             copies=copies,
         )
 
-    def _read(
-        self, table: DeltaTable, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]
-    ) -> _Hour:
+    def _read(self, known: _Hour, files: Sequence[AddedFile], may_be_late: AbstractSet[str]) -> _Hour:
         """What is known of an hour, and what files of it that were added bring."""
         if not known.files <= {file.path for file in files}:
             known = UNREAD  # they were replaced
@@ -116,7 +110,7 @@ class LateHeartbeats:
         every_late = pa.concat_tables([known.late, late])
         before = [file for file in files if file.path in known.files]
         in_time = [
-            held_in(self._heartbeats, table, of_files, sought, ~pc.field("late"))
+            held_in(self._heartbeats, of_files, sought, ~pc.field("late"))
             for of_files, sought in ((new, every_late), (before, late))
         ]
         in_time = [

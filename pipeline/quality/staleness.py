@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
-from tidemark.pipeline.lake.tables.delta_log import AddedFile, added_files
+from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
 from tidemark.pipeline.lake.tables.heartbeats import range_of
 from tidemark.pipeline.lake.tables.table import microseconds
 from tidemark.pipeline.quality.affected import AffectedWindows, MissedHeartbeats, StaleWindow, missed_by
@@ -51,7 +51,7 @@ class Staleness:
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
         self.checkpoint: StalenessCheckpoint | None = None
-        self._heartbeats = lake.table(HEARTBEATS)
+        self.heartbeats = lake.table(HEARTBEATS)
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())
@@ -83,7 +83,7 @@ class Staleness:
         """One bounded step of a check; the next call goes on if anything is `left`. One step is enough for what a few
         minutes bring. Raises LakeError; then the next call tries again."""
         # In this order: a window that is computed in between may have read more than this version, never less.
-        heartbeats, diffs = self._heartbeats.current(), self._diffs.table.current()
+        heartbeats, diffs = self.heartbeats.current(), self._diffs.table.current()
         if heartbeats is None or diffs is None:
             self._comparison = None
             return MissedHeartbeats()
@@ -99,7 +99,7 @@ class Staleness:
             except ObjectMissing as gone:
                 logger.info("the tables are compared as a whole, because %s", gone)
                 self._comparison = Comparison(
-                    before.tables, self._heartbeats.at(now[0]), self._diffs.table.at(now[1]), self._affected
+                    before.tables, self.heartbeats.at(now[0]), self._diffs.table.at(now[1]), self._affected
                 )
         try:
             return self._compare(self._comparison, before, heartbeats.version())
@@ -132,8 +132,8 @@ class Staleness:
         unread = before.unread
         if through > after:
             end = self._affected.windowing.named(max(runs)).end
-            added = added_files(self._heartbeats, after, through, "event_time")
-            files = self._unread_files(added, read, end)
+            since = changes(self.heartbeats, after, through, "event_time")
+            files = self._unread_files(since.added, read, end)
             # A window that stands as before may have been computed from a version that this check has yet to reach.
             touched = {key for file in files for key in self._affected.keys_between(*range_of(file))} & read.keys()
             versions, _, left = self._versions({key: runs[key] for key in touched})
@@ -145,7 +145,7 @@ class Staleness:
                 through = files[FILES_AT_ONCE - 1].version
                 files = [file for file in files if file.version <= through]
             if files:
-                unread = earliest([unread, first_landings(self._heartbeats, files, end)])
+                unread = earliest([unread, first_landings(self.heartbeats, files, end, heartbeats, since)])
         checkpoint = replace(
             before,
             heartbeats_version=through,

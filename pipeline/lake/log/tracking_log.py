@@ -10,6 +10,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from operator import attrgetter
+from threading import Lock
+from typing import Any
+
+from cachetools import LRUCache, cachedmethod
 
 from tidemark.pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.log.archive import FOLDER as ARCHIVES
@@ -25,6 +30,9 @@ FOLDER = "tracking/log/"
 SUFFIX = ".parquet"
 ATTEMPTS = 100
 """The most numbers in a row that other writers may take. A few trackers never take so many."""
+
+KEPT_BYTES = 16 << 20
+"""Contents of past entries that an instance keeps for its next look at them: some hours of the design load."""
 
 READ_ON = 20
 """New entries that are read one by one for the watermark alone; a tick writes a few. Beyond that a listing is less."""
@@ -44,6 +52,8 @@ class TrackingLog:
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
         """The newest entry that was folded, as it was read or written."""
+        self._contents: LRUCache[Any, bytes] = LRUCache(KEPT_BYTES, len)
+        self._contents_lock = Lock()
         self._looked: tuple[int, datetime | None] = -1, None
         """The newest entry that `newest_watermark` has seen, and the watermark then."""
 
@@ -149,8 +159,9 @@ class TrackingLog:
         """One entry, archived or not. Raises ObjectMissing or CorruptObject."""
         return decode(self.content(number), entry_name(number))
 
+    @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def content(self, number: int) -> bytes:
-        """One entry's bytes as they were written. Raises ObjectMissing or CorruptObject."""
+        """One entry's bytes as they were written; kept, up to KEPT_BYTES. Raises ObjectMissing or CorruptObject."""
         return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
@@ -181,6 +192,7 @@ class TrackingLog:
         self._objects.create(entry_name(number), note)
         self._witness.accept_end(max(self.numbers()))
         self._standing = None
+        self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         """Write what `build` makes of the state under the next number; None writes nothing. The state in memory is not

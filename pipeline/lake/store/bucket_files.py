@@ -10,10 +10,12 @@ import io
 import os
 from collections.abc import Sequence
 from datetime import UTC
+from threading import Lock
 from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.fs as pafs
+from cachetools import LRUCache
 
 from tidemark.pipeline.errors import ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects, StoredObject
@@ -24,6 +26,15 @@ WHOLE_BYTES = 4 << 20
 READ_BYTES = 1 << 20
 """The least that is read of a larger file at once."""
 
+KEPT_BYTES = 64 << 20
+"""Contents that a process keeps, of all buckets together: an hour of the design load."""
+
+NOT_ROWS = "_"
+"""How the path of a file begins that holds no rows of a table, as Delta Lake and Spark have it."""
+
+_kept: LRUCache[tuple[str, str | None, str], bytes] = LRUCache(KEPT_BYTES, len)
+_kept_lock = Lock()
+
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     """The objects under a prefix of a bucket: their paths are the rest of their names.
@@ -31,6 +42,9 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     A folder is what paths have in common: there is nothing to create, and it is never found by itself. A file that is
     written appears whole when it is closed, at a path that had none. Raises FileNotFoundError for a file that is not
     there, FileExistsError for one that is, and the LakeError of `CloudStorageObjects`.
+
+    A process reads a small file of a table's rows once: its name is never used again, so its content is kept, up to
+    KEPT_BYTES, even if the file is deleted meanwhile.
     """
 
     def __init__(self, uri: str, endpoint: str | None) -> None:
@@ -64,11 +78,19 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         name = self.normalize_path(path)
+        key = (*self._address, name)
+        with _kept_lock:
+            kept = _kept.get(key)
+        if kept is not None:
+            return pa.BufferReader(kept)
         try:
             content = self._objects.read_range(name, 0, WHOLE_BYTES)
         except ObjectMissing as error:
             raise _missing(path) from error
         if len(content) < WHOLE_BYTES:
+            if not name.startswith(NOT_ROWS):
+                with _kept_lock:
+                    _kept[key] = content
             return pa.BufferReader(content)
         stored = self._objects.find(name)
         if stored is None:

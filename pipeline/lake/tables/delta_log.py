@@ -28,19 +28,33 @@ class AddedFile:
     newest: datetime | None
 
 
-def added_files(table: LakeTable, after: int, through: int, column: str = "") -> list[AddedFile]:
-    """The files of new rows that the versions `after + 1` to `through` added, in order. A compaction adds no new rows.
-    `column` names the time whose range each file has. Raises ObjectMissing if one of the commits is gone from the log,
-    which is cleaned up after checkpoints, or LakeError."""
-    return [
-        file
-        for version, commit in committed(table, after, through)
-        for file in new_files(table, version, commit, column)
-    ]
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the versions up to `through` changed: the files of new rows that they `added`, in order, and whether they
+    `removed` files as well. A compaction adds no new rows."""
+
+    through: int
+    added: list[AddedFile]
+    removed: bool
+
+
+def changes(table: LakeTable, after: int, through: int, column: str = "") -> Changes:
+    """What the versions `after + 1` to `through` changed. `column` names the time whose range each file has. Raises
+    ObjectMissing if one of the commits is gone from the log, which is cleaned up after checkpoints, or LakeError."""
+    added, removed = list[AddedFile](), False
+    for version, commit in committed(table, after, through):
+        added += new_files(table, version, commit, column)
+        removed = removed or any("remove" in action for action in commit)
+    return Changes(through, added, removed)
+
+
+def added_files(table: LakeTable, after: int, through: int) -> list[AddedFile]:
+    """The files of new rows that the versions `after + 1` to `through` added, in order. Raises as `changes`."""
+    return changes(table, after, through).added
 
 
 def committed(table: LakeTable, after: int, through: int) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
-    """The versions `after + 1` to `through` with their actions, in order. Raises as `added_files`."""
+    """The versions `after + 1` to `through` with their actions, in order. Raises as `changes`."""
     contents = read_ahead(partial(content_of, table), range(after + 1, through + 1))
     return ((version, actions_in(content)) for version, content in contents)
 
@@ -54,7 +68,7 @@ def content_of(table: LakeTable, version: int) -> bytes:
 
 
 def new_files(table: LakeTable, version: int, commit: Iterable[Mapping[str, Any]], column: str) -> list[AddedFile]:
-    """The files of new rows that a commit added: see `added_files`."""
+    """The files of new rows that a commit added: see `changes`."""
     adds = [action["add"] for action in commit if action.get("add")]
     return [_file(table, version, add, column) for add in adds if add["dataChange"]]
 

@@ -164,7 +164,8 @@ class LakeTable:
             return None
         with table_errors(self.uri):
             wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
-            return table.to_pyarrow_dataset().to_table(list(columns), filter=wanted, use_threads=False)
+            files = table.to_pyarrow_dataset(filesystem=self._bucket)
+            return files.to_table(list(columns), filter=wanted, use_threads=False)
 
     def append(self, rows: pa.Table) -> None:
         """Add rows in one transaction. When it returns, they are durable and every reader sees them. Raises LakeFull,
