@@ -112,11 +112,12 @@ def windowed_asset(
 
 
 def ticking_sensor(
-    settings: Settings, name: str, *, waits: bool = False, **more: Any
+    settings: Settings, name: str, *, waits: bool = False, at_least: timedelta = timedelta(0), **more: Any
 ) -> Callable[..., dg.SensorDefinition]:
     """The decorator of a sensor that is on from the start and ticks as the settings say. Its function `waits` for the
-    moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last."""
-    tick = settings.watermark.tick
+    moment that is due, or is evaluated whenever Dagster's daemon looks about a tick after the last, and not before
+    `at_least` has passed."""
+    tick = max(settings.watermark.tick, at_least)
     least = least_interval(tick) if waits else last_look(tick)
     running = dg.DefaultSensorStatus.RUNNING
     return dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)

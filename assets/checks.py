@@ -8,7 +8,7 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor
-from tidemark.assets.requests import OneAsks, Request, stale_request
+from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
 from tidemark.pipeline.clock import EPOCH, Clock, iso
@@ -31,6 +31,10 @@ NAMED = 20
 AUDIT_EVERY = timedelta(minutes=5)
 """The audit and the check `passed_over` read an hour of the tables, the check `subscriptions` asks Pub/Sub twice, and
 what they find is not urgent."""
+
+CHECK_EVERY, STEPS_AT_ONCE = timedelta(seconds=30), 3
+"""How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
+taken then. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
 REQUEST_EVERY = timedelta(minutes=1)
 """A window that late heartbeats drip into is requested at most this often."""
@@ -122,7 +126,8 @@ def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: 
 
 def lost_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
     """The check `lost_outside`: an error, since only a seek of base to before the loss brings the messages back."""
-    found = audit(lake.tracking_log(user), lake.heartbeats(user), lake.quarantine(user), now - LOST_WITHIN)
+    landed = lake.staleness(user).heartbeats
+    found = audit(lake.past(user), landed, lake.quarantine(user), now - LOST_WITHIN)
     where = "base has passed nothing yet"
     if found.since is not None and found.before is not None:
         where = f"published from {iso(found.since)} to {iso(found.before)}"
@@ -152,7 +157,7 @@ def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.Asset
     max_lag, description = lake.settings.watermark.max_lag, "max_lag is not set: nothing is passed over"
     found, tracked = PassedOver(), 0
     if max_lag is not None:
-        found = read_passed_over(lake.heartbeats(user), max_lag, now - LOST_WITHIN, now)
+        found = read_passed_over(lake.staleness(user).heartbeats, max_lag, now - LOST_WITHIN, now)
         tracked = passed_over(lake.state(user).histogram, max_lag)
         description = (
             f"{found.total} of the {found.rows} rows ({found.share:.3%}) that were published in the last hour lag more "
@@ -229,6 +234,7 @@ def staleness_sensor(
     @ticking_sensor(
         settings,
         user,
+        at_least=CHECK_EVERY,
         job=backlog,
         required_resource_keys=keys_of(settings, LAKE, PUBSUB),
         description=(
@@ -240,7 +246,8 @@ def staleness_sensor(
         lake, pubsub = lake_of(context, settings), pubsub_of(context, settings)
         now, watermark = clock.now(), lake.state(user).watermark
         check = lake.staleness(user)
-        missed = check.step()
+        steps = iter(range(1, STEPS_AT_ONCE))
+        missed = check.check(lambda: next(steps, None) is not None)
         check.keep()
         results = [late_result(lake, user, watermark, now)]
         if not missed.left:
@@ -263,7 +270,7 @@ def staleness_sensor(
             stale = memory.requestable(stale, now)
 
             def choose() -> Request:
-                return stale_request(Runs(context.instance, settings), lake, user, stale, watermark, now)
+                return stale_request(Runs(context.instance, settings), lake, CHOICE, stale, watermark, now)
 
             request = asking.request(user, choose)
             memory.requested |= dict.fromkeys(request.windows, now)

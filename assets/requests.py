@@ -48,6 +48,9 @@ BACKLOG_OP, TO = "compute_older", ".."
 SEEN_WITHIN = timedelta(seconds=5)
 """How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
 
+LOOK_EVERY = timedelta(minutes=1)
+"""How often windows that are due are looked up while no further one closes."""
+
 CHOOSE_WITHIN_SECONDS = 15.0
 """How long a tick waits for a choice: with everything else it does, well within a sensor's 60 s."""
 
@@ -110,8 +113,13 @@ class Choosing:
             return Request((), f"no window is requested, because the choice failed: {error}")
 
 
+CHOICE = "choice"
+"""Who the choice of windows reads the lake as, on behalf of the sensors that share one OneAsks."""
+
+
 class OneAsks:
-    """Keeps the sensors that share it from asking for a run each before they see each other's."""
+    """Keeps the sensors that share it from asking for a run each before they see each other's. One chooses at a time:
+    what a choice has read serves the next."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -198,10 +206,32 @@ def due_now(lake: LakeResource, user: str, front: Front | None) -> list[range] |
     after one, is closed. Raises LakeError."""
     if front is None:
         return None
+    done = lake.kept.get((user, "all_computed"), AllComputed)
+    if done.still(front):
+        return []
     closed, index = lake.kept_windows().closed(front.watermark), lake.window_index(user).update()
     if index.held.least is None or index.held.least >= closed.stop:
         return None
-    return list(index.due(closed))
+    due = list(index.due(closed))
+    done.note(None if due else front)
+    return due
+
+
+@dataclass
+class AllComputed:
+    """Where the watermark was when no window was due. Until another window closes, only heartbeats below the watermark
+    can make one due, which is looked up every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
+
+    _found: Front | None = None
+
+    def note(self, front: Front | None) -> None:
+        """Note that nothing was due then; None: something was."""
+        self._found = front
+
+    def still(self, front: Front) -> bool:
+        """Whether that is taken to be so still."""
+        found = self._found
+        return found is not None and found.first_open == front.first_open and front.at - found.at < LOOK_EVERY
 
 
 def stretch_texts(windows: Iterable[Window]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import dagster as dg
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
 from tidemark.assets.drain import draining
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
-from tidemark.assets.requests import Choosing, OneAsks, Request, next_request
+from tidemark.assets.requests import CHOICE, Choosing, OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
@@ -81,7 +81,7 @@ def tracking_sensor(
         cursor = f"entry {tracked.state.number}, watermark {'none' if watermark is None else watermark.isoformat()}"
 
         def choose() -> Request:
-            return next_request(Runs(context.instance, settings), lake, "choice", watermark, clock.now())
+            return next_request(Runs(context.instance, settings), lake, CHOICE, watermark, clock.now())
 
         request = choosing.request(lambda: asking.request("tracking", choose), context)
         return request.result(context, settings, said, tracking_events(settings, tracked), cursor)

@@ -23,6 +23,9 @@ from tidemark.pipeline.watermark.state import WatermarkState
 
 Part = TypeVar("Part")
 
+PAST_BYTES = 16 << 20
+"""Past entries that are kept: some hours of the design load."""
+
 FOLDS_SERVE = 2
 """For how many ticks the fold of a tracking tick serves those who need no newer one."""
 
@@ -58,6 +61,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         """The numbered log of snapshots and decisions, with its live histogram."""
         return self._part(user, Lake.tracking_log)
 
+    def past(self, user: str) -> TrackingLog:
+        """The log for looking at past entries again and again, each of which is read once."""
+        return self._part(user, lambda lake: lake.tracking_log(PAST_BYTES), "past")
+
     def folded(self, state: WatermarkState) -> None:
         """Note the log's fold as a tick of `tracking` has left it."""
         self._newest_fold().note(state, self.clock.now())
@@ -87,7 +94,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def late(self, user: str) -> LateHeartbeats:
         """Heartbeats whose first landing was below the watermark."""
-        landed = self.staleness(user).heartbeats  # which then opens each version once for both
+        landed = self.staleness(user).heartbeats
         return self._part(user, lambda _: LateHeartbeats(landed, self.settings.windowing), "late")
 
     def window_index(self, user: str) -> WindowIndex:

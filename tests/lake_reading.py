@@ -74,7 +74,7 @@ def said_by(folder: Path) -> dict[str, Any]:
         "stream_status": rows_of(lake.table("stream_status"), STATUS),
         "streams": lake.streams().known().rows.to_pylist(),
         "computed_from": lake.diffs().versions(lake.diffs().computed()),
-        "late": dict(LateHeartbeats(lake, windowing).since(at(0)).by_stream),
+        "late": dict(LateHeartbeats(lake.heartbeats(), windowing).since(at(0)).by_stream),
         "kept_since": lake.kept_windows(windowing).since(),
         "checked_through": [kept.heartbeats_version, kept.diffs_version],
         "missed": [checked.total, [stale.sentence for stale in checked.stale]],

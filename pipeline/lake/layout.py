@@ -54,13 +54,14 @@ class Lake:
         """The lake's objects, by name."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
-    def tracking_log(self) -> TrackingLog:
+    def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
-        return TrackingLog(self.objects(), checkpoint_every=self._settings.checkpoint_every)
+        return TrackingLog(self.objects(), checkpoint_every=self._settings.checkpoint_every, kept_bytes=kept_bytes)
 
-    def heartbeats(self) -> heartbeats.Heartbeats:
-        """Landed messages."""
-        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS))
+    def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
+        """Landed messages. With `kept_bytes`, for who reads the newest files of a bucket again and again: see
+        BucketFiles."""
+        return heartbeats.Heartbeats(*self._place(HEARTBEATS), self._fields, *self._extras(HEARTBEATS, kept_bytes))
 
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
@@ -97,9 +98,9 @@ class Lake:
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)
 
-    def _extras(self, name: str) -> tuple[pafs.FileSystem | None, Admission]:
+    def _extras(self, name: str, kept_bytes: int = 0) -> tuple[pafs.FileSystem | None, Admission]:
         """A table's folder in a bucket, and whether the lake admits this version."""
-        bucket = None if self._settings.folder is not None else arrow_files(self._settings, name)
+        bucket = None if self._settings.folder is not None else arrow_files(self._settings, name, kept_bytes)
         return bucket, admission_to(self._settings)
 
     def _parts(self, name: str) -> tuple[LakeTable, ObjectStore, pafs.FileSystem]:

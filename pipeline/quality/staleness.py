@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from deltalake import DeltaTable
 
 from tidemark.pipeline.errors import CorruptObject, ObjectMissing
-from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.delta_log import AddedFile, changes
 from tidemark.pipeline.lake.tables.heartbeats import range_of
@@ -36,6 +36,9 @@ COMMITS_AT_ONCE = 1000
 FILES_AT_ONCE = 200
 """Files of heartbeats that one step opens, beside what landed earlier in the same event hours."""
 
+KEPT_BYTES = 64 << 20
+"""Files of a bucket's heartbeats that are kept, to be read once for all that is checked: an hour of the design load."""
+
 MANIFESTS_AT_ONCE = 500
 """Manifests of runs that one step reads."""
 
@@ -51,7 +54,8 @@ class Staleness:
 
     def __init__(self, lake: Lake, windowing: Windowing, lookback: timedelta) -> None:
         self.checkpoint: StalenessCheckpoint | None = None
-        self.heartbeats = lake.table(HEARTBEATS)
+        self.heartbeats = lake.heartbeats(KEPT_BYTES)
+        """For others of the same user, who then need not open it as well."""
         self._diffs = lake.diffs()
         self._affected = AffectedWindows(windowing, lookback)
         self._store = CheckpointStore(lake.objects())

@@ -12,6 +12,7 @@ from tests.dagster.test_diffs_asset import CLASSIC, START, WATERMARK, Materializ
 from tests.lake.builders import Beat
 from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWS, History, new_history
 from tests.watermark.builders import at, published, seconds
+from tidemark.assets.checks import STEPS_AT_ONCE
 from tidemark.assets.definitions import COMPUTE_WINDOWS
 from tidemark.assets.requests import BACKLOG_OP
 from tidemark.pipeline.clock import ManualClock
@@ -200,13 +201,13 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
 ) -> None:
     monkeypatch.setattr(quality_staleness, "COMMITS_AT_ONCE", 4)
     history.land([Beat("b", 45)])
-    for number in range(9):
+    for number in range(9 + 2 * STEPS_AT_ONCE * 4):
         history.land([Beat("a", 640 + number)])
     ticking = ticking_on(history, instance)
     first, second = ticking.tick("staleness"), ticking.tick("staleness")
     assert keys(first) == ["heartbeats", "heartbeats"]  # nothing is said of what is missed before it is known
-    assert "6 commits, manifests or hours of the tables are left" in (first.skip_message or "")
-    assert "2 commits, manifests" in (second.skip_message or "")
+    assert f"{10 + STEPS_AT_ONCE * 4} commits, manifests or hours of the tables are left" in (first.skip_message or "")
+    assert "10 commits, manifests" in (second.skip_message or "")
     assert (second.asset_events, second.run_requests) == ([], [])
     assert asked(ticking) == [stretch(0, 2)]
 

@@ -68,6 +68,25 @@ def test_a_small_parquet_file_is_read_by_a_look_and_two_requests(files: pafs.Fil
     assert table(proxy.calls()) == {("B", "storage.objects.get", "table"): 3}
 
 
+def test_files_of_rows_are_kept_if_asked_for_and_those_of_the_log_never(
+    lake_apart: LakeSettings, proxy: FaultProxy
+) -> None:
+    behind_proxy = lake_apart.model_copy(update={"endpoint": proxy.endpoint})
+    files = arrow_files(behind_proxy, "table", kept_bytes=10)
+    for path, content in (("part=1/a", b"123456"), ("part=1/b", b"1234"), ("c", b"12345678901"), ("_log/d", b"1")):
+        write(files, path, content)
+        proxy.calls()
+        assert [files.open_input_file(path).read() for _ in range(3)] == [content] * 3
+        assert len(proxy.calls()) == (1 if path.startswith("part=1/") else 3)
+    files.delete_file("part=1/a")
+    assert files.open_input_file("part=1/a").read() == b"123456"
+    write(files, "part=1/e", b"12345")
+    assert files.open_input_file("part=1/e").read() == b"12345"
+    proxy.calls()
+    files.open_input_file("part=1/b")  # the one that was not read for the longest time made room
+    assert len(proxy.calls()) == 1
+
+
 def test_a_large_parquet_file_is_read_range_by_range_and_comes_back_whole(files: pafs.FileSystem) -> None:
     noise = [os.urandom(1 << 20) for _ in range(2 * WHOLE_BYTES >> 20)]
     rows = pa.table({"number": range(len(noise)), "noise": noise})

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import START, at, bounded, seconds
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.delta_log import AddedFile
+from tidemark.pipeline.lake.tables.table import LakeTable
+from tidemark.pipeline.quality import first_landings, late
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
 from tidemark.pipeline.windows import Windowing
 
@@ -20,7 +23,7 @@ WINDOWING = Windowing(length=seconds(60), first=START)
 
 def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_apart(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats(lake, WINDOWING)
+    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
     assert late.since(START) == Late(START)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10), Beat("b", 70, publisher_id="own", message_id="m1")]))
     assert late.since(START) == Late(START, rows=2)
@@ -46,7 +49,7 @@ def test_late_heartbeats_are_counted_once_in_their_window_and_stream_and_copies_
 
 def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats(lake, WINDOWING)
+    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10, late=True)]))
     assert late.since(START).total == 1
     append_beats(lake.heartbeats(), columns_of([Beat("a", 10)]))
@@ -56,7 +59,7 @@ def test_a_late_heartbeat_of_which_a_copy_lands_in_time_after_all_is_not_late(tm
 
 def test_hours_before_the_one_asked_for_do_not_count_and_compaction_changes_nothing(tmp_path: Path) -> None:
     lake = lake_in(tmp_path)
-    late = LateHeartbeats(lake, WINDOWING)
+    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
     for event in (10, 20, 3600):
         append_beats(lake.heartbeats(), columns_of([Beat("a", event, late=True)]))
     assert (late.since(START).total, late.since(at(3599)).total) == (3, 1)
@@ -71,13 +74,14 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._paths: list[str] = []
-        read = pq.read_table
+        read = first_landings.read_rows
 
-        def noted(path: str, **options: Any) -> pa.Table:
-            self._paths.append(path)
-            return read(path, **options)
+        def noted(heartbeats: LakeTable, file: AddedFile, wanted: pc.Expression) -> pa.Table:
+            self._paths.append(file.path)
+            return read(heartbeats, file, wanted)
 
-        monkeypatch.setattr(pq, "read_table", noted)
+        for reader in (first_landings, late):
+            monkeypatch.setattr(reader, "read_rows", noted)
 
     def files(self) -> set[str]:
         paths, self._paths = set(self._paths), []
@@ -88,7 +92,7 @@ def test_only_what_was_added_is_read_and_what_may_hold_a_copy_of_what_is_late_in
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = lake_in(tmp_path)
-    late, reads = LateHeartbeats(lake, WINDOWING), Reads(monkeypatch)
+    late, reads = LateHeartbeats(lake.heartbeats(), WINDOWING), Reads(monkeypatch)
     added: list[set[str]] = []
 
     def land(*beats: Beat) -> Late:
@@ -128,7 +132,7 @@ def test_kept_up_step_by_step_it_counts_what_is_counted_at_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
 ) -> None:
     lake = lake_in(tmp_path_factory.mktemp("late"))
-    late = LateHeartbeats(lake, WINDOWING)
+    late = LateHeartbeats(lake.heartbeats(), WINDOWING)
     landed: list[tuple[str, int, bool]] = []
     for step in steps:
         table = lake.heartbeats().pinned() if step == "compact" else None
@@ -140,7 +144,7 @@ def test_kept_up_step_by_step_it_counts_what_is_counted_at_once(
                 lake.heartbeats(), columns_of([Beat(who, event, late=is_late) for who, event, is_late in step])
             )
         found = late.since(START)
-        assert found == LateHeartbeats(lake, WINDOWING).since(START)
+        assert found == LateHeartbeats(lake.heartbeats(), WINDOWING).since(START)
         in_time = {(who, event) for who, event, is_late in landed if not is_late}
         assert found.total == len({(who, event) for who, event, is_late in landed if is_late} - in_time)
         assert found.total + found.copies == sum(is_late for *_, is_late in landed)

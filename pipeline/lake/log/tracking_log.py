@@ -31,18 +31,16 @@ SUFFIX = ".parquet"
 ATTEMPTS = 100
 """The most numbers in a row that other writers may take. A few trackers never take so many."""
 
-KEPT_BYTES = 16 << 20
-"""Contents of past entries that an instance keeps for its next look at them: some hours of the design load."""
-
 READ_ON = 20
 """New entries that are read one by one for the watermark alone; a tick writes a few. Beyond that a listing is less."""
 
 
 class TrackingLog:
     """The log and the fold of its entries. An instance has one user at a time; any number of them may share a log. The
-    fold is a cache: `catch_up` brings it up to date, from nothing if need be."""
+    fold is a cache: `catch_up` brings it up to date, from nothing if need be. `entry` reads an entry again and again,
+    unless `kept_bytes` let it keep some: for those who look at the past alone, where nothing changes."""
 
-    def __init__(self, objects: ObjectStore, *, checkpoint_every: int) -> None:
+    def __init__(self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0) -> None:
         self._objects = objects
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
@@ -52,7 +50,7 @@ class TrackingLog:
         self._standing: WatermarkState | None = None
         self._tail: tuple[int, bytes] | None = None
         """The newest entry that was folded, as it was read or written."""
-        self._contents: LRUCache[Any, bytes] = LRUCache(KEPT_BYTES, len)
+        self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
         self._looked: tuple[int, datetime | None] = -1, None
         """The newest entry that `newest_watermark` has seen, and the watermark then."""
@@ -161,7 +159,7 @@ class TrackingLog:
 
     @cachedmethod(attrgetter("_contents"), lock=attrgetter("_contents_lock"))
     def content(self, number: int) -> bytes:
-        """One entry's bytes as they were written; kept, up to KEPT_BYTES. Raises ObjectMissing or CorruptObject."""
+        """One entry's bytes as they were written. Raises ObjectMissing or CorruptObject."""
         return self._archive.content(number) or self._live_content(number)
 
     def numbers(self) -> list[int]:
@@ -192,7 +190,6 @@ class TrackingLog:
         self._objects.create(entry_name(number), note)
         self._witness.accept_end(max(self.numbers()))
         self._standing = None
-        self._contents.clear()
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:
         """Write what `build` makes of the state under the next number; None writes nothing. The state in memory is not

@@ -82,11 +82,12 @@ def spark_storage_config(lake: LakeSettings) -> dict[str, str]:
     return {f"spark.hadoop.{key}": value for key, value in hadoop.items()}
 
 
-def arrow_files(lake: LakeSettings, name: str) -> pafs.FileSystem:
+def arrow_files(lake: LakeSettings, name: str, kept_bytes: int = 0) -> pafs.FileSystem:
     """A file system rooted at the folder `name` of the lake, for footers and small files. It creates nothing by itself.
-    Raises LakeUnwritable where a file stands in the folder's place."""
+    In a bucket it keeps what it reads of a table's rows, up to `kept_bytes`: see BucketFiles. Raises LakeUnwritable
+    where a file stands in the folder's place."""
     if lake.folder is not None:
         folder = lake.folder.absolute() / name
         check_folder(folder)
         return pafs.SubTreeFileSystem(str(folder), pafs.LocalFileSystem())
-    return pafs.PyFileSystem(BucketFiles(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint))
+    return pafs.PyFileSystem(BucketFiles(f"{lake.uri}/{name}".rstrip("/"), lake.endpoint, kept_bytes))

@@ -26,14 +26,8 @@ WHOLE_BYTES = 4 << 20
 READ_BYTES = 1 << 20
 """The least that is read of a larger file at once."""
 
-KEPT_BYTES = 64 << 20
-"""Contents that a process keeps, of all buckets together: an hour of the design load."""
-
 NOT_ROWS = "_"
 """How the path of a file begins that holds no rows of a table, as Delta Lake and Spark have it."""
-
-_kept: LRUCache[tuple[str, str | None, str], bytes] = LRUCache(KEPT_BYTES, len)
-_kept_lock = Lock()
 
 
 class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
@@ -43,13 +37,15 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
     written appears whole when it is closed, at a path that had none. Raises FileNotFoundError for a file that is not
     there, FileExistsError for one that is, and the LakeError of `CloudStorageObjects`.
 
-    A process reads a small file of a table's rows once: its name is never used again, so its content is kept, up to
-    KEPT_BYTES, even if the file is deleted meanwhile.
+    Small files with a table's rows are read once and kept, up to `kept_bytes`: their names are never used again. That
+    such a file was deleted or damaged meanwhile goes unnoticed.
     """
 
-    def __init__(self, uri: str, endpoint: str | None) -> None:
+    def __init__(self, uri: str, endpoint: str | None, kept_bytes: int = 0) -> None:
         self._address = uri, endpoint
         self._objects = CloudStorageObjects(uri, endpoint)
+        self._kept: LRUCache[str, bytes] = LRUCache(kept_bytes, len)
+        self._kept_lock = Lock()
 
     def __reduce__(self) -> tuple[type["BucketFiles"], tuple[str, str | None]]:
         return BucketFiles, self._address  # connections are not taken to another process
@@ -78,9 +74,8 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         name = self.normalize_path(path)
-        key = (*self._address, name)
-        with _kept_lock:
-            kept = _kept.get(key)
+        with self._kept_lock:
+            kept = self._kept.get(name)
         if kept is not None:
             return pa.BufferReader(kept)
         try:
@@ -88,9 +83,9 @@ class BucketFiles(pafs.FileSystemHandler):  # type: ignore[misc]
         except ObjectMissing as error:
             raise _missing(path) from error
         if len(content) < WHOLE_BYTES:
-            if not name.startswith(NOT_ROWS):
-                with _kept_lock:
-                    _kept[key] = content
+            if not name.startswith(NOT_ROWS) and len(content) <= self._kept.maxsize:
+                with self._kept_lock:
+                    self._kept[name] = content
             return pa.BufferReader(content)
         stored = self._objects.find(name)
         if stored is None:
