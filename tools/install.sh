@@ -2,8 +2,9 @@
 # Install the project, editable, or a wheel of it, with these extras and the versions of constraints.txt.
 # Usage: install.sh PYTHON EXTRAS [WHEEL]
 #
-# uv installs in half of pip's time. It does not read pip's configuration, so pip installs where pip has an index of its
-# own, and where uv cannot be installed or fails.
+# uv installs in half of pip's time, and within seconds if all of these versions are in its cache: what was built from
+# source is built anew if the index is asked. It does not read pip's configuration, so pip installs where pip has an
+# index of its own, and where uv cannot be installed or fails.
 python=$1
 extras=$2
 if [ -n "$3" ]; then
@@ -16,8 +17,13 @@ run_pip() {
     "$python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$@"
 }
 
+run_uv() {
+    "$python" -m uv pip install --quiet --python "$python" --constraint constraints.txt "$@"
+}
+
 if ! "$python" -m pip config list | grep -Eq 'index-url|no-index' && run_pip uv 2>/dev/null; then
-    "$python" -m uv pip install --quiet --python "$python" --constraint constraints.txt "$@" && exit
+    run_uv --offline "$@" 2>/dev/null && exit
+    run_uv "$@" && exit
     echo 'uv failed; pip installs instead' >&2
 fi
 run_pip "$@"

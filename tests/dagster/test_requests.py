@@ -128,7 +128,7 @@ def test_live_windows_go_before_older_ones_and_stale_ones() -> None:
 numbers = st.sets(st.integers(0, 3000), max_size=12)
 
 
-@settings(bounded, max_examples=20)
+@settings(bounded, max_examples=12)
 @given(numbers, numbers, st.integers(100, 300))
 def test_everything_that_is_due_is_computed_and_live_windows_are_one_range(
     held: set[int], computed: set[int], most: int

@@ -121,7 +121,7 @@ BEATS = st.lists(st.floats(0, 599).map(lambda second: round(second, 3)), min_siz
 STEPS = st.lists(st.one_of(BEATS, st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted)), max_size=8)
 
 
-@settings(bounded, max_examples=40)
+@settings(bounded, max_examples=20)
 @given(steps=STEPS)
 def test_kept_up_step_by_step_it_is_as_if_read_at_once(tmp_path_factory: pytest.TempPathFactory, steps: Any) -> None:
     history = new_history(tmp_path_factory.mktemp("index"))

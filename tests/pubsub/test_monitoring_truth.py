@@ -102,7 +102,7 @@ samplings = st.lists(
     min_size=MINUTES,
     max_size=MINUTES,
 )
-over_grpc = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+over_grpc = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ message = st.tuples(
 )
 
 
-@hypothesis.settings(bounded, max_examples=40)
+@hypothesis.settings(bounded, max_examples=15)
 @given(st.lists(message, min_size=1, max_size=12), st.integers(0, 1000))
 def test_the_truth_is_between_what_is_certain_and_what_is_possible(
     messages: list[tuple[int, int, bool, str]], seed: int

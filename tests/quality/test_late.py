@@ -126,7 +126,7 @@ LANDED = st.lists(
 )
 
 
-@settings(bounded, max_examples=25)
+@settings(bounded, max_examples=12)
 @given(steps=st.lists(st.one_of(LANDED, st.just("compact")), max_size=8))
 def test_kept_up_step_by_step_it_counts_what_is_counted_at_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any]

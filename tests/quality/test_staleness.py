@@ -86,7 +86,7 @@ def land_or_compute(history: History, under_way: list[UnderWay], step: str, argu
             history.finish(under_way.pop(argument % len(under_way)))  # type: ignore[operator]
 
 
-@hypothesis.settings(bounded, max_examples=60)
+@hypothesis.settings(bounded, max_examples=25)
 @given(st.lists(steps, max_size=25))
 @example([("land", [("a", 0.0, False)]), ("compute", (1, 1)), ("land", [("a", 0.0, False)]), ("vacuum", None)])
 def test_missed_and_stale_windows_equal_those_of_the_whole_history(steps: list[tuple[str, object]]) -> None:
@@ -123,7 +123,7 @@ def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_at_once")
-@hypothesis.settings(bounded, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(bounded, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
 @given(st.lists(st.one_of(steps, st.tuples(st.just("step"), st.none())), max_size=25), st.booleans())
 @example([("land", [("a", 0.0, True)]), ("compute", (0, 0)), ("land", [("a", 0.0, True)]), ("step", None)], True)
 def test_a_check_in_steps_gives_the_same_result_although_others_land_and_compute_meanwhile(

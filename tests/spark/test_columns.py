@@ -103,7 +103,7 @@ def by_message(row: Sequence[Any]) -> tuple[Any, ...]:
     return row[0], row[1], row[-3]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(traffic())
 def test_every_row_equals_the_one_that_plain_python_computes(beats: list[Beat]) -> None:
     made, status = in_columns(beats, 0, 900)
@@ -111,7 +111,7 @@ def test_every_row_equals_the_one_that_plain_python_computes(beats: list[Beat]) 
     assert status == test_silence.expected(beats, 0, 900)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(traffic())
 def test_window_by_window_gives_the_same_rows(beats: list[Beat]) -> None:
     whole, status = in_columns(beats, 0, 900)
@@ -150,7 +150,7 @@ def test_the_dataframe_functions_give_the_same_rows(spark: SparkSession, seed: i
     assert any(row[7] is None and None not in (row[5], row[6]) for row in made), "no difference is beyond a double"
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(traffic(), st.integers(1, 5), st.integers(1, 4), st.integers(1, 20))
 def test_however_a_range_is_cut_the_files_hold_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, beats: list[Beat], cores: int, batches: int, most: int

@@ -31,9 +31,9 @@ from tidemark.pipeline.watermark.rules import RULES
 from tidemark.pipeline.watermark.state import Beginning, Compacted, Entry, Lost, Snapshot, WatermarkState
 
 SECOND_US = 1_000_000
-SCHEDULES = 500
-IDLE_SCHEDULES = 300
-UNTIL_SEEN = 200
+SCHEDULES = 200
+IDLE_SCHEDULES = 120
+UNTIL_SEEN = 100
 """More than one in forty of these schedules break a law that does not hold."""
 
 COMPARED = 3
