@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded
 from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.event_times import read_event_time
 from tidemark.pipeline.heartbeat import (
     FIELD_NAME,
     FieldKind,
@@ -21,10 +22,10 @@ from tidemark.pipeline.heartbeat import (
     Rejection,
     RejectionReason,
     compared_columns,
-    read_event_time,
     read_field,
     read_payload,
 )
+from tidemark.pipeline.places import Place
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST_US = to_us(FIRST)
@@ -33,16 +34,14 @@ SKEW = timedelta(minutes=5)
 SKEW_US = 300_000_000
 
 BY_ATTRIBUTES = MessageContract(
-    event_time_attribute="event_time",
-    stream_id_attribute="stream_id",
-    publisher_id_attribute="heartbeat_id",
-    event_time_field=None,
-    stream_id_field=None,
+    event_time=Place.of("attribute:event_time"),
+    stream_id=(Place.of("attribute:stream_id"),),
+    publisher_id=Place.of("attribute:heartbeat_id"),
     first_event_time=FIRST,
     max_future_skew=SKEW,
     fields={},
 )
-BY_PAYLOAD = replace(BY_ATTRIBUTES, event_time_field="when", stream_id_field="who")
+BY_PAYLOAD = replace(BY_ATTRIBUTES, event_time=Place.of("payload:when"), stream_id=(Place.of("payload:who"),))
 
 
 def by_attributes(**attributes: str) -> Heartbeat | Rejection:
@@ -84,14 +83,17 @@ def test_nothing_but_text_or_a_whole_number_names_a_stream(who: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event_time_field", "stream_id_field", "needed"),
-    [(None, None, False), ("when", None, True), (None, "who", True), ("when", "who", True)],
+    ("changed", "needed"),
+    [
+        ({}, False),
+        ({"event_time": Place.of("publish_time")}, False),
+        ({"event_time": Place.of("payload:when")}, True),
+        ({"stream_id": (Place.of("attribute:site"), Place.of("payload:who"))}, True),
+        ({"publisher_id": Place.of("payload:id")}, True),
+    ],
 )
-def test_the_payload_is_needed_only_where_a_field_is_named(
-    event_time_field: str | None, stream_id_field: str | None, needed: bool
-) -> None:
-    contract = replace(BY_ATTRIBUTES, event_time_field=event_time_field, stream_id_field=stream_id_field)
-    assert contract.needs_payload is needed
+def test_the_payload_is_needed_only_where_a_place_is_in_it(changed: dict[str, Any], needed: bool) -> None:
+    assert replace(BY_ATTRIBUTES, **changed).needs_payload is needed
 
 
 @pytest.mark.parametrize(
@@ -175,12 +177,12 @@ def test_rfc_3339_is_exact_in_every_offset(naive: datetime, offset: int) -> None
 @pytest.mark.parametrize("attributes", [{}, {"event_time": ""}, {"Event_Time": "1"}])
 def test_a_message_without_an_event_time_is_rejected(attributes: dict[str, str]) -> None:
     outcome = by_attributes(**attributes, stream_id="a")
-    assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, "event_time is absent")
+    assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, "attribute:event_time is absent")
 
 
 @pytest.mark.parametrize("payload", [None, {}, {"when": None}, {"when": ""}])
 def test_no_event_time_in_the_payload_and_the_attribute_is_not_asked(payload: dict[str, Any] | None) -> None:
-    assert by_payload(payload) == Rejection(RejectionReason.NO_EVENT_TIME, "when is absent")
+    assert by_payload(payload) == Rejection(RejectionReason.NO_EVENT_TIME, "payload:when is absent")
 
 
 def test_an_unreadable_event_time_is_quoted() -> None:
@@ -205,7 +207,7 @@ def test_a_long_unreadable_value_is_quoted_short() -> None:
 @pytest.mark.parametrize("attributes", [{}, {"stream_id": ""}])
 def test_a_message_without_a_stream_id_is_rejected(attributes: dict[str, str]) -> None:
     outcome = by_attributes(event_time=milliseconds(PUBLISHED_US), **attributes)
-    assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "stream_id is absent or empty")
+    assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "attribute:stream_id is absent or empty")
 
 
 def test_an_event_time_exactly_at_the_first_window_is_accepted_and_one_before_is_rejected() -> None:
@@ -255,13 +257,9 @@ def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_r
         (b"\xff\xfe", "not JSON: "),
         (b'{"a": NaN}', "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
-        (b"[]", "JSON, but a list, not an object"),
-        (b'"text"', "JSON, but a str, not an object"),
-        (b"null", "JSON, but a NoneType, not an object"),
-        (b"7", "JSON, but a int, not an object"),
     ],
 )
-def test_a_payload_that_is_no_json_object_is_rejected(data: bytes, detail: str) -> None:
+def test_a_payload_that_is_no_json_is_rejected(data: bytes, detail: str) -> None:
     outcome = read_payload(data)
     assert isinstance(outcome, Rejection)
     assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD
@@ -314,12 +312,12 @@ def test_every_event_time_within_the_bounds_is_accepted_in_either_form(count: in
 
 @bounded
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]",:0123456789.eE-truefalsn \\u', max_size=40).map(str.encode))
-def test_any_bytes_are_an_object_or_rejected(data: bytes) -> None:
+def test_any_bytes_are_json_or_rejected(data: bytes) -> None:
     outcome = read_payload(data)
     if isinstance(outcome, Rejection):
         assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD
     else:
-        assert outcome.keys() == json.loads(data).keys()
+        assert outcome == json.loads(data)
 
 
 @bounded
@@ -329,7 +327,7 @@ def test_any_field_of_any_payload_is_its_kind_or_null(payload: dict[str, Any], k
     assert isinstance(read, dict)
     types = {FieldKind.NUMBER: float, FieldKind.BOOLEAN: bool, FieldKind.TEXT: str, FieldKind.JSON: str}
     for name in (*payload, "absent"):
-        value = read_field(read, name, kind)
+        value = read_field(read.get(name), kind)
         assert value is None or type(value) is types[kind]
 
 
@@ -364,13 +362,13 @@ def test_any_field_of_any_payload_is_its_kind_or_null(payload: dict[str, Any], k
     ],
 )
 def test_a_field_of_another_kind_counts_as_null(kind: FieldKind, value: object, expected: object) -> None:
-    read = read_field({"field": value}, "field", kind)
+    read = read_field(value, kind)
     assert (read, type(read)) == (expected, type(expected))
 
 
 @pytest.mark.parametrize("kind", FieldKind)
 def test_an_absent_field_is_null(kind: FieldKind) -> None:
-    assert read_field({}, "field", kind) is None
+    assert read_field(None, kind) is None
 
 
 def test_json_is_compared_by_value_and_not_by_the_order_of_its_keys() -> None:
@@ -380,13 +378,13 @@ def test_json_is_compared_by_value_and_not_by_the_order_of_its_keys() -> None:
     )
     assert isinstance(one, dict)
     assert isinstance(other, dict)
-    assert read_field(one, "f", FieldKind.JSON) == read_field(other, "f", FieldKind.JSON) is not None
+    assert read_field(one["f"], FieldKind.JSON) == read_field(other["f"], FieldKind.JSON) is not None
 
 
 def test_json_nested_deeper_than_can_be_written_is_null() -> None:
     payload = read_payload(b'{"f": ' + b"[" * 800 + b"]" * 800 + b"}")
     assert isinstance(payload, dict)
-    assert read_field(payload, "f", FieldKind.JSON) is None
+    assert read_field(payload["f"], FieldKind.JSON) is None
 
 
 def test_a_number_field_becomes_a_delta_and_any_other_a_change() -> None:
