@@ -99,12 +99,7 @@ class MessageContract:
     @property
     def needs_payload(self) -> bool:
         """Whether the event time, the stream or the publisher's id is in the payload."""
-        return self.judges_payload or self.publisher_id.kind is PlaceKind.PAYLOAD
-
-    @property
-    def judges_payload(self) -> bool:
-        """Whether the event time or the stream is in the payload."""
-        return any(place.kind is PlaceKind.PAYLOAD for place in (self.event_time, *self.stream_id))
+        return any(place.kind is PlaceKind.PAYLOAD for place in (self.event_time, *self.stream_id, self.publisher_id))
 
 
 @dataclass(frozen=True, slots=True)

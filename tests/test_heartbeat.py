@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import jmespath
 import orjson
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.watermark.builders import bounded
 from tidemark.pipeline.clock import from_us, to_us
-from tidemark.pipeline.event_times import read_event_time
+from tidemark.pipeline.event_times import EventTimeUnit, read_event_time
 from tidemark.pipeline.heartbeat import (
     FIELD_NAME,
     FieldKind,
@@ -25,7 +27,7 @@ from tidemark.pipeline.heartbeat import (
     read_field,
     read_payload,
 )
-from tidemark.pipeline.places import Place
+from tidemark.pipeline.places import Place, finder, id_of, values_at
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 FIRST_US = to_us(FIRST)
@@ -171,6 +173,94 @@ def test_rfc_3339_is_exact_in_every_offset(naive: datetime, offset: int) -> None
     assert read_event_time(f"{local}{sign}{hours:02}:{minutes:02}") == to_us(moment)
 
 
+UNITS = {"s": 10**6, "ms": 10**3, "us": 1}
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def decimal(count: int, each: int) -> str:
+    """Microseconds in a unit of `each`, exactly."""
+    whole, rest = divmod(abs(count), each)
+    digits = f".{rest:0{len(str(each)) - 1}}" if each > 1 else ""
+    return f"{'-' if count < 0 else ''}{whole}{digits}"
+
+
+@bounded
+@given(st.integers(-(10**17), 10**17), st.sampled_from(sorted(UNITS)))
+def test_what_is_written_in_a_unit_is_read_back_to_the_microsecond(us: int, unit: str) -> None:
+    assert read_event_time(decimal(us, UNITS[unit]), EventTimeUnit(unit)) == us
+    assert read_event_time(us // UNITS[unit], EventTimeUnit(unit)) == us // UNITS[unit] * UNITS[unit]
+
+
+@bounded
+@given(st.integers(-(10**18), 10**18))
+def test_nanoseconds_are_rounded_down(ns: int) -> None:
+    assert read_event_time(ns, EventTimeUnit.NANOSECONDS) == ns // 1000
+    assert read_event_time(f"{ns}", EventTimeUnit.NANOSECONDS) == ns // 1000
+
+
+@bounded
+@given(st.integers(0, 4_000_000_000_000_000), st.sampled_from(sorted(UNITS)))
+def test_a_number_with_decimals_is_read_as_it_is_written(us: int, unit: str) -> None:
+    number = orjson.loads(decimal(us, UNITS[unit]))
+    assert read_event_time(number, EventTimeUnit(unit)) == us
+
+
+@pytest.mark.parametrize(
+    ("written", "unit", "us"),
+    [
+        ("1763770000.25", "s", 1763770000_250_000),
+        (1763770000.25, "s", 1763770000_250_000),
+        ("1763770000.9999999", "s", 1763770000_999_999),
+        ("-0.0000001", "s", -1),
+        (1.763770000123e18, "ns", 1763770000_123_000),
+        ("2026-11-21 05:20:00Z", "rfc3339", to_us(datetime(2026, 11, 21, 5, 20, tzinfo=UTC))),
+        ("2026-11-21T05:20:00Z", "s", None),
+        ("2026-11-21T05:20:00", "rfc3339", None),
+        ("1763770000", "rfc3339", None),
+        ("1.7e9", "s", None),
+        ("1763770000.", "s", None),
+        (".5", "s", None),
+        ("1" * 22, "s", None),
+        (10**30, "s", None),
+        (1e300, "s", None),
+        (True, "s", None),
+    ],
+)
+def test_a_unit_takes_numbers_alone_and_rfc_3339_texts_alone(written: object, unit: str, us: int | None) -> None:
+    assert read_event_time(written, EventTimeUnit(unit)) == us
+
+
+@pytest.mark.parametrize("unit", [EventTimeUnit.AUTO, EventTimeUnit.RFC_3339])
+@pytest.mark.parametrize(
+    ("written", "in_utc"),
+    [
+        ("2026-11-21 06:20:00.5", "2026-11-21T05:20:00.5Z"),
+        ("2026-07-21T06:20:00", "2026-07-21T04:20:00Z"),
+        ("2026-07-21T06:20:00Z", "2026-07-21T06:20:00Z"),  # it says its own
+        ("2026-10-25T02:30:00", "2026-10-25T00:30:00Z"),  # repeated: the first of both
+        ("2026-03-29T02:30:00", "2026-03-29T01:30:00Z"),  # skipped: by the offset before
+    ],
+)
+def test_a_text_without_a_zone_is_in_the_time_zone_that_is_set(unit: EventTimeUnit, written: str, in_utc: str) -> None:
+    assert read_event_time(written, unit, BERLIN) == to_us(datetime.fromisoformat(in_utc))
+
+
+def test_the_parts_of_a_stream_are_joined_and_the_absent_one_is_named() -> None:
+    parts = (Place.of("attribute:site"), Place.of("payload:device.id"))
+    reader = HeartbeatReader(replace(BY_ATTRIBUTES, stream_id=parts))
+    attributes = {"event_time": milliseconds(PUBLISHED_US), "site": "north"}
+    assert reader.read(attributes, {"device": {"id": 7}}, PUBLISHED_US) == Heartbeat("north/7", PUBLISHED_US)
+    for payload in ({"device": 7}, [7], 7, None, {"device": [{"id": 7}]}):
+        outcome = reader.read(attributes, payload, PUBLISHED_US)
+        assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "payload:device.id is absent or empty")
+
+
+def test_an_event_may_have_the_time_of_its_publication() -> None:
+    reader = HeartbeatReader(replace(BY_ATTRIBUTES, event_time=Place.of("publish_time")))
+    assert reader.read({"stream_id": "a"}, None, PUBLISHED_US) == Heartbeat("a", PUBLISHED_US)
+    assert reason_of(reader.read({"stream_id": "a"}, None, FIRST_US - 1)) is RejectionReason.BEFORE_FIRST_WINDOW
+
+
 # ------------------------------------------------------------------------------------------- why one is rejected
 
 
@@ -191,6 +281,33 @@ def test_an_unreadable_event_time_is_quoted() -> None:
         RejectionReason.UNREADABLE_EVENT_TIME,
         "'half past nine' is neither milliseconds since the epoch nor RFC 3339",
     )
+
+
+@pytest.mark.parametrize(
+    ("unit", "written", "told"),
+    [
+        ("auto", "1795238400", '; as seconds it would be 2026-11-21T05:20:00Z: set message.event_time_unit = "s"'),
+        ("auto", "1795238400000000", "; as microseconds it would be 2026-11-21T05:20:00Z: set message.event_time_unit"),
+        ("auto", "1795238400000000000", "; as nanoseconds it would be 2026-11-21T05:20:00Z: "),
+        ("auto", "1795238400.5", "; as seconds it would be 2026-11-21T05:20:00.500Z: "),
+        ("auto", "2026-11-21 05:20:00Z", "; as RFC 3339 it would be 2026-11-21T05:20:00Z: set message.event_time_unit"),
+        ("auto", "2026-11-21T05:20:00", "; it has no zone: set message.timezone"),
+        ("s", "1795238400000", "; as milliseconds it would be 2026-11-21T05:20:00Z: "),
+        ("s", "2026-11-21T05:20:00Z", "; as RFC 3339 it would be 2026-11-21T05:20:00Z: "),
+    ],
+)
+def test_a_rejection_names_the_unit_that_would_be_right(unit: str, written: str, told: str) -> None:
+    reader = HeartbeatReader(replace(BY_ATTRIBUTES, event_time_unit=EventTimeUnit(unit)))
+    outcome = reader.read({"event_time": written, "stream_id": "a"}, None, PUBLISHED_US)
+    assert isinstance(outcome, Rejection)
+    assert told in outcome.detail
+
+
+def test_no_unit_is_named_where_none_would_be_right() -> None:
+    for written in ("1", "1700000000", "1795238700001", "yesterday"):
+        outcome = by_attributes(event_time=written, stream_id="a")
+        assert isinstance(outcome, Rejection)
+        assert "set message" not in outcome.detail
 
 
 @pytest.mark.parametrize("when", [True, 1.5, [], {}, "soon"])
@@ -300,6 +417,54 @@ def test_any_json_in_the_payload_is_read_or_rejected_and_the_bounds_hold(when: o
         assert outcome.stream_id == str(who) != ""
     else:
         assert outcome.detail
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": [value]}
+    return value
+
+
+numbers = (float("nan"), float("inf"), -float("inf"), 1e308, 5e-324, 10**5000, -(10**5000))
+hostile = (
+    json_values | st.sampled_from([*numbers, True, "\ud800", "\x00", "9" * 9999]) | st.integers(1, 5000).map(nested)
+)
+PATHS = (
+    *("a.b", "a[0].a", "length(@)", "a[*].b | [0]", "to_number(a)", "to_string(@)"),
+    *("@ == a", "sort(a)", "&a", "*.a[]"),
+)
+
+
+@bounded
+@given(hostile, hostile, st.sampled_from(PATHS), st.sampled_from(EventTimeUnit), st.sampled_from([None, BERLIN]))
+def test_hostile_values_never_raise(
+    value: Any, other: Any, path: str, unit: EventTimeUnit, timezone: ZoneInfo | None
+) -> None:
+    contract = replace(
+        BY_ATTRIBUTES,
+        event_time=Place.of("payload:a"),
+        stream_id=(Place.of("payload:b"), Place.of(f"payload:{path}")),
+        event_time_unit=unit,
+        timezone=timezone,
+    )
+    for payload in ({"a": value, "b": other}, value, {"a": PUBLISHED_US, "b": value}):
+        outcome = HeartbeatReader(contract).read({}, payload, PUBLISHED_US)
+        assert outcome.stream_id.encode() if isinstance(outcome, Heartbeat) else len(outcome.detail) < 500
+
+
+def test_an_id_of_the_payload_is_short() -> None:
+    assert id_of("x" * 1024) == "x" * 1024
+    assert id_of("x" * 1025) is None
+    assert (id_of(-(2**63)), id_of(2**64), id_of(True), id_of(1.0)) == (str(-(2**63)), None, None, None)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "_c1"]), min_size=1, max_size=4), json_values | st.just({"a": {"b": [1]}}))
+def test_a_plain_path_finds_what_the_library_finds(names: list[str], payload: Any) -> None:
+    path = ".".join(names)
+    found = jmespath.search(path, payload)
+    assert finder(path)(payload) == found
+    assert values_at(path, [payload, None]) == [found, None]
 
 
 @bounded

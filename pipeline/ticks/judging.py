@@ -5,7 +5,7 @@ verdicts.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
@@ -80,12 +80,9 @@ def judge(
     """Judge messages. Without `payloads`, which may be None unless the contract needs them, no payload is judged."""
     contract = reader.contract
     published = np.array(published_us, dtype=np.int64)
-    stream_ids: list[str | None] = [None] * len(published)
-    if contract.judges_payload:  # every message is for the reader
-        counts, unit_us = np.full(len(published), UNUSUAL), 1
-    else:
-        stream_ids = _stream_ids(attributes, contract.stream_id)
-        counts, unit_us = _counts(attributes, published, contract)
+    known = _known(payloads) if contract.needs_payload else ()
+    stream_ids = _stream_ids(attributes, known, contract.stream_id)
+    counts, unit_us = _counts(attributes, known, published, contract)
     is_heartbeat = (
         np.array([bool(stream_id) for stream_id in stream_ids], dtype=np.bool_)
         & (counts >= -(-to_us(contract.first_event_time) // unit_us))
@@ -112,16 +109,31 @@ def judge(
     return Judged(is_heartbeat, stream_ids, event_us, rejections)
 
 
-def _stream_ids(attributes: Sequence[Mapping[str, str]], places: Sequence[Place]) -> list[str | None]:
-    """Each stream of attributes alone; None if a part is absent or empty."""
-    first, *more = ([held.get(place.name) for held in attributes] for place in places)
+def _known(payloads: Sequence[Payload] | None) -> list[Any]:
+    return [None if isinstance(payload, Rejection) else payload for payload in payloads or ()]
+
+
+def _ids(attributes: Sequence[Mapping[str, str]], known: Sequence[Any], place: Place) -> list[str | None]:
+    if place.kind is PlaceKind.ATTRIBUTE:
+        return [held.get(place.name) for held in attributes]
+    return list(map(id_of, values_at(place.name, known)))
+
+
+def _stream_ids(
+    attributes: Sequence[Mapping[str, str]], known: Sequence[Any], places: Sequence[Place]
+) -> list[str | None]:
+    """Each message's stream; None or empty if a part is absent or empty."""
+    first, *more = (_ids(attributes, known, place) for place in places)
     if not more:
         return first
     return ["/".join(filter(None, parts)) if all(parts) else None for parts in zip(first, *more, strict=True)]
 
 
 def _counts(
-    attributes: Sequence[Mapping[str, str]], published: npt.NDArray[np.int64], contract: MessageContract
+    attributes: Sequence[Mapping[str, str]],
+    known: Sequence[Any],
+    published: npt.NDArray[np.int64],
+    contract: MessageContract,
 ) -> tuple[npt.NDArray[np.int64], int]:
     """Each event time as a number if it is plain digits, else UNUSUAL; and how many microseconds one is."""
     place, unit = contract.event_time, contract.event_time_unit
@@ -131,9 +143,13 @@ def _counts(
         return np.full(len(published), UNUSUAL), 1
     divisor = 1000 if unit is EventTimeUnit.NANOSECONDS else 1
     digits = DIGITS if divisor == 1 else DIGITS + 3
+    if place.kind is PlaceKind.ATTRIBUTE:
+        written: Iterable[Any] = (held.get(place.name) for held in attributes)
+    else:
+        written = (str(value) if type(value) is int else value for value in values_at(place.name, known))
     counts = [
-        int(text) if text and len(text) <= digits and text.isascii() and text.isdigit() else UNUSUAL
-        for text in (held.get(place.name) for held in attributes)
+        int(text) if type(text) is str and len(text) <= digits and text.isascii() and text.isdigit() else UNUSUAL
+        for text in written
     ]
     if divisor > 1:
         counts = [count if count == UNUSUAL else count // divisor for count in counts]
@@ -144,11 +160,8 @@ def publisher_ids(
     contract: MessageContract, attributes: Sequence[Mapping[str, str]], payloads: Sequence[Payload] | None
 ) -> list[str | None]:
     """Each message's own id by its publisher, if it has one. `payloads` may be None unless the contract needs them."""
-    place = contract.publisher_id
-    if place.kind is PlaceKind.ATTRIBUTE:
-        return [held.get(place.name) or None for held in attributes]
-    known = [None if isinstance(payload, Rejection) else payload for payload in payloads or ()]
-    return [id_of(value) for value in values_at(place.name, known)]
+    known = _known(payloads) if contract.needs_payload else ()
+    return [one or None for one in _ids(attributes, known, contract.publisher_id)]
 
 
 @dataclass(frozen=True, slots=True)
