@@ -67,7 +67,7 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             "Every valid message, whole, with the compared fields as columns. At least once: a redelivered message has "
             "two rows here and one in heartbeat_diffs.",
             kinds={"pubsub", "deltalake"},
-            schema=heartbeat_schema(settings.message.fields),
+            schema=heartbeat_schema(settings.message.kinds),
         ),
         spec(
             settings,

@@ -63,7 +63,7 @@ class Pipeline:
     def read_diffs(self, partition_keys: Iterable[str]) -> pa.Table:
         """The rows of heartbeat_diffs of these windows, as the lake has them now, with the columns of `diff_schema`.
         A window that is not computed has no rows. Raises LakeError."""
-        lake = Lake(self.settings.lake, self.settings.message.fields, SystemClock())
+        lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         return lake.diffs().read(partition_keys)
 
 

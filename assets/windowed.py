@@ -42,7 +42,7 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
     @windowed_asset(
         settings,
         HEARTBEAT_DIFFS,
-        diff_schema(settings.message.fields),
+        diff_schema(settings.message.kinds),
         deps=[HEARTBEATS, WATERMARK],
         required_resource_keys=keys_of(settings, LAKE, SPARK),
     )
@@ -88,7 +88,7 @@ def _compute_range(windows: Sequence[Window], lake: LakeResource, spark: SparkRe
         diffs=lake.diffs("run"),
         status=lake.whole().stream_status(),
         plan=DiffPlan(
-            fields=settings.message.fields,
+            fields=settings.message.kinds,
             lookback=settings.windows.lookback,
             period=settings.windows.heartbeat_period,
             window_length=settings.windows.length,

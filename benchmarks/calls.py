@@ -83,7 +83,7 @@ def play(settings: Settings, ticks: int, folder: Path) -> None:
     given = (REGULAR, publisher, settings.pubsub.topic_path, CLOCK, start, ends)
     source = Thread(target=publish, args=given, kwargs={"truth_path": folder / "truth.parquet"}, daemon=True)
     source.start()
-    lake = Lake(settings.lake, settings.message.fields, CLOCK)
+    lake = Lake(settings.lake, settings.message.kinds, CLOCK)
     both, log = Ticks(settings, pubsub, lake), lake.tracking_log()
     for number in range(ticks + WARM_UP):
         if number == WARM_UP:

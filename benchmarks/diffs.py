@@ -32,7 +32,7 @@ ENGINES: Mapping[str, Callable[[Work, Path], int]] = {"DuckDB": by_duckdb, "Pola
 def plan_of(settings: Settings) -> DiffPlan:
     """As the asset has it."""
     windows = settings.windows
-    return DiffPlan(settings.message.fields, windows.lookback, windows.heartbeat_period, windows.length)
+    return DiffPlan(settings.message.kinds, windows.lookback, windows.heartbeat_period, windows.length)
 
 
 def measure_diffs(machine: Machine, rounds: int, scale: float) -> list[Measure]:
@@ -118,7 +118,7 @@ def fill(world: World, start: datetime, end: datetime, scale: float) -> int:
         for first in range(0, len(piece), at_once):
             rows = piece[first : first + at_once]
             columns = _columns(source_rows=rows, number=landed, landed_at=end)
-            world.heartbeats.append(heartbeat_rows(columns, world.settings.message.fields))
+            world.heartbeats.append(heartbeat_rows(columns, world.settings.message.kinds))
             landed += len(rows)
     return landed
 

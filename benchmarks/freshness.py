@@ -187,7 +187,7 @@ def _watch(
     report = next(
         report for report in watched if len(_ready(report.computed_at, windowing, counted_from)) >= asked.windows
     )
-    lake = Lake(settings.lake, settings.message.fields, clock)
+    lake = Lake(settings.lake, settings.message.kinds, clock)
     log = lake.tracking_log()
     entries = (log.entry(number) for number in log.numbers())
     decisions = [entry.decision for entry in entries if isinstance(entry, DecisionRecord)]

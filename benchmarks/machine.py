@@ -51,7 +51,7 @@ class World:
 
     @cached_property
     def lake(self) -> Lake:
-        return Lake(self.settings.lake, self.settings.message.fields, self.clock)
+        return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     @cached_property
     def tracking_log(self) -> TrackingLog:

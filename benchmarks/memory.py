@@ -81,7 +81,7 @@ class Emptied:
 
 def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
     settings, clock = load_settings(), SystemClock()
-    lake = Lake(settings.lake.model_copy(update={"uri": f"file:{folder}"}), settings.message.fields, clock)
+    lake = Lake(settings.lake.model_copy(update={"uri": f"file:{folder}"}), settings.message.kinds, clock)
     subscription = MadeSubscription(REGULAR, START, START + timedelta(seconds=2 * messages / LIVE_RATE))
     reader, log = HeartbeatReader(settings.contract), lake.tracking_log()
     heartbeats, quarantine, emptied = lake.heartbeats(), lake.quarantine(), Emptied(clock)

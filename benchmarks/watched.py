@@ -62,7 +62,7 @@ def reports(
 ) -> Iterator[LakeReport]:
     """What the lake holds, again and again, said now and then; `keep_up` is called each time. Raises ServiceFailed when
     whoever looks has not seen enough within `patience`."""
-    lake = Lake(settings.lake, settings.message.fields, clock)
+    lake = Lake(settings.lake, settings.message.kinds, clock)
     log, said, began = lake.tracking_log(), 0.0, clock.monotonic()
     while clock.monotonic() - began < patience.total_seconds():
         keep_up()

@@ -7,8 +7,8 @@ back nor pushes it forward.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +16,8 @@ import orjson
 
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.event_times import EventTimeUnit, advice, read_event_time
+from tidemark.pipeline.places import Place, PlaceKind, id_of
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 RESERVED_FIELD_NAMES = frozenset(
@@ -26,9 +28,6 @@ RESERVED_FIELD_NAMES = frozenset(
     )
 )
 """Columns of the lake's tables. A compared field cannot have one of these names."""
-
-MILLISECONDS = re.compile(r"-?\d{1,18}", re.ASCII)
-RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,12})?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class FieldKind(StrEnum):
@@ -69,29 +68,38 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class ComparedField:
+    """A payload field that is compared. Without a `path`, its value is at its own name."""
+
+    kind: FieldKind
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
-    If `event_time_field` or `stream_id_field` is set, the value comes from the payload instead of an attribute. If
+    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. If
     `payload_is_json` is false, a payload may be anything, and nothing is read from it. Without a `max_age`, an event
     may have happened however long before its message is published.
     """
 
-    event_time_attribute: str
-    stream_id_attribute: str
-    publisher_id_attribute: str
-    event_time_field: str | None
-    stream_id_field: str | None
+    event_time: Place
+    stream_id: tuple[Place, ...]
+    publisher_id: Place
     first_event_time: datetime
     max_future_skew: timedelta
     fields: Mapping[str, FieldKind]
+    paths: Mapping[str, str] = field(default_factory=dict)
+    event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
+    timezone: tzinfo | None = None
     payload_is_json: bool = True
     max_age: timedelta | None = None
 
     @property
     def needs_payload(self) -> bool:
-        """Whether the event time or the stream is in the payload."""
-        return self.event_time_field is not None or self.stream_id_field is not None
+        """Whether the event time, the stream or the publisher's id is in the payload."""
+        return any(place.kind is PlaceKind.PAYLOAD for place in (self.event_time, *self.stream_id, self.publisher_id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,42 +118,44 @@ class HeartbeatReader:
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
 
-    def read(
-        self, attributes: Mapping[str, str], payload: Mapping[str, Any] | None, publish_time_us: int
-    ) -> Heartbeat | Rejection:
+    def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
         """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
 
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
-        `max_age` also `publish time - max_age <= event time`.
+        `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
         """
-        contract = self.contract
-        if contract.event_time_field is not None:
-            written = (payload or {}).get(contract.event_time_field)
+        contract, unit = self.contract, self.contract.event_time_unit
+        event_time_us: int | None
+        if contract.event_time.kind is PlaceKind.PUBLISH_TIME:
+            written, event_time_us = iso(from_us(publish_time_us)), publish_time_us
         else:
-            written = attributes.get(contract.event_time_attribute)
-        if written is None or written == "":
-            where = contract.event_time_field or contract.event_time_attribute
-            return Rejection(RejectionReason.NO_EVENT_TIME, f"{where} is absent")
-        event_time_us = read_event_time(written)
+            written = contract.event_time.find(attributes, payload)
+            if written is None or written == "":
+                return Rejection(RejectionReason.NO_EVENT_TIME, f"{contract.event_time} is absent")
+            event_time_us = read_event_time(written, unit, contract.timezone)
         if event_time_us is None:
-            return Rejection(
-                RejectionReason.UNREADABLE_EVENT_TIME,
-                f"{_short(written)} is neither milliseconds since the epoch nor RFC 3339",
+            is_auto = unit is EventTimeUnit.AUTO
+            wrong = "neither milliseconds since the epoch nor RFC 3339" if is_auto else f"not {unit.words}"
+            return self._of_another_unit(
+                RejectionReason.UNREADABLE_EVENT_TIME, f"{_short(written)} is {wrong}", written, publish_time_us
             )
         stream_id = self._stream_id(attributes, payload)
-        if not stream_id:
-            where = contract.stream_id_field or contract.stream_id_attribute
-            return Rejection(RejectionReason.NO_STREAM_ID, f"{where} is absent or empty")
+        if isinstance(stream_id, Rejection):
+            return stream_id
         if event_time_us < self._first_us:
-            return Rejection(
+            return self._of_another_unit(
                 RejectionReason.BEFORE_FIRST_WINDOW,
                 f"event time {_short(written)} is before the first window, {iso(contract.first_event_time)}",
+                written,
+                publish_time_us,
             )
         if event_time_us > publish_time_us + self._skew_us:
-            return Rejection(
+            return self._of_another_unit(
                 RejectionReason.IN_THE_FUTURE,
                 f"event time {_short(written)} is more than {format_duration(contract.max_future_skew)} "
                 f"after its publish time, {iso(from_us(publish_time_us))}",
+                written,
+                publish_time_us,
             )
         if contract.max_age is not None and publish_time_us - event_time_us > duration_us(contract.max_age):
             return Rejection(
@@ -155,43 +165,35 @@ class HeartbeatReader:
             )
         return Heartbeat(stream_id, event_time_us)
 
-    def _stream_id(self, attributes: Mapping[str, str], payload: Mapping[str, Any] | None) -> str | None:
-        if self.contract.stream_id_field is None:
-            return attributes.get(self.contract.stream_id_attribute)
-        value = (payload or {}).get(self.contract.stream_id_field)
-        return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+    def _of_another_unit(self, reason: RejectionReason, detail: str, written: Any, published_us: int) -> Rejection:
+        if self.contract.event_time.kind is PlaceKind.PUBLISH_TIME:
+            return Rejection(reason, detail)
+        told = advice(written, self.contract.event_time_unit, self.contract.timezone, published_us)
+        return Rejection(reason, detail + told)
+
+    def _stream_id(self, attributes: Mapping[str, str], payload: Any) -> str | Rejection:
+        parts = []
+        for place in self.contract.stream_id:
+            value = place.find(attributes, payload)
+            part = value if place.kind is PlaceKind.ATTRIBUTE else id_of(value)
+            if not part:
+                is_absent = value is None or value == ""
+                wrong = "absent or empty" if is_absent else f"{_short(value)}, not a short text or a whole number"
+                return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
+            parts.append(part)
+        return "/".join(parts)
 
 
-def read_event_time(written: Any) -> int | None:
-    """Microseconds since the epoch from milliseconds (text or integer) or from RFC 3339; None if unreadable."""
-    if isinstance(written, int) and not isinstance(written, bool):
-        return written * 1000
-    if not isinstance(written, str):
-        return None
-    if MILLISECONDS.fullmatch(written):
-        return int(written) * 1000
-    if not RFC_3339.fullmatch(written):
-        return None
+def read_payload(data: bytes) -> Any:
+    """The payload's JSON value, or a Rejection that says why it is not JSON."""
     try:
-        return to_us(datetime.fromisoformat(written.upper()))
-    except (ValueError, OverflowError):
-        return None
-
-
-def read_payload(data: bytes) -> dict[str, Any] | Rejection:
-    """The payload as a JSON object, or the reason why it is not one."""
-    try:
-        payload = orjson.loads(data)
+        return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
-    if not isinstance(payload, dict):
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
-    return payload
 
 
-def read_field(payload: Mapping[str, Any], name: str, kind: FieldKind) -> Any:
+def read_field(value: Any, kind: FieldKind) -> Any:
     """A compared field's value, or None if it is absent, null or not of the configured kind."""
-    value = payload.get(name)
     if value is None:
         return None
     match kind:
@@ -210,5 +212,9 @@ def read_field(payload: Mapping[str, Any], name: str, kind: FieldKind) -> Any:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 64):
+        text = repr(value[:80] if isinstance(value, str) else value)
+        return text if len(text) <= 80 else text[:77] + "..."
+    return (
+        "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a number beyond 64 bits"
+    )

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
 
     @property
     def contract(self) -> MessageContract:
-        return MessageContract(**dict(self.message), first_event_time=self.windows.first)
+        return self.message.contract_from(self.windows.first)
 
     @property
     def policy(self) -> Policy:
@@ -220,7 +220,12 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
         name = ".".join(place)
         source = _source(place, file, prefix)
         if problem["type"] == "extra_forbidden":
-            lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
+            instead = place[0] == "message" and sections.instead_of(
+                place[-1], problem["input"], lambda new: f"message.{new}"
+            )
+            lines.append(
+                f"{name} = {problem['input']!r} (from {source}): there is no such setting{instead or _nearest(place)}"
+            )
         else:
             rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
             lines.append(f"{name} = {problem['input']!r} (from {source}): {rule}")

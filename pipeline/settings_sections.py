@@ -1,17 +1,38 @@
 """The sections of the settings: their keys, bounds and defaults. `tidemark.toml` says what each key means."""
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlparse
+from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+import orjson
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.durations import Duration, format_duration, parse_duration
-from tidemark.pipeline.heartbeat import FIELD_NAME, RESERVED_FIELD_NAMES, FieldKind, compared_columns
+from tidemark.pipeline.event_times import EventTimeUnit
+from tidemark.pipeline.heartbeat import (
+    FIELD_NAME,
+    RESERVED_FIELD_NAMES,
+    ComparedField,
+    FieldKind,
+    MessageContract,
+    compared_columns,
+)
+from tidemark.pipeline.places import Place, PlaceKind, finder
 
 ZERO = timedelta(0)
 DAY = timedelta(days=1)
@@ -25,6 +46,8 @@ PULLS_AT_ONCE = 8
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
 10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
+MOST_PARTS = 10
+"""Parts of a stream's id."""
 NEVER, AUTOMATIC = "never", "automatic"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
@@ -81,6 +104,50 @@ def _host_and_port(text: str | None) -> str | None:
     return text
 
 
+def _time_place(text: str) -> str:
+    Place.of(text)
+    return text
+
+
+def _value_place(text: str) -> str:
+    if Place.of(text).kind is PlaceKind.PUBLISH_TIME:
+        raise ValueError("the publish time is no id; write attribute:NAME or payload:PATH")
+    return text
+
+
+def _listed(places: str | list[str]) -> list[str]:
+    return [places] if isinstance(places, str) else places
+
+
+def _stream_parts(places: str | list[str]) -> str | list[str]:
+    if not 1 <= len(_listed(places)) <= MOST_PARTS:
+        raise ValueError(f"write one place, or a list of at most {MOST_PARTS}")
+    for place in _listed(places):
+        _value_place(place)
+    return places
+
+
+def _compared(value: object) -> object:
+    if isinstance(value, ComparedField):
+        return value
+    path, kind = None, value
+    if isinstance(value, dict):
+        if value.keys() != {"path", "kind"} or not isinstance(value["path"], str):
+            raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
+        path, kind = value["path"], value["kind"]
+        finder(path)
+    if not isinstance(kind, str) or kind not in list(FieldKind):
+        raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
+    return ComparedField(FieldKind(kind), path)
+
+
+def _zone(name: str | None) -> str | None:
+    try:
+        return name if name is None else ZoneInfo(name).key
+    except (LookupError, OSError, ValueError) as error:
+        raise ValueError("write a time zone's IANA name, such as Europe/Berlin") from error
+
+
 EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]
@@ -94,6 +161,16 @@ OptionalText = Annotated[str | None, EmptyIsNone]
 OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
 OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
 OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
+OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
+TimePlace = Annotated[str, AfterValidator(_time_place)]
+ValuePlace = Annotated[str, AfterValidator(_value_place)]
+StreamParts = Annotated[
+    str | list[str],
+    AfterValidator(_stream_parts),
+    BeforeValidator(lambda text: orjson.loads(text) if isinstance(text, str) and text.startswith("[") else text),
+]
+"""A list may be written as JSON, as an option of Spark is."""
+ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
@@ -192,31 +269,85 @@ class PubSubSettings(PullSettings):
         return f"projects/{self.project}/subscriptions/{self.tracking_subscription}"
 
 
+REPLACED = {
+    "event_time_attribute": ("event_time", "attribute"),
+    "event_time_field": ("event_time", "payload"),
+    "stream_id_attribute": ("stream_id", "attribute"),
+    "stream_id_field": ("stream_id", "payload"),
+    "publisher_id_attribute": ("publisher_id", "attribute"),
+}
+"""Names that `[message]` had before, the setting that replaces each, and the kind of place that it named."""
+
+
+def instead_of(old: str, value: object, new: Callable[[str], str] = str) -> str:
+    """What to write instead of a name that is in `REPLACED`, for an error; empty for any other name."""
+    if old not in REPLACED:
+        return ""
+    name, kind = REPLACED[old]
+    return f'; write {new(name)} = "{kind}:{value}"' if value else f"; leave it out: {new(name)} says it now"
+
+
 class MessageSettings(Section):
     """Where a message carries its time and its stream, and which payload fields are compared."""
 
-    event_time_attribute: str = Field("event_time", min_length=1)
-    stream_id_attribute: str = Field("stream_id", min_length=1)
-    publisher_id_attribute: str = Field("heartbeat_id", min_length=1)
-    event_time_field: OptionalText = None
-    stream_id_field: OptionalText = None
+    event_time: TimePlace = "attribute:event_time"
+    event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
+    timezone: OptionalZone = None
+    stream_id: StreamParts = "attribute:stream_id"
+    publisher_id: ValuePlace = "attribute:heartbeat_id"
     max_future_skew: NotNegative = timedelta(minutes=5)
     max_age: OptionalBound = None
-    fields: dict[str, FieldKind] = Field(default_factory=dict)
+    fields: ComparedFields = Field(default_factory=dict)
+    payload: Literal["none", "bytes", "json"] = "json"
 
     @field_validator("fields")
     @classmethod
-    def _usable_as_columns(cls, value: dict[str, FieldKind]) -> dict[str, FieldKind]:
+    def _usable_as_columns(cls, value: dict[str, ComparedField]) -> dict[str, ComparedField]:
         for name in value:
             if not FIELD_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
             if name in RESERVED_FIELD_NAMES:
                 raise ValueError(f"{name!r} is the name of a column that the tables already have")
-        columns = [column for name, kind in value.items() for column in compared_columns(name, kind)]
+        columns = [column for name, compared in value.items() for column in compared_columns(name, compared.kind)]
         twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
         if twice:
             raise ValueError(f"these fields would make the column {twice[0]!r} twice; give one of them another name")
         return value
+
+    @field_validator("payload")
+    @classmethod
+    def _nothing_taken_from_bytes(cls, value: str, info: ValidationInfo) -> str:
+        taken = [
+            name
+            for name in ("event_time", "stream_id", "publisher_id")
+            if any(place.startswith("payload:") for place in _listed(info.data.get(name, "")))
+        ]
+        if info.data.get("fields"):
+            taken.append("fields")
+        if value != "json" and taken:
+            raise ValueError(f"{taken[0]} takes values from the payload, which must be json then")
+        return value
+
+    @property
+    def kinds(self) -> dict[str, FieldKind]:
+        """The kind of each compared field."""
+        return {name: compared.kind for name, compared in self.fields.items()}
+
+    def contract_from(self, first_event_time: datetime) -> MessageContract:
+        """The contract that messages are judged by: an event time before `first_event_time` is rejected."""
+        return MessageContract(
+            event_time=Place.of(self.event_time),
+            stream_id=tuple(map(Place.of, _listed(self.stream_id))),
+            publisher_id=Place.of(self.publisher_id),
+            first_event_time=first_event_time,
+            max_future_skew=self.max_future_skew,
+            fields=self.kinds,
+            paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
+            event_time_unit=self.event_time_unit,
+            timezone=None if self.timezone is None else ZoneInfo(self.timezone),
+            payload_is_json=self.payload == "json",
+            max_age=self.max_age,
+        )
 
 
 class WindowSettings(Section):

@@ -55,7 +55,7 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
 
     def whole(self) -> Lake:
         """The factory of all parts, which keeps none of them."""
-        return Lake(self.settings.lake, self.settings.message.fields, self.clock)
+        return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""

@@ -151,7 +151,7 @@ def compute_here(lake: Lake, settings: Settings, windows: Sequence[Window]) -> N
     """Compute neighbouring windows as a run does, in this process in place of Spark's."""
     diffs, status, keys = lake.diffs(), lake.stream_status(), [window.key for window in windows]
     plan = DiffPlan(
-        fields=settings.message.fields,
+        fields=settings.message.kinds,
         lookback=settings.windows.lookback,
         period=settings.windows.heartbeat_period,
         window_length=settings.windows.length,

@@ -47,7 +47,7 @@ def settings_in(folder: Path) -> Settings:
 
 def lake_in(folder: Path, clock: Clock | None = None) -> Lake:
     settings = settings_in(folder)
-    return Lake(settings.lake, settings.message.fields, clock or ManualClock(LATER))
+    return Lake(settings.lake, settings.message.kinds, clock or ManualClock(LATER))
 
 
 def said_by(folder: Path) -> dict[str, Any]:

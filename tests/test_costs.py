@@ -57,7 +57,7 @@ def test_a_tick_without_a_backlog_calls_pubsub_as_the_page_says_and_the_log_keep
         client: SubscriberClient = kept.get("subscriber client", lambda: counted_client(address, counted))
         provision(client, publisher, settings.pubsub, settings.contract, CLOCK)
         pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
-        lake = Lake(settings.lake, settings.message.fields, CLOCK)
+        lake = Lake(settings.lake, settings.message.kinds, CLOCK)
         ticks = Ticks(settings, pubsub, lake)
         publish(publisher, settings, [(f"stream-{number}", CLOCK.now()) for number in range(10)])
         ticks.play()

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import BaseModel
 
 from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import LENGTHS, WindowSettings
 from tidemark.pipeline.watermark.policy import Policy
@@ -140,6 +143,30 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_there_a
     assert message.endswith(f"there is no such setting; known here: {known}")
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('event_time_attribute = "ts"', 'write message.event_time = "attribute:ts"'),
+        ('event_time_field = "at"', 'write message.event_time = "payload:at"'),
+        ('stream_id_attribute = "device"', 'write message.stream_id = "attribute:device"'),
+        ('stream_id_field = "who"', 'write message.stream_id = "payload:who"'),
+        ('publisher_id_attribute = "id"', 'write message.publisher_id = "attribute:id"'),
+        ('stream_id_field = ""', "leave it out: message.stream_id says it now"),
+    ],
+)
+def test_a_name_that_was_replaced_is_refused_with_what_to_write_instead(line: str, told: str, written: Written) -> None:
+    assert refusal(written(f"[message]\n{line}\n")).endswith(f"there is no such setting; {told}")
+
+
+def test_a_variable_may_hold_a_list_of_places(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, places in (
+        ("attribute:a", "attribute:a"),
+        ('["attribute:a", "payload:b"]', ["attribute:a", "payload:b"]),
+    ):
+        monkeypatch.setenv("TIDEMARK_MESSAGE__STREAM_ID", text)
+        assert load_settings(written("")).message.stream_id == places
+
+
 def test_an_unknown_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEMARK_WATERMARK__BANDD", "10s")
     assert refusal(written("")) == (
@@ -202,9 +229,9 @@ def test_a_variable_wins_over_the_file_and_leaves_the_rest_of_its_section(
 def test_a_variable_may_hold_a_table_or_one_key_of_it(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written('[message.fields]\nstatus = "text"\n')
     monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS__HUMIDITY", "number")
-    assert load_settings(file).message.fields == {"status": FieldKind.TEXT, "humidity": FieldKind.NUMBER}
+    assert load_settings(file).message.kinds == {"status": FieldKind.TEXT, "humidity": FieldKind.NUMBER}
     monkeypatch.setenv("TIDEMARK_MESSAGE__FIELDS", '{"on": "boolean"}')
-    assert load_settings(file).message.fields["on"] is FieldKind.BOOLEAN
+    assert load_settings(file).message.kinds["on"] is FieldKind.BOOLEAN
 
 
 def test_an_unreadable_table_in_a_variable_is_refused(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +333,23 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[message.fields]\nwindow = 'text'", "'window' is the name of a column that the tables already have"),
         ("[message.fields]\n'a b' = 'text'", "'a b' cannot be a column"),
         ("[message.fields]\ntemperature = 'float'", "'number', 'text', 'boolean' or 'json'"),
-        ("[message]\nevent_time_attribute = ''", "at least 1 character"),
+        ("[message]\nevent_time = ''", "write attribute:NAME or payload:PATH"),
+        ("[message]\nevent_time = 'attribute:'", "write attribute:NAME or payload:PATH"),
+        ("[message]\nevent_time = 'payload:a.'", "a. is not a JMESPath: Expecting: "),
+        ("[message]\nevent_time = 'payload:device-id'", "Unknown token '-' (a name with other characters"),
+        ("[message]\nevent_time = 'payload:size(@)'", "there is no function size"),
+        (f"[message]\nevent_time = 'payload:{'(' * 201}'", "at most 200 characters"),
+        ("[message]\nevent_time_unit = 'h'", "'auto', 's', 'ms', 'us', 'ns' or 'rfc3339'"),
+        ("[message]\ntimezone = 'Berlin'", "IANA name"),
+        ("[message]\ntimezone = '../UTC'", "IANA name"),
+        ("[message]\nstream_id = []", "one place, or a list of at most 10"),
+        ("[message]\nstream_id = ['publish_time']", "the publish time is no id"),
+        ("[message]\npublisher_id = 'publish_time'", "the publish time is no id"),
+        ("[message]\npayload = 'none'\nevent_time = 'payload:at'", "event_time takes values from the payload"),
+        ("[message]\npayload = 'bytes'\nstream_id = ['payload:at']", "stream_id takes values from the payload"),
+        ("[message]\npayload = 'bytes'\nfields = { t = 'text' }", "fields takes values from the payload"),
+        ("[message.fields]\nt = { path = 'a.', kind = 'text' }", "is not a JMESPath"),
+        ("[message.fields]\nt = { path = 'a' }", "write a kind"),
         ("[watermark]\nquantile = nan", "less than 1"),
         ("[watermark]\nquantile = -0.1", "greater than or equal to 0"),
         ("[watermark]\nband = '-1s'", "a duration is not negative; write a duration with its unit"),
@@ -444,11 +487,14 @@ def test_the_message_contract_and_the_windows_follow_the_settings(written: Writt
         written(
             """
             [message]
-            event_time_field = "when"
-            stream_id_attribute = "device"
+            event_time = "payload:when"
+            event_time_unit = "s"
+            timezone = "Europe/Berlin"
+            stream_id = ["attribute:site", "payload:device.id"]
+            publisher_id = "attribute:id"
             max_future_skew = "1m"
             max_age = "7d"
-            fields = { t = "number" }
+            fields = { t = "number", temp = { path = "metrics.temp", kind = "text" } }
             [windows]
             length = "1h"
             first = 2026-06-01T12:00:00Z
@@ -457,14 +503,13 @@ def test_the_message_contract_and_the_windows_follow_the_settings(written: Writt
     )
     noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
     contract = settings.contract
-    assert (contract.event_time_field, contract.stream_id_attribute, contract.stream_id_field) == (
-        "when",
-        "device",
-        None,
-    )
+    assert (contract.event_time, contract.publisher_id) == (Place.of("payload:when"), Place.of("attribute:id"))
+    assert contract.stream_id == (Place.of("attribute:site"), Place.of("payload:device.id"))
+    assert (contract.event_time_unit, contract.timezone) == (EventTimeUnit.SECONDS, ZoneInfo("Europe/Berlin"))
     assert (contract.first_event_time, contract.max_future_skew) == (noon, timedelta(minutes=1))
     assert contract.max_age == timedelta(days=7)
-    assert contract.fields == {"t": FieldKind.NUMBER}
+    assert contract.fields == {"t": FieldKind.NUMBER, "temp": FieldKind.TEXT}
+    assert contract.paths == {"temp": "metrics.temp"}
     assert settings.windowing == Windowing(timedelta(hours=1), noon)
 
 

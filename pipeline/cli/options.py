@@ -108,7 +108,7 @@ def config_file() -> Path:
 
 def lake_of(settings: Settings, clock: Clock | None = None) -> Lake:
     """The configured lake."""
-    return Lake(settings.lake, settings.message.fields, clock or SystemClock())
+    return Lake(settings.lake, settings.message.kinds, clock or SystemClock())
 
 
 def no_decision(settings: Settings) -> LakeError:

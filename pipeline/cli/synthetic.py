@@ -15,11 +15,22 @@ from tidemark.pipeline.cli.output import console, print_json, text_of
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
-from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings
+
+
+def _attribute(message: MessageSettings, name: str) -> str:
+    """The attribute that carries a value. Raises InvalidSettings where synthetic heartbeats cannot carry it."""
+    place, unit = getattr(message, name), message.event_time_unit
+    if not isinstance(place, str) or not place.startswith("attribute:"):
+        raise InvalidSettings(f"message.{name} = {place!r}: synthetic heartbeats have attributes; write attribute:NAME")
+    if unit not in (EventTimeUnit.AUTO, EventTimeUnit.MILLISECONDS):
+        raise InvalidSettings(f"message.event_time_unit = {str(unit)!r}: synthetic times are milliseconds; write auto")
+    return place.removeprefix("attribute:")
 
 
 def publish(
@@ -70,9 +81,9 @@ def publish(
         stragglers=stragglers,
         straggler_delay=straggler_delay,
         seed=seed,
-        event_time_attribute=settings.message.event_time_attribute,
-        stream_id_attribute=settings.message.stream_id_attribute,
-        heartbeat_id_attribute=settings.message.publisher_id_attribute,
+        event_time_attribute=_attribute(settings.message, "event_time"),
+        stream_id_attribute=_attribute(settings.message, "stream_id"),
+        heartbeat_id_attribute=_attribute(settings.message, "publisher_id"),
     )
     now = clock.now()
     stopped = Event()

@@ -97,7 +97,7 @@ class Watch:
     _said: float = 0.0
 
     def __post_init__(self) -> None:
-        self._lake = Lake(self.settings.lake, self.settings.message.fields, self.clock)
+        self._lake = Lake(self.settings.lake, self.settings.message.kinds, self.clock)
         self._log = self._lake.tracking_log()
 
     def until(self, reached: Callable[[LakeReport], bool]) -> LakeReport:

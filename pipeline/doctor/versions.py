@@ -16,7 +16,7 @@ def check_lake_version(setup: Setup) -> Iterator[Said]:
     """This program can read the newest entries of the tracking log."""
     settings = setup.settings
     try:
-        state = Lake(settings.lake, settings.message.fields, setup.clock).tracking_log().catch_up()
+        state = Lake(settings.lake, settings.message.kinds, setup.clock).tracking_log().catch_up()
     except (NewerFormat, CorruptObject) as error:
         yield Level.BROKEN, str(error)
         return

@@ -155,7 +155,7 @@ class Connections:
         self.clock: Clock = SystemClock()
         settings = split.settings
         self.client = subscriber_client(*settings.pubsub.server)
-        lake = Lake(settings.lake, settings.message.fields, self.clock)
+        lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.copies = RememberedCopies(settings.track.copies_remembered)
         self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
 

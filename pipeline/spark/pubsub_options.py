@@ -4,21 +4,24 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, ValidationInfo, field_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.heartbeat import FieldKind, MessageContract
+from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.settings_sections import (
+    REPLACED,
+    ComparedFields,
     LakeSettings,
     MessageSettings,
     OptionalText,
     Positive,
     PullSettings,
     ResourceId,
+    instead_of,
 )
 from tidemark.pipeline.ticks.budget import Budget
 
@@ -29,7 +32,7 @@ WATERMARK = "watermark"
 class SourceOptions(MessageSettings, PullSettings):
     """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
 
-    An option is written as `eventTimeAttribute` or `event_time_attribute`, in letters of any case.
+    An option is written as `eventTime` or `event_time`, in letters of any case.
     """
 
     project: str = Field(min_length=3)
@@ -44,12 +47,11 @@ class SourceOptions(MessageSettings, PullSettings):
     max_time: Positive = timedelta(seconds=10)
     batch_messages: int = Field(20_000, ge=1)
     first_event_time: AwareDatetime = EPOCH
-    fields: Json[dict[str, FieldKind]] = Field(default_factory=dict)
-    payload: Literal["json", "bytes"] = "json"
+    fields: Json[ComparedFields] = Field(default_factory=dict)
 
     @field_validator("fields")
     @classmethod
-    def _not_the_watermark(cls, value: dict[str, FieldKind]) -> dict[str, FieldKind]:
+    def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
         if WATERMARK in value:
             raise ValueError(f"{WATERMARK!r} is the name of a column that is there already")
         return value
@@ -59,14 +61,6 @@ class SourceOptions(MessageSettings, PullSettings):
     def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
         if value.folder is not None and not value.folder.is_absolute():
             raise ValueError("write the folder with its whole path, file:///…: driver and executors may run elsewhere")
-        return value
-
-    @field_validator("payload")
-    @classmethod
-    def _nothing_taken_from_bytes(cls, value: str, info: ValidationInfo) -> str:
-        taken = [name for name in ("event_time_field", "stream_id_field", "fields") if info.data.get(name)]
-        if value == "bytes" and taken:
-            raise ValueError(f"{to_camel(taken[0])} takes values from the payload, which must be json then")
         return value
 
     @property
@@ -87,11 +81,7 @@ class SourceOptions(MessageSettings, PullSettings):
     @property
     def contract(self) -> MessageContract:
         """The contract that messages are judged by."""
-        return MessageContract(
-            **{name: getattr(self, name) for name in MessageSettings.model_fields},
-            first_event_time=self.first_event_time,
-            payload_is_json=self.payload == "json",
-        )
+        return self.contract_from(self.first_event_time)
 
 
 def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
@@ -103,7 +93,8 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
     for name, value in written.items():
         if _plain(name) not in known:
             close = get_close_matches(_plain(name), known, n=1)
-            hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
+            old = next((old for old in REPLACED if _plain(old) == _plain(name)), name)
+            hint = instead_of(old, value, to_camel) or (f"; did you mean {to_camel(known[close[0]])}?" if close else "")
             raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
         given[known[_plain(name)]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))

@@ -5,7 +5,7 @@ verdicts.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
@@ -16,16 +16,28 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
+from tidemark.pipeline.event_times import NANOSECONDS_EACH, EventTimeUnit
+from tidemark.pipeline.heartbeat import (
+    FieldKind,
+    Heartbeat,
+    HeartbeatReader,
+    MessageContract,
+    Rejection,
+    read_field,
+    read_payload,
+)
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
 from tidemark.pipeline.lake.tables.table import MOMENT, rows_of
+from tidemark.pipeline.places import Place, PlaceKind, id_of, values_at
 
 Attributes = dict[str, str]
-Payload = dict[str, Any] | Rejection
+Payload = Any
+"""A parsed payload, or a Rejection."""
 
 DIGITS = 18
-"""The most digits of an event time in milliseconds that is read in columns: so many fit in an int64."""
+"""The most digits of an event time that is read in columns: so many fit in an int64. Of nanoseconds it is three more,
+as they become microseconds first."""
 
 UNUSUAL = np.iinfo(np.int64).min
 """Stands for an event time that is not a plain number, which the reader judges."""
@@ -68,19 +80,17 @@ def judge(
     """Judge messages. Without `payloads`, which may be None unless the contract needs them, no payload is judged."""
     contract = reader.contract
     published = np.array(published_us, dtype=np.int64)
-    stream_ids = [held.get(contract.stream_id_attribute) for held in attributes]
-    if contract.needs_payload:  # every message is for the reader
-        event_ms = np.full(len(published), UNUSUAL)
-    else:
-        event_ms = _milliseconds([held.get(contract.event_time_attribute) for held in attributes])
+    known = _known(payloads) if contract.needs_payload else ()
+    stream_ids = _stream_ids(attributes, known, contract.stream_id)
+    counts, unit_us = _counts(attributes, known, published, contract)
     is_heartbeat = (
         np.array([bool(stream_id) for stream_id in stream_ids], dtype=np.bool_)
-        & (event_ms >= -(-to_us(contract.first_event_time) // 1000))
-        & (event_ms <= (published + duration_us(contract.max_future_skew)) // 1000)
+        & (counts >= -(-to_us(contract.first_event_time) // unit_us))
+        & (counts <= (published + duration_us(contract.max_future_skew)) // unit_us)
     )
     if contract.max_age is not None:
-        is_heartbeat &= event_ms >= -((duration_us(contract.max_age) - published) // 1000)
-    event_us = np.where(is_heartbeat, event_ms, 0) * 1000
+        is_heartbeat &= counts >= -((duration_us(contract.max_age) - published) // unit_us)
+    event_us = np.where(is_heartbeat, counts, 0) * unit_us
     rejections: dict[int, Rejection] = {}
     for row in np.flatnonzero(~is_heartbeat).tolist():
         payload = None if payloads is None else payloads[row]
@@ -99,15 +109,59 @@ def judge(
     return Judged(is_heartbeat, stream_ids, event_us, rejections)
 
 
-def _milliseconds(written: Sequence[str | None]) -> npt.NDArray[np.int64]:
-    """Each event time as a number if it is plain digits, else UNUSUAL."""
-    return np.array(
-        [
-            int(text) if text and len(text) <= DIGITS and text.isascii() and text.isdigit() else UNUSUAL
-            for text in written
-        ],
-        dtype=np.int64,
-    )
+def _known(payloads: Sequence[Payload] | None) -> list[Any]:
+    return [None if isinstance(payload, Rejection) else payload for payload in payloads or ()]
+
+
+def _ids(attributes: Sequence[Mapping[str, str]], known: Sequence[Any], place: Place) -> list[str | None]:
+    if place.kind is PlaceKind.ATTRIBUTE:
+        return [held.get(place.name) for held in attributes]
+    return list(map(id_of, values_at(place.name, known)))
+
+
+def _stream_ids(
+    attributes: Sequence[Mapping[str, str]], known: Sequence[Any], places: Sequence[Place]
+) -> list[str | None]:
+    """Each message's stream; None or empty if a part is absent or empty."""
+    first, *more = (_ids(attributes, known, place) for place in places)
+    if not more:
+        return first
+    return ["/".join(filter(None, parts)) if all(parts) else None for parts in zip(first, *more, strict=True)]
+
+
+def _counts(
+    attributes: Sequence[Mapping[str, str]],
+    known: Sequence[Any],
+    published: npt.NDArray[np.int64],
+    contract: MessageContract,
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Each event time as a number if it is plain digits, else UNUSUAL; and how many microseconds one is."""
+    place, unit = contract.event_time, contract.event_time_unit
+    if place.kind is PlaceKind.PUBLISH_TIME:
+        return published, 1
+    if unit is EventTimeUnit.RFC_3339:
+        return np.full(len(published), UNUSUAL), 1
+    divisor = 1000 if unit is EventTimeUnit.NANOSECONDS else 1
+    digits = DIGITS if divisor == 1 else DIGITS + 3
+    if place.kind is PlaceKind.ATTRIBUTE:
+        written: Iterable[Any] = (held.get(place.name) for held in attributes)
+    else:
+        written = (str(value) if type(value) is int else value for value in values_at(place.name, known))
+    counts = [
+        int(text) if type(text) is str and len(text) <= digits and text.isascii() and text.isdigit() else UNUSUAL
+        for text in written
+    ]
+    if divisor > 1:
+        counts = [count if count == UNUSUAL else count // divisor for count in counts]
+    return np.array(counts, dtype=np.int64), NANOSECONDS_EACH[unit] * divisor // 1000
+
+
+def publisher_ids(
+    contract: MessageContract, attributes: Sequence[Mapping[str, str]], payloads: Sequence[Payload] | None
+) -> list[str | None]:
+    """Each message's own id by its publisher, if it has one. `payloads` may be None unless the contract needs them."""
+    known = _known(payloads) if contract.needs_payload else ()
+    return [one or None for one in _ids(attributes, known, contract.publisher_id)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +181,22 @@ class JudgedBatch:
         contract = reader.contract
         published_us, attributes = publish_times_us(messages), attributes_of(messages)
         payloads: list[Payload] = (
-            [read_payload(message.data) for message in messages] if contract.payload_is_json else [{}] * len(messages)
+            [read_payload(message.data) for message in messages] if contract.payload_is_json else [None] * len(messages)
         )
         judged = judge(attributes, payloads, published_us, reader)
         whole = message_rows(messages, attributes, published_us, landed_at)
         rows = np.flatnonzero(judged.is_heartbeat).tolist()
         event_us = judged.event_us[judged.is_heartbeat]
         is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
-        publisher_ids = [held.get(contract.publisher_id_attribute) or None for held in attributes]
-        known = [payload for payload in _picked(payloads, rows) if not isinstance(payload, Rejection)]
-        fields = {name: field_column(known, name, kind) for name, kind in contract.fields.items()}
+        known = _picked(payloads, rows)
+        fields = {
+            name: field_column(values_at(contract.paths.get(name, name), known), kind)
+            for name, kind in contract.fields.items()
+        }
         heartbeats = {
             "stream_id": _picked(judged.stream_ids, rows),
             "event_time": pa.array(event_us).cast(MOMENT),
-            "publisher_id": _picked(publisher_ids, rows),
+            "publisher_id": _picked(publisher_ids(contract, attributes, payloads), rows),
             **_taken(whole, rows),
             "late": pa.array(is_late),
             **{name: values for name, (values, _) in fields.items()},
@@ -183,14 +239,10 @@ def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
-def field_column(payloads: Sequence[Mapping[str, Any]], name: str, kind: FieldKind) -> tuple[list[Any], int]:
-    """A compared field of each payload as its configured kind, and how many values are of another kind."""
+def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], int]:
+    """A compared field's values as its configured kind, and how many are of another kind."""
     plain = PLAIN[kind]
-    values = [payload.get(name) for payload in payloads]
     if plain.issuperset(map(type, values)):
         return values, 0
-    read = [
-        value if type(value) in plain else read_field(payload, name, kind)
-        for value, payload in zip(values, payloads, strict=True)
-    ]
+    read = [value if type(value) in plain else read_field(value, kind) for value in values]
     return read, sum(one is None and value is not None for one, value in zip(read, values, strict=True))

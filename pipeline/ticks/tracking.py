@@ -18,7 +18,7 @@ from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from tidemark.pipeline.ticks.budget import Budget, for_each_batch
 from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
-from tidemark.pipeline.ticks.judging import judge, publish_times_us
+from tidemark.pipeline.ticks.judging import judge, publish_times_us, publisher_ids
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 from tidemark.pipeline.watermark.policy import Policy
@@ -195,7 +195,7 @@ def count(
             data = messages[row].data
             is_good[row] = not data or not isinstance(read_payload(data), Rejection)
     counted_us = np.where(is_good, event_us, NO_MINIMUM)
-    ids = [held.get(contract.publisher_id_attribute) for held in attributes] if copies.is_on else []
+    ids = publisher_ids(contract, attributes, payloads) if copies.is_on else []
     if not any(ids):
         return Counted(_histogram(published, counted_us), *np.empty((2, 0), dtype=np.int64))
     named = is_good & np.fromiter(map(bool, ids), dtype=np.bool_, count=len(ids))

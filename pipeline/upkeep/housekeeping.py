@@ -59,7 +59,7 @@ class Housekeeper:
         self._keep = settings.housekeeping
         self._clock = clock
         self._dry_run = dry_run
-        self._lake = Lake(settings.lake, settings.message.fields, clock)
+        self._lake = Lake(settings.lake, settings.message.kinds, clock)
         self._packing = LogPacking(self._lake.objects())
 
     def chores(self) -> Iterator[Chore]:

@@ -100,7 +100,7 @@ class Surveyor:
     """Looks at one lake, and changes nothing."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.lake = Lake(settings.lake, settings.message.fields, clock)
+        self.lake = Lake(settings.lake, settings.message.kinds, clock)
         self._settings = settings
         self._clock = clock
         self._kept = self.lake.kept_windows(settings.windowing)

@@ -73,7 +73,7 @@ class Faults:
         """From this moment on seconds are counted."""
         self._began = self.clock.monotonic()
         self._log: TrackingLog = Lake(
-            self.house.settings.lake, self.house.settings.message.fields, self.clock
+            self.house.settings.lake, self.house.settings.message.kinds, self.clock
         ).tracking_log()
         self._moments = [kill.at for kill in self.plan.kills]
         self._targets = [kill.target for kill in self.plan.kills]

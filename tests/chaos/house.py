@@ -82,7 +82,7 @@ class House:
         """Where the lake stands; None in the instant in which a table is being made."""
         try:
             return read_report(
-                Lake(self.settings.lake, self.settings.message.fields, SystemClock()),
+                Lake(self.settings.lake, self.settings.message.kinds, SystemClock()),
                 self.settings.windowing,
                 self.settings.windows.lookback,
             )

@@ -180,7 +180,7 @@ def play(asked: Asked, house: House, say: Callable[[str], None], clock: Clock) -
         windowing = settings.windowing
         last = windowing.containing(published.last_event_time)
         wanted = {window.key for window in windowing.closed_at(last.end, published.first_event_time)}
-        lake = Lake(settings.lake, settings.message.fields, clock)
+        lake = Lake(settings.lake, settings.message.kinds, clock)
         for report in watched():
             if wanted <= set(report.computed):  # in the silence after them a window more closes every minute
                 missed = read_losses(lake, windowing, settings.windows.lookback, clock.now()).missed

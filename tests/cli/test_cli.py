@@ -92,7 +92,7 @@ class Place:
         return {**known, "COLUMNS": "200", "NO_COLOR": "1", **chosen}
 
     def lake(self) -> Lake:
-        return Lake(self.settings.lake, self.settings.message.fields, CLOCK)
+        return Lake(self.settings.lake, self.settings.message.kinds, CLOCK)
 
 
 def place_in(folder: Path, emulator: str) -> Place:

@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trace = HostileTrace(moved.publish_us, moved.event_us, moved.tracked_us, moved.landed_us, *parts[4:])
     trace.write(folder / "hostile.parquet")
     settings = load_settings(folder / "tidemark.toml")
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    lake = Lake(settings.lake, settings.message.kinds, SystemClock())
     record(Lake(settings.lake, {}, SystemClock()), trace, Policy())
     rows = [{**row, **INFINITE, "status": row["stream_id"]} for row in beats(0, *HOSTILE)]
     put(lake.diffs(), "run", {KEYS[0]: rows, KEYS[1]: []})
@@ -187,7 +187,7 @@ def test_the_tuning_page_and_its_words_show_hostile_names_as_text(
 
 def test_dagsters_markdown_shows_hostile_names_as_text(folder: Path) -> None:
     settings = load_settings(folder / "tidemark.toml")
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    lake = Lake(settings.lake, settings.message.kinds, SystemClock())
     bands = (timedelta(seconds=1), timedelta(seconds=5))
     report = report_on_lake(lake, settings, SystemClock().now(), timedelta(hours=1), target=0.001, bands=bands)
     says = tuning_metadata(report, "page")["says"]

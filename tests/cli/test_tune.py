@@ -66,7 +66,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MemoryTrace]:
     (folder / "tidemark.toml").write_text(CONFIG)
     settings = load_settings(folder / "tidemark.toml")
     trace = ending_before(LATE.trace(), to_us(SystemClock().now()))
-    lake = Lake(settings.lake, settings.message.fields, SystemClock())
+    lake = Lake(settings.lake, settings.message.kinds, SystemClock())
     record(lake, trace, settings.policy)
     published = SystemClock().now() - timedelta(minutes=1)
     written = str((to_us(published) - 300_000_000) // 1000)

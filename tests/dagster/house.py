@@ -204,7 +204,7 @@ class Ticking:
         return self.track()
 
     def lake(self) -> Lake:
-        return Lake(self.settings.lake, self.settings.message.fields, self.clock)
+        return Lake(self.settings.lake, self.settings.message.kinds, self.clock)
 
     def report(self) -> LakeReport:
         return read_report(self.lake(), self.settings.windowing, self.settings.windows.lookback)

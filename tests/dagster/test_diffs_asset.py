@@ -48,7 +48,7 @@ class Materializing:
         self.settings: Settings = settings_of(PubSubSettings(), folder, spark=spark)
         if lake is not None:
             self.settings = self.settings.model_copy(update={"lake": lake})
-        self.lake = Lake(self.settings.lake, self.settings.message.fields, SystemClock())
+        self.lake = Lake(self.settings.lake, self.settings.message.kinds, SystemClock())
         self.folder = folder / "lake"
         if copied_from is not None:
             shutil.copytree(copied_from, self.folder)

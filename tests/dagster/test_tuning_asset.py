@@ -33,7 +33,7 @@ def settings_in(folder: Path) -> Settings:
 
 
 def lake_of(settings: Settings) -> Lake:
-    return Lake(settings.lake, settings.message.fields, SystemClock())
+    return Lake(settings.lake, settings.message.kinds, SystemClock())
 
 
 def run(settings: Settings, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:

@@ -177,8 +177,8 @@ def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: Synthet
         assert true["stream_id"] == (said.get("stream_id") or None)
         assert true["heartbeat_id"] == said["heartbeat_id"]
         if not isinstance(content, Rejection):
-            assert true["temperature"] == read_field(content, "temperature", FieldKind.NUMBER)
-            assert true["status"] == read_field(content, "status", FieldKind.TEXT)
+            assert true["temperature"] == read_field(content["temperature"], FieldKind.NUMBER)
+            assert true["status"] == read_field(content.get("status"), FieldKind.TEXT)
 
 
 def test_shares_are_kept_over_many_heartbeats() -> None:

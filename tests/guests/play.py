@@ -135,7 +135,7 @@ def _until_computed(
 
 
 def _is_computed(name: str, settings: Settings, clock: Clock, say: Callable[[str], None]) -> bool:
-    lake = Lake(settings.lake, settings.message.fields, clock)
+    lake = Lake(settings.lake, settings.message.kinds, clock)
     try:
         report = read_report(lake, settings.windowing, settings.windows.lookback)
         heartbeats = lake.heartbeats().current()

@@ -10,6 +10,7 @@ from tests.ticks.fakes import CONTRACT, to_written
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.lake.tables import rejected_payloads as module
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
+from tidemark.pipeline.places import Place
 
 SECOND_US = 1_000_000
 
@@ -37,6 +38,6 @@ def test_only_rejected_payloads_with_readable_times_count_each_once(
     first = RejectedPayload("a", START_US + 20 * SECOND_US, START_US + 10 * SECOND_US)
     assert found == [first, RejectedPayload("fast", START_US + 30 * SECOND_US, START_US + 30 * SECOND_US)]
     assert (first.lag_us, by_stream(found)) == (10 * SECOND_US, {"a": 1, "fast": 1})
-    assert rejected_payloads(quarantine, replace(CONTRACT, event_time_field="t"), at(0), at(100)) == []
+    assert rejected_payloads(quarantine, replace(CONTRACT, event_time=Place.of("payload:t")), at(0), at(100)) == []
     monkeypatch.setattr(module, "MOST", 1)
     assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == [first]

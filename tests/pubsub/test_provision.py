@@ -14,6 +14,7 @@ from tests.pubsub.builders import Altered, raising, send
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import PermissionMissing, ProvisionRefused, PubSubUnreachable
 from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.settings import Settings
@@ -162,8 +163,8 @@ def test_metadata_only_gives_tracking_a_transform_and_says_that_the_emulator_ign
     assert "attributes" in transform.javascript_udf.code
     assert not subscriber.get_subscription(subscription=settings.base_path).message_transforms
     assert "the emulator ignores" in report.warnings[0]
-    with pytest.raises(ProvisionRefused, match="event_time_field"):
-        provisioned(settings=settings, contract=replace(CONTRACT, event_time_field="at"))
+    with pytest.raises(ProvisionRefused, match=r"message\.event_time"):
+        provisioned(settings=settings, contract=replace(CONTRACT, event_time=Place.of("payload:at")))
 
 
 def test_a_base_backlog_that_is_older_than_tracking_is_reported_with_its_age(

@@ -8,6 +8,7 @@ import pytest
 from google.pubsub_v1 import types
 
 from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -90,9 +91,16 @@ def test_every_reason_is_given_at_once() -> None:
     assert len(reasons) == 3
 
 
-@pytest.mark.parametrize("field", ["event_time_field", "stream_id_field"])
-def test_metadata_only_is_refused_where_the_contract_needs_the_payload(field: str) -> None:
-    contract = replace(CONTRACT, **{field: "at"})
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"event_time": Place.of("payload:at")},
+        {"stream_id": (Place.of("payload:at"),)},
+        {"publisher_id": Place.of("payload:at")},
+    ],
+)
+def test_metadata_only_is_refused_where_the_contract_needs_the_payload(changed: dict[str, Any]) -> None:
+    contract = replace(CONTRACT, **changed)
     settings = SETTINGS.model_copy(update={"metadata_only": True})
     (reason,) = refusals(settings, contract, None, None)
     assert "pubsub.metadata_only" in reason
@@ -101,7 +109,7 @@ def test_metadata_only_is_refused_where_the_contract_needs_the_payload(field: st
 def test_a_tracking_subscription_without_payload_is_refused_where_the_contract_needs_it() -> None:
     settings = SETTINGS.model_copy(update={"metadata_only": True})
     tracking = types.Subscription(wanted(settings, settings.tracking_path))
-    (reason,) = refusals(SETTINGS, replace(CONTRACT, event_time_field="at"), tracking, None)
+    (reason,) = refusals(SETTINGS, replace(CONTRACT, event_time=Place.of("payload:at")), tracking, None)
     assert "drops the payload" in reason
 
 

@@ -46,7 +46,7 @@ def drain_of(spark: SparkSession, settings: Settings, run: str, read: Reader = r
         spark=spark,
         settings=settings,
         run=run,
-        log=Lake(settings.lake, settings.message.fields, clock).tracking_log(),
+        log=Lake(settings.lake, settings.message.kinds, clock).tracking_log(),
         backlogs={side: SnapshotBacklog(client, path, clock, timedelta(seconds=10)) for side, path in paths.items()},
         clock=clock,
         read=read,

@@ -37,7 +37,7 @@ SMALL = {IN_PARTS}
 
 
 def drain(spark: SparkSession, settings: Settings) -> None:
-    lake = Lake(settings.lake, settings.message.fields, CLOCK)
+    lake = Lake(settings.lake, settings.message.kinds, CLOCK)
     pubsub = PubSubResource(settings=settings, kept=Kept(), clock=CLOCK)
     backlogs = {Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()}
     list(Drain(spark, settings, "drain", lake.tracking_log(), backlogs, CLOCK).rounds())
@@ -45,13 +45,13 @@ def drain(spark: SparkSession, settings: Settings) -> None:
 
 def compute(spark: SparkSession, settings: Settings) -> None:
     """The window of a moment ago, as if the watermark had passed it."""
-    lake, now = Lake(settings.lake, settings.message.fields, CLOCK), CLOCK.now()
+    lake, now = Lake(settings.lake, settings.message.kinds, CLOCK), CLOCK.now()
     batch = MicroBatch(
         spark,
         heartbeats=lake.heartbeats(),
         diffs=lake.diffs(),
         status=lake.stream_status(),
-        plan=DiffPlan(settings.message.fields, timedelta(minutes=10), timedelta(seconds=30), settings.windows.length),
+        plan=DiffPlan(settings.message.kinds, timedelta(minutes=10), timedelta(seconds=30), settings.windows.length),
         watermark=now + timedelta(hours=1),
         run="run",
         clock=CLOCK,

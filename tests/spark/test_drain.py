@@ -38,7 +38,7 @@ def run_name() -> str:
 
 
 def lake_of(settings: Settings) -> Lake:
-    return Lake(settings.lake, settings.message.fields, SystemClock())
+    return Lake(settings.lake, settings.message.kinds, SystemClock())
 
 
 def message_ids(table: object) -> list[str]:

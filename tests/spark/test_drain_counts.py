@@ -18,7 +18,7 @@ def test_readers_judge_the_payload_of_laggards_and_remember_copies_from_round_to
     world = World(tmp_path)
     settings = Settings(
         pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
-        message=MessageSettings(publisher_id_attribute="heartbeat_id"),
+        message=MessageSettings(publisher_id="attribute:heartbeat_id"),
         lake=LakeSettings(uri=f"file:{tmp_path}/lake"),
     )
     split = Split(Side.TRACKING, "run", settings, timedelta(seconds=10))

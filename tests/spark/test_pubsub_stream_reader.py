@@ -14,6 +14,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import InvalidSettings, LandingOver
 from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.spark.pubsub_options import SourceOptions, read_options
 from tidemark.pipeline.spark.pubsub_source import Connections, PubSubStreamReader, source_schema
@@ -193,14 +194,16 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         {
             **GIVEN,
             "MAXTIME": "1m30s",
-            "event_time_attribute": "ts",
+            "event_time": "attribute:ts",
+            "streamId": '["attribute:site", "payload:device.id"]',
             "fields": '{"load": "number"}',
             "firstEventTime": "2026-01-01T00:00:00Z",
         },
         {"PUBSUB_EMULATOR_HOST": "127.0.0.1:8085"},
     )
     assert chosen.budget.max_time == timedelta(seconds=90)
-    assert chosen.contract.event_time_attribute == "ts"
+    assert chosen.contract.event_time == Place.of("attribute:ts")
+    assert chosen.contract.stream_id == (Place.of("attribute:site"), Place.of("payload:device.id"))
     assert chosen.contract.fields == {"load": FieldKind.NUMBER}
     assert (chosen.path, chosen.emulator_host) == ("projects/project/subscriptions/base", "127.0.0.1:8085")
     assert chosen.place == LakeSettings(uri="file:///nowhere")
@@ -221,7 +224,9 @@ def test_options_are_read_in_any_letters_and_have_the_pipeline_s_bounds() -> Non
         ({"fields": '{"payload": "number"}'}, "already have"),
         ({"firstEventTime": "2026-01-01"}, "firstEventTime"),
         ({"landing": "../up"}, "landing"),
-        ({"payload": "bytes", "streamIdField": "id"}, "streamIdField takes values from the payload"),
+        ({"payload": "bytes", "streamId": "payload:id"}, "stream_id takes values from the payload"),
+        ({"eventTimeField": "at"}, 'no such option; write eventTime = "payload:at"'),
+        ({"streamId": "["}, "streamId = '['"),
         ({"subscription": ""}, "subscription"),
     ],
 )

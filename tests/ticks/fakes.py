@@ -28,6 +28,7 @@ from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.ticks.budget import Budget
@@ -40,11 +41,9 @@ from tidemark.pipeline.watermark.state import Entry, Snapshot
 
 FIELDS = {"load": FieldKind.NUMBER}
 CONTRACT = MessageContract(
-    event_time_attribute="event_time",
-    stream_id_attribute="stream_id",
-    publisher_id_attribute="heartbeat_id",
-    event_time_field=None,
-    stream_id_field=None,
+    event_time=Place.of("attribute:event_time"),
+    stream_id=(Place.of("attribute:stream_id"),),
+    publisher_id=Place.of("attribute:heartbeat_id"),
     first_event_time=START - timedelta(days=1),
     max_future_skew=timedelta(minutes=5),
     fields=FIELDS,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 import pyarrow as pa
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from tests.ticks.fakes import CONTRACT
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.heartbeat import (
     FieldKind,
     Heartbeat,
@@ -25,6 +27,7 @@ from tidemark.pipeline.heartbeat import (
 )
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.places import Place, finder, id_of
 from tidemark.pipeline.ticks.judging import JudgedBatch
 from tidemark.pipeline.ticks.tracking import histogram_of
 from tidemark.pipeline.watermark.histogram import NO_EVENT, Histogram
@@ -35,13 +38,36 @@ FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind
 CONTRACTS = (
     replace(CONTRACT, fields=FIELDS),
     replace(CONTRACT, fields={}, payload_is_json=False),
-    replace(CONTRACT, fields=FIELDS, event_time_field="load"),
-    replace(CONTRACT, fields=FIELDS, stream_id_field="status"),
+    replace(CONTRACT, fields=FIELDS, event_time=Place.of("payload:load")),
+    replace(CONTRACT, fields=FIELDS, stream_id=(Place.of("payload:status"),)),
     replace(CONTRACT, fields=FIELDS, first_event_time=CONTRACT.first_event_time + timedelta(microseconds=1)),
     replace(CONTRACT, fields=FIELDS, max_future_skew=CONTRACT.max_future_skew - timedelta(microseconds=1)),
     *(replace(CONTRACT, fields=FIELDS, max_age=timedelta(hours=1, microseconds=more)) for more in (-1, 0, 1)),
-    replace(CONTRACT, fields=FIELDS, event_time_field="load", max_age=timedelta(hours=1)),
+    replace(CONTRACT, fields=FIELDS, event_time=Place.of("payload:load"), max_age=timedelta(hours=1)),
+    *(
+        replace(CONTRACT, fields=FIELDS, event_time_unit=unit, timezone=zone, max_age=timedelta(hours=1))
+        for unit in EventTimeUnit
+        for zone in (None, ZoneInfo("Europe/Berlin"))
+    ),
+    replace(CONTRACT, fields=FIELDS, event_time=Place.of("publish_time"), publisher_id=Place.of("payload:status")),
+    replace(CONTRACT, fields=FIELDS, stream_id=(Place.of("attribute:stream_id"), Place.of("attribute:heartbeat_id"))),
+    replace(
+        CONTRACT,
+        fields=FIELDS,
+        paths={"load": "other[1].load", "status": "other.status"},
+        event_time=Place.of("payload:other[0]"),
+        event_time_unit=EventTimeUnit.SECONDS,
+        stream_id=(Place.of("attribute:stream_id"), Place.of("payload:status || `7`")),
+    ),
 )
+
+
+def in_any_unit(us: int) -> list[str]:
+    """A time in seconds, milliseconds, microseconds and nanoseconds, whole and with decimals."""
+    seconds, decimals = divmod(us, 1_000_000)
+    exact = f"{seconds}.{decimals:06}"
+    return [str(seconds), exact, str(us // 1000), str(us), f"{us}999", f"{us}.9", from_us(us).isoformat(" ")[:26]]
+
 
 times = st.one_of(
     st.integers(FIRST // 1000 - 2, FIRST // 1000 + 2).map(str),
@@ -49,15 +75,31 @@ times = st.one_of(
     st.integers(NOW // 1000 - 3_600_002, NOW // 1000 - 3_599_998).map(str),
     st.integers(FIRST // 1000, LAST // 1000).map(str),
     st.integers(-(10**19), 10**19).map(str),
-    st.sampled_from(["", "yesterday", "2026-11-01T00:00:00Z", "2026-11-01T01:00:00.5+01:00", "٣", "²", "1_0", " 1"]),
+    st.integers(-(10**23), 10**23).map(str),
+    st.integers(NOW - 3_600_000_001, NOW - 3_599_999_999).map(in_any_unit).flatmap(st.sampled_from),
+    st.integers(LAST - 1, LAST + 1).map(in_any_unit).flatmap(st.sampled_from),
+    st.sampled_from(
+        [
+            "",
+            "yesterday",
+            "2026-11-01T00:00:00Z",
+            "2026-11-01T01:00:00.5+01:00",
+            "2026-11-21 05:20:00",
+            "٣",
+            "²",
+            "1_0",
+            " 1",
+        ]
+    ),
     st.text(max_size=3),
 )
 values = st.one_of(
     st.none(), st.booleans(), st.integers(-5, 2**60), st.floats(allow_nan=False, allow_infinity=False), st.text("ab")
 )
+NESTED = b'{"other": [1795000000.25, {"load": 5}], "status": "a"}'
 payloads = st.one_of(
     st.dictionaries(st.sampled_from(sorted(FIELDS)), values).map(orjson.dumps),
-    st.sampled_from([b"", b"{}", b"[1]", b"null", b"\xff", b'{"load": 1', b'{"other": [1, {}]}']),
+    st.sampled_from([b"", b"{}", b"[1]", b"null", b"\xff", b'{"load": 1', b'{"other": [1, {}]}', b"7", NESTED]),
 )
 
 
@@ -84,9 +126,9 @@ def message(number: int, attributes: Mapping[str, str | None], payload: bytes, o
     )._pb
 
 
-def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, Mapping[str, Any]]:
+def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, Any]:
     """What the contract says of one message, and its payload."""
-    payload = read_payload(one.data) if contract.payload_is_json else {}
+    payload = read_payload(one.data) if contract.payload_is_json else None
     if isinstance(payload, Rejection):
         verdict = payload if contract.needs_payload else HeartbeatReader(contract).read(one.attributes, None, NOW)
         return (verdict if isinstance(verdict, Rejection) else payload), {}
@@ -111,11 +153,12 @@ def test_a_batch_is_judged_as_each_of_its_messages_is(
         if isinstance(verdict, Rejection):
             refused.append((*whole, verdict.reason.value, verdict.detail))
             continue
-        fields = [read_field(payload, name, kind) for name, kind in contract.fields.items()]
-        for name, value in zip(contract.fields, fields, strict=True):
-            others[name] += value is None and payload.get(name) is not None
+        found = [finder(contract.paths.get(name, name))(payload) for name in contract.fields]
+        fields = [read_field(value, kind) for value, kind in zip(found, contract.fields.values(), strict=True)]
+        for name, value, read in zip(contract.fields, found, fields, strict=True):
+            others[name] += read is None and value is not None
         is_late = watermark_us is not None and verdict.event_time_us < watermark_us
-        publisher_id = one.attributes.get("heartbeat_id") or None
+        publisher_id = id_of(contract.publisher_id.find(one.attributes, payload))
         accepted.append((*whole, verdict.stream_id, verdict.event_time_us, publisher_id, is_late, *fields))
     assert judged.heartbeats.schema == heartbeat_schema(contract.fields)
     assert judged.rejected.schema == QUARANTINE

@@ -1,16 +1,20 @@
 """One landing tick: pull, sort out, make durable, acknowledge; and what becomes of it when it fails."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.ticks.fakes import World, to_written
+from tests.ticks.fakes import CONTRACT, World, to_written
 from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, PubSubUnreachable
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.event_times import EventTimeUnit
+from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.watermark.state import DecisionRecord
 
@@ -79,7 +83,7 @@ def test_each_kind_of_broken_message_is_in_quarantine_whole_with_its_reason(worl
     world.topic.publish("yesterday", payload=b"\xff\x00")
     world.topic.publish(900, stream=None)
     world.topic.publish(901, payload=b"not JSON")
-    world.topic.publish(902, payload=b"[1, 2]")
+    world.topic.publish(902, payload=b"[1, 2")
     world.topic.publish(-200_000)
     world.topic.publish(1000 + 301)
     publish(world, 2)
@@ -105,6 +109,35 @@ def test_each_kind_of_broken_message_is_in_quarantine_whole_with_its_reason(worl
         "'yesterday' is neither milliseconds since the epoch nor RFC 3339",
     )
     assert world.base.unacknowledged == []
+
+
+def test_places_in_a_nested_payload_land_as_columns(world: World) -> None:
+    world.reader = HeartbeatReader(
+        replace(
+            CONTRACT,
+            event_time=Place.of("payload:meta.at"),
+            event_time_unit=EventTimeUnit.SECONDS,
+            stream_id=(Place.of("attribute:stream_id"), Place.of("payload:devices[0].id")),
+            publisher_id=Place.of("payload:meta.id"),
+            paths={"load": "metrics.load"},
+        )
+    )
+    whole = {"meta": {"at": to_us(at(900)) / 1e6 + 0.25, "id": 5}, "devices": [{"id": 7}], "metrics": {"load": 2.5}}
+    world.topic.publish(None, stream="s", payload=whole)
+    world.topic.publish(None, stream="s", payload={**whole, "devices": []})
+    landed = world.land()
+    assert (landed.heartbeats, landed.rejected) == (1, {RejectionReason.NO_STREAM_ID: 1})
+    (row,) = world.rows("heartbeats")
+    assert (row["stream_id"], row["event_time"], row["publisher_id"], row["load"]) == ("s/7", at(900.25), "5", 2.5)
+    (refused,) = world.rows("quarantine")
+    assert refused["detail"] == "payload:devices[0].id is absent or empty"
+
+
+def test_a_payload_that_is_not_decoded_may_be_anything(world: World) -> None:
+    world.reader = HeartbeatReader(replace(CONTRACT, payload_is_json=False, fields={}))
+    for payload in (b"", b"\xff", b"["):
+        world.topic.publish(900, payload=payload)
+    assert world.land().heartbeats == 3
 
 
 def test_a_value_of_another_kind_is_null_and_counted(world: World) -> None:

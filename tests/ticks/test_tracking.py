@@ -20,6 +20,7 @@ from tidemark.pipeline.errors import (
 )
 from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.backlog import LIFETIME
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.ticks.tracking import histogram_of
@@ -185,7 +186,7 @@ def test_what_is_too_old_is_in_quarantine_and_holds_nobody(world: World) -> None
 
 
 def test_times_in_the_payload_are_read_there(world: World) -> None:
-    reader = HeartbeatReader(replace(CONTRACT, event_time_field="at", stream_id_field="who"))
+    reader = HeartbeatReader(replace(CONTRACT, event_time=Place.of("payload:at"), stream_id=(Place.of("payload:who"),)))
     topic = world.topic
     world.wait(20)
     messages = [

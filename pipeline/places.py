@@ -1,0 +1,118 @@
+"""Where a message carries a value: in an attribute, in its payload, or in its publish time."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import jmespath
+import orjson
+from jmespath.exceptions import JMESPathError
+from jmespath.functions import Functions
+
+PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLAIN_PATH = re.compile(rf"{PLAIN_NAME.pattern}(\.{PLAIN_NAME.pattern})*")
+LONGEST_PATH = 200
+"""Characters of a path. The library recurses with a path's nesting, and stays far from Python's limit."""
+LONGEST_ID = 1024
+"""Characters of an id from the payload: Pub/Sub allows an attribute as many bytes."""
+UNFIT = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the library raises where a path does not fit a payload, such as `length` of a number."""
+
+
+class PlaceKind(StrEnum):
+    """The parts of a message that carry values."""
+
+    ATTRIBUTE = "attribute"
+    PAYLOAD = "payload"
+    PUBLISH_TIME = "publish_time"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An attribute by its name, a payload's value by its path, or the publish time."""
+
+    kind: PlaceKind
+    name: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "Place":
+        """Read `attribute:NAME`, `payload:PATH` or `publish_time`. Raises ValueError, which says what to write."""
+        if text == PlaceKind.PUBLISH_TIME:
+            return cls(PlaceKind.PUBLISH_TIME)
+        kind, _, name = text.partition(":")
+        if kind not in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD) or not name:
+            raise ValueError("write attribute:NAME or payload:PATH, such as attribute:ts or payload:device.id")
+        if kind == PlaceKind.PAYLOAD:
+            finder(name)
+        return cls(PlaceKind(kind), name)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}" if self.name else str(self.kind)
+
+    def find(self, attributes: Mapping[str, str], payload: Any) -> Any:
+        """The value there, or None. It is not for the publish time."""
+        return attributes.get(self.name) if self.kind is PlaceKind.ATTRIBUTE else finder(self.name)(payload)
+
+
+@cache
+def finder(path: str) -> Callable[[Any], Any]:
+    """A function from a parsed payload to the value at a JMESPath, or None. It never raises.
+
+    Plain names joined by dots are looked up without the library. Raises ValueError for an invalid path.
+    """
+    if len(path) > LONGEST_PATH:
+        raise ValueError(f"a path has at most {LONGEST_PATH} characters")
+    if PLAIN_PATH.fullmatch(path):
+        names = path.split(".")
+
+        def look_up(payload: Any) -> Any:
+            for name in names:
+                if type(payload) is not dict:
+                    return None
+                payload = payload.get(name)
+            return payload
+
+        return look_up
+    try:
+        expression = jmespath.compile(path)
+        if unknown := set(_functions(expression.parsed)) - Functions.FUNCTION_TABLE.keys():
+            raise ValueError(f"there is no function {min(unknown)}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is not a JMESPath: {str(error).partition(chr(10))[0].rstrip(':')} (a name with other characters "
+            'than letters, digits and _ is in double quotes, such as payload:"device-id")'
+        ) from error
+
+    def search(payload: Any) -> Any:
+        try:  # a result that JSON cannot hold, such as an integer of 100 digits, counts as none
+            return orjson.loads(orjson.dumps(expression.search(payload)))
+        except UNFIT:
+            return None
+
+    return search
+
+
+def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:
+    """The value at a path in each payload, or None."""
+    if PLAIN_NAME.fullmatch(path):
+        return [payload.get(path) if type(payload) is dict else None for payload in payloads]
+    return list(map(finder(path), payloads))
+
+
+def id_of(value: Any) -> str | None:
+    """A text or a whole number of the payload as an id; None for all else, and for a text beyond `LONGEST_ID`."""
+    if isinstance(value, str):
+        return value if 0 < len(value) <= LONGEST_ID else None
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() <= 64
+    return str(value) if is_whole else None
+
+
+def _functions(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if node["type"] == "function_expression":
+            yield node["value"]
+        for child in node["children"]:
+            yield from _functions(child)
