@@ -184,12 +184,15 @@ class HeartbeatReader:
         return "/".join(parts)
 
 
-def read_payload(data: bytes) -> Any:
-    """The payload's JSON value, or a Rejection that says why it is not JSON."""
+def read_payload(data: bytes) -> dict[str, Any] | Rejection:
+    """The payload as a JSON object, or the reason why it is not one."""
     try:
-        return orjson.loads(data)
+        payload = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
+    if not isinstance(payload, dict):
+        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
+    return payload
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:

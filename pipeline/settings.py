@@ -48,15 +48,23 @@ WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A setting's old name and its new one, as `section.key`, and the release that does not know the old one."""
+    """A setting's old name and its new one, as `section.key`, and the release that does not know the old one. With a
+    `place`, the value is written behind it now, and an empty one said nothing."""
 
     old: str
     new: str
     goes_in: str
+    place: str = ""
 
 
-RENAMED: tuple[Renamed, ...] = ()
-"""Old names that are still read, with a warning; each for one release."""
+RENAMED = (
+    Renamed("message.event_time_field", "message.event_time", "0.2.0", "payload:"),
+    Renamed("message.event_time_attribute", "message.event_time", "0.2.0", "attribute:"),
+    Renamed("message.stream_id_field", "message.stream_id", "0.2.0", "payload:"),
+    Renamed("message.stream_id_attribute", "message.stream_id", "0.2.0", "attribute:"),
+    Renamed("message.publisher_id_attribute", "message.publisher_id", "0.2.0", "attribute:"),
+)
+"""Old names that are still read, with a warning; each for one release. Of two that became one, the first counts."""
 
 TOLD: set[str] = set()
 """Old names that this process has warned of: it warns once of each."""
@@ -174,6 +182,7 @@ def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
 
 def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
     """Move what the file says under old names to the new ones. Raises InvalidSettings where it says both."""
+    moved = set[str]()
     for renamed in RENAMED:
         (old_section, old), (section, key) = (name.split(".") for name in (renamed.old, renamed.new))
         there = written.get(old_section)
@@ -181,25 +190,33 @@ def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
             continue
         into = written.setdefault(section, {})
         if isinstance(into, dict):
-            if key in into:
-                raise _named_twice(renamed, f"{renamed.old} and {renamed.new}", str(file))
-            into[key] = there.pop(old)
+            value = there.pop(old)
             if not there and old_section not in Settings.model_fields:
                 del written[old_section]
-            _warn(renamed, f"{renamed.old} (from {file}) is called {renamed.new} now")
+            if renamed.new in moved or (renamed.place and value == ""):
+                continue
+            if key in into:
+                raise _named_twice(renamed, f"{renamed.old} and {renamed.new}", str(file))
+            moved.add(renamed.new)
+            into[key] = f"{renamed.place}{value}" if renamed.place else value
+            _warn(renamed, f"{renamed.old} (from {file}) is called {renamed.new} now", into[key])
 
 
 def _variables_by_new_names(variables: Mapping[str, str | None], prefix: str) -> Mapping[str, str | None]:
     """The variables, whose names are in lower case, with the old names of settings replaced. Raises InvalidSettings
     where both are set."""
-    found = dict(variables)
+    found, moved = dict(variables), set[str]()
     for renamed in RENAMED:
         old, new = (f"{prefix}{name.replace('.', '__')}".lower() for name in (renamed.old, renamed.new))
         if old in found:
+            value = found.pop(old)
+            if new in moved or (renamed.place and not value):
+                continue
             if new in found:
                 raise _named_twice(renamed, f"${old.upper()} and ${new.upper()}", "the environment")
-            found[new] = found.pop(old)
-            _warn(renamed, f"the variable {old.upper()} is called {new.upper()} now")
+            moved.add(new)
+            found[new] = f"{renamed.place}{value}" if renamed.place else value
+            _warn(renamed, f"the variable {old.upper()} is called {new.upper()} now", found[new])
     return found
 
 
@@ -207,10 +224,11 @@ def _named_twice(renamed: Renamed, both: str, where: str) -> InvalidSettings:
     return InvalidSettings(f"{both} are both in {where}, and are one setting; write {renamed.new} alone")
 
 
-def _warn(renamed: Renamed, what: str) -> None:
+def _warn(renamed: Renamed, what: str, value: object) -> None:
     if renamed.old not in TOLD:
         TOLD.add(renamed.old)
-        logger.warning("%s; write that, because %s will not know the old name", what, renamed.goes_in)
+        written = f' = "{value}"' if renamed.place else ""
+        logger.warning("%s%s; write that, because %s will not know the old name", what, written, renamed.goes_in)
 
 
 def _explain(error: ValidationError, file: Path, prefix: str) -> str:
@@ -220,12 +238,7 @@ def _explain(error: ValidationError, file: Path, prefix: str) -> str:
         name = ".".join(place)
         source = _source(place, file, prefix)
         if problem["type"] == "extra_forbidden":
-            instead = place[0] == "message" and sections.instead_of(
-                place[-1], problem["input"], lambda new: f"message.{new}"
-            )
-            lines.append(
-                f"{name} = {problem['input']!r} (from {source}): there is no such setting{instead or _nearest(place)}"
-            )
+            lines.append(f"{name} = {problem['input']!r} (from {source}): there is no such setting{_nearest(place)}")
         else:
             rule = WRITTEN_BOUND.sub(_as_duration, problem["msg"].removeprefix("Value error, "))
             lines.append(f"{name} = {problem['input']!r} (from {source}): {rule}")

@@ -1,7 +1,6 @@
 """The sections of the settings: their keys, bounds and defaults. `tidemark.toml` says what each key means."""
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -267,24 +266,6 @@ class PubSubSettings(PullSettings):
     @property
     def tracking_path(self) -> str:
         return f"projects/{self.project}/subscriptions/{self.tracking_subscription}"
-
-
-REPLACED = {
-    "event_time_attribute": ("event_time", "attribute"),
-    "event_time_field": ("event_time", "payload"),
-    "stream_id_attribute": ("stream_id", "attribute"),
-    "stream_id_field": ("stream_id", "payload"),
-    "publisher_id_attribute": ("publisher_id", "attribute"),
-}
-"""Names that `[message]` had before, the setting that replaces each, and the kind of place that it named."""
-
-
-def instead_of(old: str, value: object, new: Callable[[str], str] = str) -> str:
-    """What to write instead of a name that is in `REPLACED`, for an error; empty for any other name."""
-    if old not in REPLACED:
-        return ""
-    name, kind = REPLACED[old]
-    return f'; write {new(name)} = "{kind}:{value}"' if value else f"; leave it out: {new(name)} says it now"
 
 
 class MessageSettings(Section):

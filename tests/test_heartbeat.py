@@ -374,9 +374,13 @@ def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_r
         (b"\xff\xfe", "not JSON: "),
         (b'{"a": NaN}', "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
+        (b"[]", "JSON, but a list, not an object"),
+        (b'"text"', "JSON, but a str, not an object"),
+        (b"null", "JSON, but a NoneType, not an object"),
+        (b"7", "JSON, but a int, not an object"),
     ],
 )
-def test_a_payload_that_is_no_json_is_rejected(data: bytes, detail: str) -> None:
+def test_a_payload_that_is_no_json_object_is_rejected(data: bytes, detail: str) -> None:
     outcome = read_payload(data)
     assert isinstance(outcome, Rejection)
     assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD
@@ -477,7 +481,7 @@ def test_every_event_time_within_the_bounds_is_accepted_in_either_form(count: in
 
 @bounded
 @given(st.binary(max_size=60) | st.text(alphabet='{}[]",:0123456789.eE-truefalsn \\u', max_size=40).map(str.encode))
-def test_any_bytes_are_json_or_rejected(data: bytes) -> None:
+def test_any_bytes_are_a_json_object_or_rejected(data: bytes) -> None:
     outcome = read_payload(data)
     if isinstance(outcome, Rejection):
         assert outcome.reason is RejectionReason.UNREADABLE_PAYLOAD

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel
 
+from tidemark.pipeline import settings
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.heartbeat import RESERVED_FIELD_NAMES, FieldKind
@@ -144,18 +145,32 @@ def test_an_unknown_key_that_is_like_no_other_is_refused_with_those_that_there_a
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("lines", "place"),
     [
-        ('event_time_attribute = "ts"', 'write message.event_time = "attribute:ts"'),
-        ('event_time_field = "at"', 'write message.event_time = "payload:at"'),
-        ('stream_id_attribute = "device"', 'write message.stream_id = "attribute:device"'),
-        ('stream_id_field = "who"', 'write message.stream_id = "payload:who"'),
-        ('publisher_id_attribute = "id"', 'write message.publisher_id = "attribute:id"'),
-        ('stream_id_field = ""', "leave it out: message.stream_id says it now"),
+        (['event_time_attribute = "ts"', 'event_time_field = ""'], ("event_time", "attribute:ts")),
+        (['event_time_attribute = "ts"', 'event_time_field = "at"'], ("event_time", "payload:at")),
+        (['stream_id_field = "who"'], ("stream_id", "payload:who")),
+        (['stream_id_field = ""'], ("stream_id", "attribute:stream_id")),
+        (['publisher_id_attribute = "id"'], ("publisher_id", "attribute:id")),
     ],
 )
-def test_a_name_that_was_replaced_is_refused_with_what_to_write_instead(line: str, told: str, written: Written) -> None:
-    assert refusal(written(f"[message]\n{line}\n")).endswith(f"there is no such setting; {told}")
+def test_attributes_and_fields_of_messages_may_have_their_old_names(
+    lines: list[str],
+    place: tuple[str, str],
+    written: Written,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(settings, "TOLD", set[str]())
+    assert getattr(load_settings(written("\n".join(["[message]", *lines]))).message, place[0]) == place[1]
+    told = [record.getMessage() for record in caplog.records]
+    assert [f'is called message.{place[0]} now = "{place[1]}"; write that' in one for one in told] == (
+        [] if lines == ['stream_id_field = ""'] else [True]
+    )
+    for line in lines:
+        name, _, value = line.partition(" = ")
+        monkeypatch.setenv(f"TIDEMARK_MESSAGE__{name.upper()}", value.strip('"'))
+    assert getattr(load_settings(written("")).message, place[0]) == place[1]
 
 
 def test_a_variable_may_hold_a_list_of_places(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:

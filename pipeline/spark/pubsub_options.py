@@ -12,8 +12,8 @@ from pydantic.alias_generators import to_camel
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.settings import RENAMED
 from tidemark.pipeline.settings_sections import (
-    REPLACED,
     ComparedFields,
     LakeSettings,
     MessageSettings,
@@ -21,7 +21,6 @@ from tidemark.pipeline.settings_sections import (
     Positive,
     PullSettings,
     ResourceId,
-    instead_of,
 )
 from tidemark.pipeline.ticks.budget import Budget
 
@@ -93,8 +92,11 @@ def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None =
     for name, value in written.items():
         if _plain(name) not in known:
             close = get_close_matches(_plain(name), known, n=1)
-            old = next((old for old in REPLACED if _plain(old) == _plain(name)), name)
-            hint = instead_of(old, value, to_camel) or (f"; did you mean {to_camel(known[close[0]])}?" if close else "")
+            hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
+            for old in RENAMED:
+                section, _, option = old.new.partition(".")
+                if _plain(old.old) == _plain(f"{section}.{name}"):
+                    hint = f'; write {to_camel(option)} = "{old.place}{value}"'
             raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
         given[known[_plain(name)]] = value
     given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
