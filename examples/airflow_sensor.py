@@ -1,6 +1,6 @@
 """An Airflow sensor that waits until tidemark's watermark has passed a data interval.
 
-    wait = WatermarkSensor(task_id="complete", config="/etc/tidemark/heartbeats.toml", mode="reschedule", poke_interval=60)
+    wait = WatermarkSensor(task_id="complete", config="/etc/tidemark/heartbeats.toml", mode="reschedule")
 
 It needs `tidemark` in Airflow's environment and the right to read the lake. It imports with Airflow 3, Airflow 2, or
 none at all: then it is a plain class whose `poke` can be called.
