@@ -57,7 +57,9 @@ def test_people_read_where_it_stands_and_why_in_two_lines(shell: Shell, log: Log
     first, second = out.splitlines()
     decision = log.log.catch_up().decision
     assert (code, first) == (0, decision.sentence() if decision else "")
-    assert second == f"decided 10s ago, {iso(at(100))}; newest closed window 2026-11-21T05-19Z; file:{shell.folder}/lake"
+    assert (
+        second == f"decided 10s ago, {iso(at(100))}; newest closed window 2026-11-21T05-19Z; file:{shell.folder}/lake"
+    )
 
 
 def test_scripts_read_the_decision_with_the_evidence_that_explain_has(shell: Shell, log: Log) -> None:

@@ -1,6 +1,7 @@
 """The object that other systems read: what it says, when it is written, and that it never goes back."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -95,6 +96,14 @@ def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(ob
     }
     assert content.count(b"\n") == 1
     assert content.endswith(b"\n")
+
+
+def test_the_columns_of_the_external_table_in_the_page_are_keys_of_the_object() -> None:
+    memory = Memory()
+    writer(memory).tell(state(7, 30, 40))
+    page = (Path(__file__).parents[2] / "docs" / "watermark-for-others.md").read_text()
+    table = page.partition("CREATE EXTERNAL TABLE")[2].partition(")\n")[0]
+    assert set(re.findall(r"^  (\w+) [A-Z]", table, re.MULTILINE)) == memory.said().keys() - marks().keys()
 
 
 def test_of_two_trackers_the_one_with_the_older_decision_changes_nothing(objects: ReplaceableObjects) -> None:
