@@ -72,6 +72,7 @@ def tracking_sensor(
             clock=clock,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
+            watermark_object=lake.watermark_object("tracking"),
         )
         lake.folded(tracked.state)
         pace.aim(closings.expected(tracked.decision))

@@ -17,6 +17,10 @@ class WindowExpired(TidemarkError):
     """A run was asked to compute a window whose heartbeats are no longer kept. Nothing was written."""
 
 
+class WatermarkNotReached(TidemarkError):
+    """The watermark has not reached an event time within the time that was given."""
+
+
 class PubSubError(TidemarkError):
     """Pub/Sub refused a request, or did not answer."""
 
@@ -59,6 +63,10 @@ class ObjectExists(LakeError):
 
 class ObjectMissing(LakeError):
     """The object does not exist."""
+
+
+class ObjectReplaced(LakeError):
+    """Another writer has replaced the object. This one has not written it."""
 
 
 class CorruptObject(LakeError):

@@ -11,6 +11,7 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
@@ -60,6 +61,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def tracking_log(self, user: str) -> TrackingLog:
         """The numbered log of snapshots and decisions, with its live histogram."""
         return self._part(user, Lake.tracking_log)
+
+    def watermark_object(self, user: str) -> WatermarkObject:
+        """The newest decision in one object, with the generation that this user has written."""
+        return self._part(user, Lake.watermark_object)
 
     def past(self, user: str) -> TrackingLog:
         """The log for looking at past entries again and again, each of which is read once."""

@@ -26,6 +26,7 @@ from tidemark.pipeline.cli.streams import streams
 from tidemark.pipeline.cli.synthetic import demo, publish
 from tidemark.pipeline.cli.tune import tune
 from tidemark.pipeline.cli.upkeep import forget, housekeep
+from tidemark.pipeline.cli.watermark import watermark
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.printable import printable
 
@@ -59,7 +60,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(init, provision, connector, doctor, publish, up, demo, status, explain, diffs, streams),
+    *(init, provision, connector, doctor, publish, up, demo, status, watermark, explain, diffs, streams),
     *(recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command()(command)

@@ -25,7 +25,7 @@ from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.explain.conditions import Outcome
 from tidemark.pipeline.watermark.explain.explanation import TRIED, Alternative, Explanation
 from tidemark.pipeline.watermark.explain.explanation import explain as explain_decision
-from tidemark.pipeline.watermark.histogram import Cell, bucket_of
+from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import DecisionRecord
 
 NAMED = 5
@@ -105,15 +105,12 @@ def _decision(log: TrackingLog, at: datetime | None, settings: Settings) -> tupl
 
 def explanation_facts(explanation: Explanation) -> dict[str, Any]:
     """The explanation as plain facts: its sentences, and the numbers by themselves."""
-    decision, pin, others = explanation.decision, explanation.decision.pin, explanation.alternatives
+    others, facts = explanation.alternatives, decision_facts(explanation.decision)
+    pin = facts["pin"]
     return {
-        "at": decision.at,
-        "watermark": decision.watermark,
-        "reason": decision.reason,
-        "candidate": decision.candidate,
-        "released_before": decision.released_before,
+        **facts,
+        "pin": None if pin is None else {**pin, "text": explanation.pin},
         "conditions": [asdict(condition) for condition in explanation.conditions],
-        "pin": None if pin is None else _pin(pin, explanation.pin),
         "messages_since_base": explanation.since_base,
         "messages_since_pin": explanation.since_pin,
         "moves": explanation.moves,
@@ -122,8 +119,19 @@ def explanation_facts(explanation: Explanation) -> dict[str, Any]:
     }
 
 
-def _pin(pin: Cell, text: str | None) -> dict[str, Any]:
-    return {"published_from": pin.published_from, "event_time": pin.min_event_time, "messages": pin.count, "text": text}
+def decision_facts(decision: Decision) -> dict[str, Any]:
+    """A decision as plain facts, without the entries that it was made from."""
+    pin = decision.pin
+    return {
+        "at": decision.at,
+        "watermark": decision.watermark,
+        "reason": decision.reason,
+        "candidate": decision.candidate,
+        "released_before": decision.released_before,
+        "pin": None
+        if pin is None
+        else {"published_from": pin.published_from, "event_time": pin.min_event_time, "messages": pin.count},
+    }
 
 
 def _alternative(other: Alternative) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import pyarrow.fs as pafs
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
@@ -50,13 +51,17 @@ class Lake:
         self._fields = fields
         self._clock = clock
 
-    def objects(self) -> ObjectStore:
+    def objects(self) -> ReplaceableObjects:
         """The lake's objects, by name."""
         return AdmittedObjects(open_objects(self._settings), admission_to(self._settings))
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
         return TrackingLog(self.objects(), checkpoint_every=self._settings.checkpoint_every, kept_bytes=kept_bytes)
+
+    def watermark_object(self) -> WatermarkObject:
+        """The newest decision in one object, for other systems."""
+        return WatermarkObject(self.objects())
 
     def heartbeats(self, kept_bytes: int = 0) -> heartbeats.Heartbeats:
         """Landed messages. With `kept_bytes`, for who reads the newest files of a bucket again and again: see

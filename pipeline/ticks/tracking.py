@@ -13,6 +13,7 @@ from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
 from tidemark.pipeline.heartbeat import HeartbeatReader, Rejection, read_payload
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
@@ -73,6 +74,7 @@ def track(
     rules: Sequence[Rule] = RULES,
     until_gone: bool | Backlog = False,
     spending: Spending | None = None,
+    watermark_object: WatermarkObject | None = None,
 ) -> Tracked:
     """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pull until a batch
     is nearly empty, or within the budget `until_gone`: until a reading says that there is no backlog (True: one of
@@ -81,7 +83,8 @@ def track(
     Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
     PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
     `copies` is what the process remembers from tick to tick; without it every copy counts in full. `spending` learns
-    what the log and the tick tell, and the decision notes what was used.
+    what the log and the tick tell, and the decision notes what was used. `watermark_object` is told of the decision
+    last; if that fails, it is one of the problems.
     """
     state = begin_where_new(log, tracking_backlog, clock)
     if spending is not None:
@@ -105,13 +108,15 @@ def track(
         decided = log.decide(
             lambda state: replace(state.decide(base, tracking, policy, clock.now(), rules), usage=usage)
         )
+    state = log.compact_if_due()
+    untold = None if watermark_object is None else watermark_object.tell(state)
     return Tracked(
         decision=decided.decision,
-        state=log.compact_if_due(),
+        state=state,
         persisted=persisted,
         problems=(
             *persisted.acknowledged.problems,
-            *(problem for problem in (tracking_problem, base_problem) if problem),
+            *(problem for problem in (tracking_problem, base_problem, untold) if problem),
             *_clock_problem(tracking, base),
         ),
     )

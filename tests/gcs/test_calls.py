@@ -72,6 +72,7 @@ def test_a_tick_that_lands_nothing_lists_twice_and_writes_its_decision(
     assert {kind: count for kind, count in found.items() if kind[0] == "A"} == {
         ("A", "storage.objects.create", "tracking/log"): 1,
         ("A", "storage.objects.create", "log_witness"): 1,
+        ("A", "storage.objects.create", "watermark.json"): 1,
         ("A", "storage.objects.list", "log_witness"): 1,
         ("A", "storage.objects.list", "retention"): 1,
     }

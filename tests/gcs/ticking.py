@@ -35,6 +35,7 @@ class TickingOnABucket(World):
         super().restart()
         self.behind_proxy = Lake(self.through_proxy, FIELDS, self.clock)
         self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
+        self.watermark_object = self.behind_proxy.watermark_object()
         self.landed_in, self.rejected_in = self.behind_proxy.heartbeats(), self.behind_proxy.quarantine()
         self.index = self.behind_proxy.window_index(*self.windows)
         self.kept, self.diffs = self.behind_proxy.kept_windows(WINDOWING), self.behind_proxy.diffs()

@@ -25,11 +25,12 @@ from tidemark.pipeline.errors import (
     LakeUnwritable,
     ObjectExists,
     ObjectMissing,
+    ObjectReplaced,
 )
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.disk import TEMPORARY, DiskObjects
 from tidemark.pipeline.lake.store.gcs import CloudStorageObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.settings_sections import LakeSettings
 
 CREATORS = 16
@@ -39,20 +40,20 @@ SOON = timedelta(seconds=0.5)
 
 
 @pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObjects:
     if request.param == "disk":
         return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
     settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
     return open_objects(settings)
 
 
-def test_created_content_is_read_back(objects: ObjectStore) -> None:
+def test_created_content_is_read_back(objects: ReplaceableObjects) -> None:
     objects.create("tracking/log/000001.parquet", b"content")
     assert objects.read("tracking/log/000001.parquet") == b"content"
 
 
 @pytest.mark.parametrize("size", [0, 1, 8 << 20, (8 << 20) + 1], ids=["empty", "a byte", "8 MiB", "more than 8 MiB"])
-def test_content_of_any_size_comes_back_whole(objects: ObjectStore, size: int) -> None:
+def test_content_of_any_size_comes_back_whole(objects: ReplaceableObjects, size: int) -> None:
     """Cloud Storage's client sends up to 8 MiB in one request, and more in several."""
     content = os.urandom(size)
     objects.create("folder/name", content)
@@ -60,7 +61,7 @@ def test_content_of_any_size_comes_back_whole(objects: ObjectStore, size: int) -
     assert list(objects.names("")) == ["folder/name"]
 
 
-def test_a_name_that_is_taken_is_refused_and_its_content_stays(objects: ObjectStore) -> None:
+def test_a_name_that_is_taken_is_refused_and_its_content_stays(objects: ReplaceableObjects) -> None:
     objects.create("folder/name", b"first")
     with pytest.raises(ObjectExists, match="folder/name"):
         objects.create("folder/name", b"second")
@@ -68,7 +69,7 @@ def test_a_name_that_is_taken_is_refused_and_its_content_stays(objects: ObjectSt
 
 
 @pytest.mark.parametrize("same", [False, True], ids=["each its own content", "the same content"])
-def test_exactly_one_of_many_creators_of_a_name_wins(objects: ObjectStore, same: bool) -> None:
+def test_exactly_one_of_many_creators_of_a_name_wins(objects: ReplaceableObjects, same: bool) -> None:
     contents = [b"same" if same else f"creator {number}".encode() for number in range(CREATORS)]
     together = threading.Barrier(CREATORS)
 
@@ -88,7 +89,7 @@ def test_exactly_one_of_many_creators_of_a_name_wins(objects: ObjectStore, same:
             assert objects.read(name) == contents[won.index(True)]
 
 
-def test_an_object_that_is_not_there_is_missing(objects: ObjectStore) -> None:
+def test_an_object_that_is_not_there_is_missing(objects: ReplaceableObjects) -> None:
     with pytest.raises(ObjectMissing, match="folder/name"):
         objects.read("folder/name")
     objects.create("folder/name", b"content")
@@ -96,7 +97,7 @@ def test_an_object_that_is_not_there_is_missing(objects: ObjectStore) -> None:
         objects.read("folder/nam")
 
 
-def test_names_come_in_order_and_only_those_of_the_prefix(objects: ObjectStore) -> None:
+def test_names_come_in_order_and_only_those_of_the_prefix(objects: ReplaceableObjects) -> None:
     for name in ("log/000010", "log/000002", "log/000001", "logs/000001", "other", "log/deeper/000003"):
         objects.create(name, b"")
     assert list(objects.names("log/")) == ["log/000001", "log/000002", "log/000010", "log/deeper/000003"]
@@ -111,18 +112,18 @@ def test_names_come_in_order_and_only_those_of_the_prefix(objects: ObjectStore) 
     assert len(list(objects.names(""))) == 6
 
 
-def test_names_are_in_the_order_of_their_text(objects: ObjectStore) -> None:
+def test_names_are_in_the_order_of_their_text(objects: ReplaceableObjects) -> None:
     """Not in that of their parts, in which `run/1` would come before `run-2`."""
     for name in ("run/1", "run.json", "run-2", "Run"):
         objects.create(name, b"")
     assert list(objects.names("")) == ["Run", "run-2", "run.json", "run/1"]
 
 
-def test_a_folder_that_is_not_there_has_no_names(objects: ObjectStore) -> None:
+def test_a_folder_that_is_not_there_has_no_names(objects: ReplaceableObjects) -> None:
     assert list(objects.names("nothing/")) == []
 
 
-def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ObjectStore) -> None:
+def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ReplaceableObjects) -> None:
     objects.create("folder/name", b"first")
     objects.delete("folder/name")
     assert list(objects.names("folder/")) == []
@@ -132,8 +133,52 @@ def test_a_deleted_object_is_gone_and_its_name_is_free(objects: ObjectStore) -> 
     assert objects.read("folder/name") == b"second"
 
 
-def test_deleting_a_missing_object_is_no_error(objects: ObjectStore) -> None:
+def test_deleting_a_missing_object_is_no_error(objects: ReplaceableObjects) -> None:
     objects.delete("folder/name")
+
+
+def test_an_object_is_replaced_over_the_generation_that_was_read_or_written(objects: ReplaceableObjects) -> None:
+    first = objects.replace("name.json", b"first", 0)
+    assert objects.read_generation("name.json") == (b"first", first)
+    second = objects.replace("name.json", b"second", first)
+    assert objects.read_generation("name.json") == (b"second", second)
+    objects.replace("name.json", b"third", second)
+    assert objects.read("name.json") == b"third"
+    assert list(objects.names("")) == ["name.json"]
+
+
+def test_an_object_is_not_replaced_over_another_generation_than_is_there(objects: ReplaceableObjects) -> None:
+    first = objects.replace("name.json", b"first", 0)
+    second = objects.replace("name.json", b"second", first)
+    for other in (0, first):
+        with pytest.raises(ObjectReplaced, match=r"name\.json"):
+            objects.replace("name.json", b"late", other)
+    assert objects.read_generation("name.json") == (b"second", second)
+    objects.delete("name.json")
+    with pytest.raises(ObjectReplaced):
+        objects.replace("name.json", b"late", second)
+    with pytest.raises(ObjectMissing):
+        objects.read_generation("name.json")
+
+
+def test_at_most_one_of_many_writers_over_one_generation_succeeds(objects: ReplaceableObjects) -> None:
+    together = threading.Barrier(CREATORS)
+
+    def compete(number: int, generation: int) -> int:
+        together.wait()
+        try:
+            return objects.replace("name.json", f"writer {number} over {generation}".encode(), generation)
+        except ObjectReplaced:
+            return 0
+
+    generation = 0
+    with ThreadPoolExecutor(CREATORS) as threads:
+        for _ in range(ROUNDS):
+            written = list(threads.map(compete, range(CREATORS), [generation] * CREATORS))
+            (winner,) = [number for number, new in enumerate(written) if new]
+            content = f"writer {winner} over {generation}".encode()
+            generation = written[winner]
+            assert objects.read_generation("name.json") == (content, generation)
 
 
 # On disk
@@ -166,6 +211,22 @@ def test_a_failure_while_writing_leaves_neither_object_nor_leftover(
             DiskObjects(tmp_path).create("folder/name", b"content")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     DiskObjects(tmp_path).create("folder/name", b"content")
+
+
+def test_a_failure_while_replacing_leaves_the_earlier_content_and_no_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    objects = DiskObjects(tmp_path)
+    first = objects.replace("name.json", b"first", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(LakeFull, match="no space"):
+            objects.replace("name.json", b"second", first)
+    assert [path.name for path in tmp_path.rglob("*")] == ["name.json"]
+    assert objects.read_generation("name.json") == (b"first", first)
 
 
 @pytest.fixture
@@ -308,6 +369,15 @@ def test_an_upload_that_is_refused_because_of_another_has_not(
     open_objects(gcs_lake_settings).create("folder/name", b"content")
     with pytest.raises(ObjectExists):
         losing_answers.create("folder/name", b"content")
+
+
+@pytest.mark.gcs
+def test_a_replacement_is_tried_once_and_may_have_been_written(losing_answers: CloudStorageObjects) -> None:
+    with pytest.raises((LakeError, ObjectReplaced)):
+        losing_answers.replace("name.json", b"content", 0)
+    content, generation = losing_answers.read_generation("name.json")
+    assert content == b"content"
+    losing_answers.replace("name.json", b"next", generation)
 
 
 class Garbling(XmlHandler):

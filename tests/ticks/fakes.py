@@ -253,6 +253,7 @@ class World:
         self.objects = StepwiseObjects(self.stored(), self.steps)
         self.log = TrackingLog(self.objects, checkpoint_every=4)
         self.copies = RememberedCopies()
+        self.watermark_object = lake.watermark_object()
         self.heartbeats = StepwiseTable("heartbeats", lake.heartbeats(), self.steps)
         self.quarantine = StepwiseTable("quarantine", lake.quarantine(), self.steps)
 
@@ -275,6 +276,7 @@ class World:
             copies=self.copies,
             budget=budget,
             clock=self.clock,
+            watermark_object=self.watermark_object,
         )
 
     def land(self, budget: Budget = AMPLE) -> Landed:

@@ -37,6 +37,18 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def test_an_object_for_other_systems_that_cannot_be_written_is_a_problem_and_fails_nothing(world: World) -> None:
+    (world.folder / "watermark.json").mkdir(parents=True)
+    publish(world)
+    tracked = world.track()
+    assert tracked.decision.watermark is not None
+    assert tracked.state.decision == tracked.decision
+    (problem,) = tracked.problems
+    assert problem.startswith("watermark.json, which other systems read, was not written: the lake failed at")
+    (world.folder / "watermark.json").rmdir()
+    assert world.track().problems == ()
+
+
 def publish(world: World, seconds: int = 20, streams: int = 1) -> None:
     """A heartbeat of each stream a second, each a second old when it is published."""
     for _ in range(seconds):

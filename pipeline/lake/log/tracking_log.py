@@ -20,6 +20,7 @@ from tidemark.pipeline.errors import CorruptObject, LakeError, ObjectExists, Obj
 from tidemark.pipeline.lake.log.archive import FOLDER as ARCHIVES
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.lake.log.watermark_object import NAME as WATERMARK_OBJECT
 from tidemark.pipeline.lake.log.witness import LogWitness, lost_end
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, Entry, Lost, WatermarkState
@@ -189,6 +190,7 @@ class TrackingLog:
         self._objects.delete(entry_name(number))
         self._objects.create(entry_name(number), note)
         self._witness.accept_end(max(self.numbers()))
+        self._objects.delete(WATERMARK_OBJECT)  # it may know a number that is taken again; the next tick writes it
         self._standing = None
 
     def _append(self, build: Callable[[WatermarkState], Entry | None]) -> WatermarkState:

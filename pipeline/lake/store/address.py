@@ -8,11 +8,11 @@ import pyarrow.fs as pafs
 from tidemark.pipeline.lake.store.bucket_files import BucketFiles
 from tidemark.pipeline.lake.store.disk import DiskObjects, check_folder
 from tidemark.pipeline.lake.store.gcs import LOCAL_PROJECT, RETRY_FOR, CloudStorageObjects
-from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.settings_sections import LakeSettings
 
 
-def open_objects(lake: LakeSettings) -> ObjectStore:
+def open_objects(lake: LakeSettings) -> ReplaceableObjects:
     """Open the lake's objects in its folder or bucket, without a request. Raises LakeUnwritable without credentials."""
     if lake.folder is not None:
         return DiskObjects(lake.folder)

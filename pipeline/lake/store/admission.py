@@ -12,7 +12,7 @@ from threading import Lock
 
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import ObjectExists
-from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.version import WRITTEN_IN, marks, refuse_newer
 
 FOLDER = "format/"
@@ -63,7 +63,7 @@ class Admission:
 class AdmittedObjects:
     """A lake's objects, for a program that the lake admits: every call raises NewerFormat where it does not."""
 
-    def __init__(self, objects: ObjectStore, admission: Admission) -> None:
+    def __init__(self, objects: ReplaceableObjects, admission: Admission) -> None:
         self._objects = objects
         self._admission = admission
 
@@ -78,6 +78,14 @@ class AdmittedObjects:
     def read(self, name: str) -> bytes:
         self._admission.admit()
         return self._objects.read(name)
+
+    def read_generation(self, name: str) -> tuple[bytes, int]:
+        self._admission.admit()
+        return self._objects.read_generation(name)
+
+    def replace(self, name: str, content: bytes, generation: int) -> int:
+        self._admission.claim()
+        return self._objects.replace(name, content, generation)
 
     def names(self, prefix: str) -> Iterator[str]:
         self._admission.admit()

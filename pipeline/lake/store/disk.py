@@ -1,13 +1,15 @@
-"""Create-only objects as files of a local folder: the default."""
+"""Objects as files of a local folder: the default."""
 
 import contextlib
 import errno
+import fcntl
 import os
 import uuid
 from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
-from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing
+from tidemark.pipeline.errors import LakeError, LakeFull, LakeUnwritable, ObjectExists, ObjectMissing, ObjectReplaced
 
 TEMPORARY = ".tmp-"
 """Prefix of a file that is being written. A crash may leave one behind; readers ignore it."""
@@ -25,22 +27,14 @@ class DiskObjects:
 
     def create(self, name: str, content: bytes) -> None:
         path = self._folder / name
-        temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
-        make_folder(path.parent)
         try:
-            with temporary.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
+            with _written_beside(path, content) as temporary:
+                os.link(temporary, path)  # fails if the name is taken: this makes creation exclusive
             sync(path.parent)  # makes the new name itself durable
         except FileExistsError as error:
             raise ObjectExists(f"{self.uri}/{name} is already there") from error
         except OSError as error:
             raise disk_error(error, path) from error
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
 
     def read(self, name: str) -> bytes:
         path = self._folder / name
@@ -50,6 +44,25 @@ class DiskObjects:
             raise ObjectMissing(f"{self.uri}/{name} is not there") from error
         except OSError as error:
             raise disk_error(error, path) from error
+
+    def read_generation(self, name: str) -> tuple[bytes, int]:
+        content = self.read(name)
+        return content, _generation_of(content)
+
+    def replace(self, name: str, content: bytes, generation: int) -> int:
+        path = self._folder / name
+        try:
+            with _written_beside(path, content) as temporary, _locked(path.parent):
+                there = _generation_of(path.read_bytes()) if path.exists() else 0
+                if there != generation:
+                    raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}")
+                temporary.replace(path)
+            sync(path.parent)
+        except BlockingIOError as error:
+            raise ObjectReplaced(f"another writer is replacing {self.uri}/{name}") from error
+        except OSError as error:
+            raise disk_error(error, path) from error
+        return _generation_of(content)
 
     def names(self, prefix: str) -> Iterator[str]:
         folder = self._folder / prefix.rpartition("/")[0]
@@ -63,6 +76,38 @@ class DiskObjects:
             (self._folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise disk_error(error, self._folder / name) from error
+
+
+@contextlib.contextmanager
+def _written_beside(path: Path, content: bytes) -> Iterator[Path]:
+    """A durable file with this content in the same folder, until the block is left. Raises OSError, LakeError."""
+    temporary = path.with_name(f"{TEMPORARY}{uuid.uuid4().hex}")
+    make_folder(path.parent)
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, which ends with the process. Raises BlockingIOError if another process or thread does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _generation_of(content: bytes) -> int:
+    """A file has no generation: its content stands for it. So contents must differ from one writing to the next."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "big")
 
 
 def disk_error(error: OSError, path: Path) -> LakeError:

@@ -1,4 +1,4 @@
-"""Create-only objects in a Cloud Storage bucket."""
+"""Objects in a Cloud Storage bucket."""
 
 import contextlib
 import os
@@ -22,6 +22,7 @@ from tidemark.pipeline.errors import (
     LakeUnwritable,
     ObjectExists,
     ObjectMissing,
+    ObjectReplaced,
 )
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ REQUEST_TIMEOUT_SECONDS = 10.0
 """The longest wait for one request. With `RETRY_FOR`, an operation fits into a tick's 60 s."""
 ONCE: dict[str, Any] = {"timeout": REQUEST_TIMEOUT_SECONDS, "retry": None}
 """The client makes one request and does not repeat it: `_attempt` repeats the whole operation."""
+BRIEFLY: dict[str, Any] = ONCE | {"timeout": 2.0}
+"""The same for an object that is replaced, which `_attempt` does not repeat: a tick must not wait for it."""
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 2.0
 CREATOR = "tidemark-creator"
@@ -114,6 +117,40 @@ class CloudStorageObjects:
 
         return self._got(name, download)
 
+    def read_generation(self, name: str) -> tuple[bytes, int]:
+        blob = self._bucket.blob(self._prefix + name)
+
+        def download() -> bytes:
+            content: bytes = blob.download_as_bytes(raw_download=True, checksum="auto", **BRIEFLY)
+            return content
+
+        try:
+            content = self._attempt("storage.objects.get", name, download, once=True)
+        except api_errors.NotFound as error:
+            raise ObjectMissing(f"{self.uri}/{name} is not there") from error
+        return content, blob.generation or 0  # an answer without one must not become a write without a precondition
+
+    def replace(self, name: str, content: bytes, generation: int) -> int:
+        blob = self._bucket.blob(self._prefix + name)
+
+        def upload() -> int:
+            try:
+                blob.upload_from_string(
+                    content,
+                    content_type="application/json",
+                    if_generation_match=generation,
+                    checksum="auto",
+                    **BRIEFLY,
+                )
+            except api_errors.PreconditionFailed as error:
+                raise ObjectReplaced(f"another writer has replaced {self.uri}/{name}") from error
+            return blob.generation or 0
+
+        try:
+            return self._attempt("storage.objects.create", name, upload, once=True)
+        except api_errors.NotFound as error:
+            raise self._bucket_missing() from error
+
     def read_range(self, name: str, start: int, end: int) -> bytes:
         """The bytes `[start, end)` without their checksum; fewer, or none, where the object ends before. Raises as
         `read`."""
@@ -181,10 +218,10 @@ class CloudStorageObjects:
                 self._is_bucket_known = True
             raise ObjectMissing(f"{self.uri}/{name} is not there") from error
 
-    def _attempt(self, permission: str, name: str, operation: Callable[[], T]) -> T:
-        """Run `operation`, and repeat it within the bounds after passing failures. Raises NotFound as it is, since the
-        caller knows what is missing, and all other errors as tidemark's own."""
-        bounded: Callable[[], T] = self._retry(operation)
+    def _attempt(self, permission: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
+        """Run `operation`, and unless `once` repeat it within the bounds after passing failures. Raises NotFound as it
+        is, since the caller knows what is missing, and all other errors as tidemark's own."""
+        bounded: Callable[[], T] = operation if once else self._retry(operation)
         try:
             return bounded()
         except api_errors.NotFound:

@@ -1,4 +1,4 @@
-"""The protocol of a store of create-only objects."""
+"""The protocols of a store of objects: create-only, but for the derived ones that are replaced."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -28,3 +28,19 @@ class ObjectStore(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists. Only housekeeping and repairs delete."""
+
+
+class ReplaceableObjects(ObjectStore, Protocol):
+    """Objects, of which derived ones are replaced.
+
+    Every implementation guarantees: readers see the earlier content or the later one, whole; of any number of
+    concurrent writers over one generation at most one succeeds. A generation is a number that stands for one writing
+    of an object; 0 stands for none. Both calls try once and wait a few seconds at most, for callers with little time.
+    """
+
+    def read_generation(self, name: str) -> tuple[bytes, int]:
+        """The content and its generation. Raises ObjectMissing, LakeError."""
+
+    def replace(self, name: str, content: bytes, generation: int) -> int:
+        """Write an object over this generation of it, and return its new one. Raises ObjectReplaced if another one is
+        there, or another writer is at it; LakeError, after which it may or may not have been written."""

@@ -1,0 +1,81 @@
+"""`tidemark watermark`: where the watermark stands and why, and waiting until it has reached an event time."""
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.explain import decision_facts
+from tidemark.pipeline.cli.options import AsJson, duration_option, time_option
+from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.durations import format_duration, rough
+from tidemark.pipeline.errors import WatermarkNotReached
+from tidemark.pipeline.quality.gate import Watermark, WatermarkReader
+from tidemark.pipeline.settings import load_settings
+
+WAITS = timedelta(minutes=10)
+"""How long --wait-for waits if nothing else is said: an orchestrator's task may wait so long and be tried again."""
+
+
+def watermark(
+    wait_for: Annotated[
+        datetime | None, time_option("Wait until the watermark has reached this event time; exit code 1: it has not.")
+    ] = None,
+    timeout: Annotated[
+        timedelta | None, duration_option(f"How long --wait-for waits, {format_duration(WAITS)} if not given.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the watermark and why it stands there, from the lake alone; or wait for it."""
+    if timeout is not None and wait_for is None:
+        raise typer.BadParameter("--timeout says how long --wait-for waits; name an event time with that")
+    settings, clock = load_settings(), SystemClock()
+    reader = WatermarkReader(settings, clock)
+    if wait_for is None:
+        found = reader.read()
+    else:
+        limit = WAITS if timeout is None else timeout
+        found = reader.wait_for(wait_for, limit)
+        if not found.has_reached(wait_for):
+            raise WatermarkNotReached(_not_reached(found, wait_for, limit))
+    if as_json:
+        print_json(watermark_facts(found))
+        return
+    terminal, closed = console(), found.newest_closed
+    terminal.print(safe(found.sentence()), soft_wrap=True)
+    if found.decided_at is not None:
+        ago = rough(max(clock.now() - found.decided_at, timedelta(0)))
+        window = "no window is closed" if closed is None else f"newest closed window {closed.key}"
+        terminal.print(
+            f"[dim]decided {ago} ago, {iso(found.decided_at)}; {window}; {safe(found.lake)}[/]", soft_wrap=True
+        )
+
+
+def watermark_facts(found: Watermark) -> dict[str, Any]:
+    """The watermark, when and why it was decided, the newest closed window, and the lake; null where there is none."""
+    evidence = {} if found.decision is None else decision_facts(found.decision)
+    closed = found.newest_closed
+    return {
+        "watermark": found.event_time,
+        "decided_at": found.decided_at,
+        "reason": found.reason,
+        "sentence": found.sentence(),
+        "evidence": {name: evidence.get(name) for name in ("candidate", "released_before", "pin")},
+        "newest_closed_window": None if closed is None else {"window": closed.key, **asdict(closed)},
+        "lake": found.lake,
+    }
+
+
+def _not_reached(found: Watermark, event_time: datetime, waited: timedelta) -> str:
+    """How far the watermark is from an event time, and why."""
+    if found.event_time is None:
+        how_far = "there is no watermark yet"
+    else:
+        how_far = f"it is at {iso(found.event_time)}, {rough(event_time - found.event_time)} short"
+    when = "" if found.decided_at is None else f" (decided at {iso(found.decided_at)})"
+    return (
+        f"the watermark has not reached {iso(event_time)} within {format_duration(waited)}: {how_far}. "
+        f"{found.sentence()}{when}"
+    )

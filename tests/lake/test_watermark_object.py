@@ -1,0 +1,250 @@
+"""The object that other systems read: what it says, when it is written, and that it never goes back."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.watermark.builders import at
+from tidemark.pipeline import version
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.errors import LakeUnreachable, ObjectMissing, ObjectReplaced
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.watermark_object import NAME, WRITTEN_AGAIN_AFTER, WatermarkObject
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.version import FORMAT, WRITTEN_IN, marks
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, WatermarkState
+
+TICK = 10
+MINUTE = WRITTEN_AGAIN_AFTER.total_seconds()
+
+
+def state(entry: int, watermark: float | None, seconds: float, reason: Reason = Reason.ADVANCED) -> WatermarkState:
+    """The fold up to an entry, whose newest decision was made at this second."""
+    decision = Decision(at(seconds), None if watermark is None else at(watermark), reason)
+    return WatermarkState(number=entry, record=DecisionRecord(decision, None, None, Policy()))
+
+
+class Memory:
+    """One object in memory. `calls` are counted; `before_write` is what others do between a read and a write."""
+
+    uri = "memory:"
+
+    def __init__(self) -> None:
+        self.content, self.generation, self.calls = b"", 0, list[str]()
+        self.before_write: Callable[[], object] = lambda: None
+        self.fails: Exception | None = None
+
+    def said(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.content)
+        return found
+
+    def read_generation(self, name: str) -> tuple[bytes, int]:
+        self.calls.append("read")
+        if not self.generation:
+            raise ObjectMissing(name)
+        return self.content, self.generation
+
+    def replace(self, name: str, content: bytes, generation: int) -> int:
+        self.calls.append("write")
+        before, self.before_write = self.before_write, lambda: None
+        before()
+        if self.fails is not None:
+            raise self.fails
+        if generation != self.generation:
+            raise ObjectReplaced(name)
+        self.content, self.generation = content, self.generation + 1
+        return self.generation
+
+
+def writer(memory: Memory) -> WatermarkObject:
+    return WatermarkObject(memory)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["disk", pytest.param("gcs", marks=pytest.mark.gcs)])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ReplaceableObjects:
+    if request.param == "disk":
+        return open_objects(LakeSettings(uri=f"file:{tmp_path}/lake"))
+    settings: LakeSettings = request.getfixturevalue("gcs_lake_settings")
+    return open_objects(settings)
+
+
+def test_the_object_is_one_line_of_json_with_the_decision_and_the_format_mark(objects: ReplaceableObjects) -> None:
+    told = state(7, 30, 40)
+    assert WatermarkObject(objects).tell(told) is None
+    content = objects.read(NAME)
+    assert told.decision is not None
+    assert json.loads(content) == {
+        "watermark": iso(at(30)),
+        "decided_at": iso(at(40)),
+        "reason": "ADVANCED",
+        "sentence": told.decision.sentence(),
+        "log_entry": 7,
+        **marks(),
+    }
+    assert content.count(b"\n") == 1
+    assert content.endswith(b"\n")
+
+
+def test_the_columns_of_the_external_table_in_the_page_are_keys_of_the_object() -> None:
+    memory = Memory()
+    writer(memory).tell(state(7, 30, 40))
+    page = (Path(__file__).parents[2] / "docs" / "watermark-for-others.md").read_text()
+    table = page.partition("CREATE EXTERNAL TABLE")[2].partition(")\n")[0]
+    assert set(re.findall(r"^  (\w+) [A-Z]", table, re.MULTILINE)) == memory.said().keys() - marks().keys()
+
+
+def test_of_two_trackers_the_one_with_the_older_decision_changes_nothing(objects: ReplaceableObjects) -> None:
+    first, second = WatermarkObject(objects), WatermarkObject(objects)
+    assert first.tell(state(1, 0, 10)) is None
+    assert second.tell(state(3, 20, 30)) is None
+    newest = objects.read(NAME)
+    for told in (state(2, 10, 20), state(2, 10, 20)):
+        assert first.tell(told) is None
+        assert objects.read(NAME) == newest
+    assert first.tell(state(4, 30, 40)) is None
+    assert json.loads(objects.read(NAME))["log_entry"] == 4
+
+
+def test_a_decision_without_a_watermark_says_null() -> None:
+    memory = Memory()
+    writer(memory).tell(state(1, None, 10, Reason.HELD_NO_DATA))
+    assert (memory.said()["watermark"], memory.said()["reason"]) == (None, "HELD_NO_DATA")
+
+
+def test_before_the_first_decision_nothing_is_asked_or_written() -> None:
+    memory = Memory()
+    assert writer(memory).tell(WatermarkState()) is None
+    assert memory.calls == []
+
+
+def test_the_floor_that_a_lost_entry_left_counts_as_the_watermark() -> None:
+    memory = Memory()
+    writer(memory).tell(replace(state(1, None, 10, Reason.HELD_INCOMPLETE), watermark_at_least=at(5)))
+    assert memory.said()["watermark"] == iso(at(5))
+
+
+def test_an_idle_pipeline_writes_once_a_minute_and_a_change_at_once() -> None:
+    memory = Memory()
+    told = writer(memory)
+    for tick in range(12):
+        told.tell(state(tick, 0, tick * TICK, Reason.UNCHANGED))
+    assert memory.calls == ["read", "write", "write"]
+    assert memory.said()["decided_at"] == iso(at(MINUTE))
+    told.tell(state(12, 0, 12 * TICK - 5, Reason.PINNED_BY_BACKLOG))
+    told.tell(state(13, 1, 12 * TICK - 4, Reason.PINNED_BY_BACKLOG))
+    assert memory.calls[3:] == ["write", "write"]
+
+
+def test_a_writer_that_was_overtaken_writes_at_its_next_call_and_calls_it_no_problem() -> None:
+    memory = Memory()
+    first, second = writer(memory), writer(memory)
+    first.tell(state(1, 0, 10))
+    second.tell(state(2, 10, 20))
+    memory.calls.clear()
+    assert first.tell(state(3, 20, 30)) is None
+    assert (memory.calls, memory.said()["log_entry"]) == (["write"], 2)
+    assert first.tell(state(4, 30, 40)) is None
+    assert (memory.calls[1:], memory.said()["log_entry"]) == (["read", "write"], 4)
+
+
+def test_a_failure_is_returned_as_a_sentence_and_made_good_by_the_next_call() -> None:
+    memory = Memory()
+    told = writer(memory)
+    memory.fails = LakeUnreachable("no answer")
+    assert told.tell(state(1, 0, 10)) == f"{NAME}, which other systems read, was not written: no answer"
+    memory.fails = None
+    assert told.tell(state(2, 0, 20)) is None
+    assert memory.calls == ["read", "write"] * 2
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"\xff", b"[]", b"{}", b'{"log_entry": 1e999, "decided_at": "2026-11-21T05:20:00"}', b"null"]
+)
+def test_a_damaged_object_is_replaced(damage: bytes) -> None:
+    memory = Memory()
+    memory.content, memory.generation = damage, 1
+    assert writer(memory).tell(state(1, 0, 10)) is None
+    assert memory.said()["log_entry"] == 1
+
+
+def test_the_object_of_a_newer_version_stays_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory()
+    with monkeypatch.context() as patch:
+        patch.setattr(version, "FORMAT", FORMAT + 1)
+        writer(memory).tell(state(1, 0, 10))
+    assert memory.said()[WRITTEN_IN] == str(FORMAT + 1)
+    assert "memory:/watermark.json is undamaged" in (writer(memory).tell(state(2, 10, 20)) or "")
+    assert memory.said()["log_entry"] == 1
+
+
+def test_an_object_that_knows_more_than_the_log_is_reported_after_a_minute() -> None:
+    memory = Memory()
+    writer(memory).tell(state(9, 0, 10))
+    told = writer(memory)
+    assert told.tell(state(2, 0, 20)) is None
+    assert "which ends with entry 3; delete it" in (told.tell(state(3, 0, 10 + MINUTE)) or "")
+
+
+def test_forgetting_a_lost_entry_frees_the_object_for_numbers_that_are_taken_again(tmp_path: Path) -> None:
+    objects = DiskObjects(tmp_path)
+    log = TrackingLog(objects, checkpoint_every=1000)
+    log.begin(Beginning(at(0)))
+    WatermarkObject(objects).tell(state(50, 0, 10))
+    log.forget(1, "lost")
+    assert WatermarkObject(objects).tell(state(2, 0, 20)) is None
+    assert json.loads(objects.read(NAME))["log_entry"] == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans(), st.lists(st.integers(0, 2), max_size=2)))
+)
+def test_the_object_never_goes_back_however_trackers_meet(
+    turns: list[tuple[int, int, bool, list[int]]],
+) -> None:
+    """A turn: who tells, how far its fold is behind the log's end, whether it begins anew, and who comes between its
+    read and its write."""
+    memory, seen = Memory(), list[tuple[int, str]]()
+    writers = [writer(memory) for _ in range(3)]
+    for end, (who, behind, restarts, between) in enumerate(turns):
+        if restarts:
+            writers[who] = writer(memory)
+
+        def told(entry: int) -> WatermarkState:
+            return state(entry, entry, entry * TICK)
+
+        def others(between: list[int] = between, end: int = end) -> None:
+            for other in between:
+                assert writers[other].tell(told(end)) is None
+
+        memory.before_write = others
+        memory.calls.clear()
+        assert writers[who].tell(told(max(end - behind, 0))) is None
+        if memory.generation:
+            seen.append((memory.said()["log_entry"], memory.said()["watermark"]))
+    assert seen == sorted(seen)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=20))
+def test_a_call_writes_once_at_most_and_reads_only_where_the_generation_is_not_known(
+    turns: list[tuple[int, bool]],
+) -> None:
+    memory = Memory()
+    writers = [writer(memory) for _ in range(2)]
+    for entry, (who, fails) in enumerate(turns):
+        memory.calls.clear()
+        memory.fails = LakeUnreachable("no answer") if fails else None
+        writers[who].tell(state(entry, entry, entry * timedelta(minutes=1).total_seconds()))
+        assert memory.calls in (["read", "write"], ["write"], ["read"], [])

@@ -1,0 +1,148 @@
+"""The watermark as a function: what it says of a lake, and waiting for an event time with a clock that is moved."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.ticks.fakes import World
+from tests.watermark.builders import START, at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import CorruptObject, NewerFormat
+from tidemark.pipeline.quality.gate import LOOK_EVERY_SECONDS, Watermark, WatermarkReader
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import WindowSettings
+from tidemark.pipeline.version import FORMAT
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.windows import Windowing
+from tidemark.watermark import read_watermark
+
+MINUTE = timedelta(minutes=1)
+WINDOWING = Windowing(length=MINUTE, first=START)
+
+
+class Moved(ManualClock):
+    """A clock by which sleeping lets something happen."""
+
+    def __init__(self, start: datetime, happens: Callable[[], None] = lambda: None) -> None:
+        super().__init__(start)
+        self.slept = list[float]()
+        self._happens = happens
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.slept.append(seconds)
+        self._happens()
+
+
+def live(world: World, seconds: int = 60) -> None:
+    """A heartbeat a second, a second old; then it lands and is tracked."""
+    for _ in range(seconds):
+        world.wait(1)
+        world.topic.publish((world.clock.now() - at(0)).total_seconds() - 1)
+    world.land()
+    world.track()
+
+
+def reader(world: World, clock: ManualClock | None = None) -> WatermarkReader:
+    settings = Settings(lake=world.lake_settings, windows=WindowSettings(length=MINUTE, first=START))
+    return WatermarkReader(settings, clock or world.clock)
+
+
+def standing(seconds: float | None) -> Watermark:
+    event_time = None if seconds is None else at(seconds)
+    return Watermark("file:lake", event_time, Decision(at(100), event_time, Reason.ADVANCED), WINDOWING)
+
+
+def test_before_the_first_decision_nothing_is_known_and_nothing_closed(tmp_path: Path) -> None:
+    found = reader(World(tmp_path)).read()
+    assert (found.event_time, found.decided_at, found.reason, found.newest_closed) == (None, None, None, None)
+    assert not found.is_closed(at(-1000))
+    assert found.sentence() == f"no decision has been made in {found.lake} yet"
+
+
+def test_the_newest_decision_of_the_log_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    live(world)
+    live(world)
+    found, decision = reader(world).read(), world.log.catch_up().decision
+    assert found.decision == decision is not None
+    assert (found.event_time, found.decided_at, found.reason) == (decision.watermark, decision.at, Reason.ADVANCED)
+
+
+def test_a_window_is_closed_once_the_watermark_has_reached_its_end() -> None:
+    key = WINDOWING.containing(at(0)).key
+    for seconds, is_closed in ((None, False), (59.999, False), (60, True), (61, True)):
+        found = standing(seconds)
+        assert found.is_closed(key) == found.is_closed(at(60)) == found.has_reached(at(60)) == is_closed
+
+
+def test_the_newest_closed_window_is_the_last_that_the_watermark_has_passed() -> None:
+    first, second = WINDOWING.containing(at(0)), WINDOWING.containing(at(60))
+    for seconds, window in ((None, None), (-1, None), (59, None), (60, first), (119.9, first), (120, second)):
+        assert standing(seconds).newest_closed == window
+
+
+@pytest.mark.parametrize("window", ["2026-11-21", "2026-11-21T05-20", datetime(2026, 11, 21)])  # noqa: DTZ001
+def test_what_is_no_window_of_the_pipeline_or_has_no_zone_is_refused(window: str | datetime) -> None:
+    with pytest.raises(ValueError, match=r"2026-11-21"):
+        standing(60).is_closed(window)
+
+
+def test_waiting_returns_at_the_first_look_that_finds_the_event_time_reached(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    clock = Moved(world.clock.now(), lambda: live(world))
+    found = reader(world, clock).wait_for(at(100), 10 * MINUTE)
+    assert found.has_reached(at(100))
+    assert clock.slept == [LOOK_EVERY_SECONDS] * 2
+    assert reader(world, clock).wait_for(at(100), timedelta(0)) == found
+    assert clock.slept == [LOOK_EVERY_SECONDS] * 2
+
+
+def test_waiting_ends_with_the_timeout_and_says_how_far_it_is(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    live(world)
+    clock = Moved(world.clock.now())
+    found = reader(world, clock).wait_for(at(1000), timedelta(seconds=12))
+    assert not found.has_reached(at(1000))
+    assert found.event_time == world.log.catch_up().watermark
+    assert clock.slept == [5, 5, 2]
+
+
+def test_two_trackers_on_one_lake_have_one_watermark(tmp_path: Path) -> None:
+    world, looks = World(tmp_path), list[datetime]()
+    looking = reader(world)
+    for _ in range(4):
+        live(world, 30)
+        world.restart()
+        event_time = looking.read().event_time
+        assert event_time == world.lake().tracking_log().newest_watermark() is not None
+        looks.append(event_time)
+    assert looks == sorted(looks)
+
+
+def test_a_damaged_log_is_an_error_that_names_the_entry(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    live(world)
+    newest = max((world.folder / "tracking" / "log").iterdir())
+    newest.write_bytes(b"damaged")
+    with pytest.raises(CorruptObject, match=newest.name):
+        reader(world).read()
+
+
+def test_a_lake_that_a_later_version_has_written_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "lake" / "format"
+    folder.mkdir(parents=True)
+    (folder / f"{FORMAT + 1:06d}.json").write_text("{}")
+    with pytest.raises(NewerFormat, match=str(FORMAT + 1)):
+        reader(World(tmp_path)).read()
+
+
+def test_the_public_function_reads_the_lake_that_a_settings_file_names(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    live(world)
+    (tmp_path / "tidemark.toml").write_text('[lake]\nuri = "file:lake"\n')
+    found = read_watermark(tmp_path / "tidemark.toml")
+    assert found.event_time == world.log.catch_up().watermark
+    assert found.lake == f"file:{world.folder}"
