@@ -97,8 +97,7 @@ def judge(
         if contract.needs_payload and isinstance(payload, Rejection):
             rejections[row] = payload
             continue
-        known = None if isinstance(payload, Rejection) else payload
-        verdict = reader.read(attributes[row], known, published_us[row])
+        verdict = reader.read(attributes[row], None if isinstance(payload, Rejection) else payload, published_us[row])
         if isinstance(verdict, Heartbeat):
             is_heartbeat[row], stream_ids[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us
         else:
