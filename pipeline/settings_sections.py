@@ -131,10 +131,11 @@ def _compared(value: object) -> object:
         return value
     path, kind = None, value
     if isinstance(value, dict):
-        if value.keys() != {"path", "kind"} or not isinstance(value["path"], str):
+        path, kind = value.get("path"), value.get("kind")
+        if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
             raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
-        path, kind = value["path"], value["kind"]
-        finder(path)
+        if path is not None:
+            finder(path)
     if not isinstance(kind, str) or kind not in list(FieldKind):
         raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
     return ComparedField(FieldKind(kind), path)

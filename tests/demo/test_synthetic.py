@@ -13,6 +13,7 @@ import pytest
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 
+from tests.cli.command import said_here
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
 from tidemark.pipeline.demo.synthetic import BATCH, Published, publish
@@ -220,3 +221,16 @@ def test_a_missing_topic_says_how_to_get_it(
             truth_path=truth_path,
         )
     assert pq.read_table(truth_path).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('event_time = "payload:at"', "message.event_time = 'payload:at': synthetic heartbeats have attributes"),
+        ('stream_id = ["attribute:a", "attribute:b"]', "message.stream_id = ['attribute:a', 'attribute:b']: "),
+        ('event_time_unit = "s"', "message.event_time_unit = 's': synthetic times are milliseconds"),
+    ],
+)
+def test_publishing_is_refused_where_the_settings_read_messages_otherwise(line: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(f"[message]\n{line}\n")
+    assert told in " ".join(said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"}).err.split())
