@@ -68,7 +68,7 @@ class WatermarkReader:
     """Reads the watermark of one lake again and again. One user at a time."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self._log = Lake(settings.lake, settings.message.fields, clock).tracking_log()
+        self._log = Lake(settings.lake, settings.message.kinds, clock).tracking_log()
         self._lake, self._windowing, self._clock = settings.lake.uri, settings.windowing, clock
 
     def read(self) -> Watermark:
