@@ -358,7 +358,7 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
         )
     (done,) = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
     assert done.figures["rows"] == 2
-    assert house.lake.quarantine().reasons() == {"NO_STREAM_ID": 1}
+    assert house.lake.quarantine().reasons().waiting == {"NO_STREAM_ID": 1}
     assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01").rows == 0
 
 
