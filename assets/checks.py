@@ -195,8 +195,8 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
     detail, mostly = printable(found.detail or ""), ""
     if found.reason is not None:
         mostly = (
-            f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then `tidemark requeue` "
-            "lands what passes"
+            f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
+            "`tidemark requeue` lands what passes"
         )
     return dg.AssetCheckResult(
         asset_key=key_of(lake.settings, QUARANTINED),

@@ -9,7 +9,7 @@ from rich.progress import MofNCompleteColumn
 
 from tidemark.pipeline.cli.options import AsJson, lake_of, moment
 from tidemark.pipeline.cli.output import columns, console, facts_table, grid, print_json, progress_bar, safe, text_of
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.clock import EPOCH, SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.lake.tables.quarantine import Rejected
@@ -114,7 +114,7 @@ def requeue(
 
 
 def _meant(reason: RejectionReason | None, since: Ago | None, now: datetime) -> Rejected:
-    return Rejected(reason, now - since if isinstance(since, timedelta) else since)
+    return Rejected(reason, now - min(since, now - EPOCH) if isinstance(since, timedelta) else since)
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
