@@ -7,15 +7,17 @@ from itertools import islice
 
 import dagster as dg
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, key_of, ticking_sensor
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, key_of, ticking_sensor
 from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
+from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import NEVER
@@ -25,12 +27,13 @@ from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
+QUARANTINE_SHARE = "quarantine_share"
 NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The audit and the check `passed_over` read an hour of the tables, the check `subscriptions` asks Pub/Sub twice, and
-what they find is not urgent."""
+"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files, the check
+`subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(seconds=30), 3
 """How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
@@ -41,7 +44,7 @@ REQUEST_EVERY = timedelta(minutes=1)
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
-    *("breaks", "dangers"),
+    *("breaks", "dangers", "most_frequent_reason"),
 )
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
@@ -73,7 +76,13 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         """How many of the last hour's heartbeats lag more than `watermark.max_lag` and do not hold the watermark."""
         return passed_over_result(lake_of(context, settings), user, clock.now())
 
-    return [missed, late, lost_outside, passed_over, subscriptions_check(settings)]
+    @dg.asset_check(asset=key_of(settings, QUARANTINED), name=QUARANTINE_SHARE, required_resource_keys=needed)
+    def quarantine_share(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        """Which share of what landed within an hour was rejected, mostly for which reason: a contract that does not fit
+        the messages parks them."""
+        return quarantine_result(lake_of(context, settings), user, clock.now())
+
+    return [missed, late, lost_outside, passed_over, quarantine_share, subscriptions_check(settings)]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -180,6 +189,34 @@ def passed_over_result(lake: LakeResource, user: str, now: datetime) -> dg.Asset
     )
 
 
+def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
+    """The check `quarantine_share`: a warning, since a requeue lands what waits once the contract is mended."""
+    found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), now - LOST_WITHIN)
+    detail, mostly = printable(found.detail or ""), ""
+    if found.reason is not None:
+        mostly = (
+            f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
+            "`tidemark requeue` lands what passes"
+        )
+    return dg.AssetCheckResult(
+        asset_key=key_of(lake.settings, QUARANTINED),
+        check_name=QUARANTINE_SHARE,
+        passed=found.share <= lake.settings.checks.max_quarantine_share,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=(
+            f"about {found.quarantined} of the {found.landed + found.quarantined} rows that landed in the last hour "
+            f"({found.share:.3%}) were quarantined{mostly}"
+        ),
+        metadata={
+            "quarantined": found.quarantined,
+            "landed": found.landed,
+            "quarantine_share": found.share,
+            "most_frequent_reason": found.reason or "none",
+            "newest_detail": detail,
+        },
+    )
+
+
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A check's result as the event that a sensor reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
@@ -256,6 +293,7 @@ def staleness_sensor(
             results.append(lost_result(lake, user, now))
             if settings.watermark.max_lag is not None:
                 results.append(passed_over_result(lake, user, now))
+            results.append(quarantine_result(lake, user, now))
             results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
         if missed.left:

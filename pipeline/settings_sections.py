@@ -376,6 +376,7 @@ class CheckSettings(Section):
     max_late_share: float = Field(0.01, ge=0, le=1)
     max_lost: int = Field(0, ge=0)
     max_stopped_share: float = Field(0.05, ge=0, le=1)
+    max_quarantine_share: float = Field(0.05, ge=0, le=1)
 
 
 class WatermarkSettings(Section):

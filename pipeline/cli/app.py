@@ -18,6 +18,7 @@ from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
 from tidemark.pipeline.cli.pubsub import pubsub
+from tidemark.pipeline.cli.quarantine import quarantine, requeue
 from tidemark.pipeline.cli.release import release
 from tidemark.pipeline.cli.repair import repair
 from tidemark.pipeline.cli.replay import replay
@@ -61,7 +62,7 @@ app = typer.Typer(
 )
 for command in (
     *(init, provision, connector, doctor, publish, up, demo, status, watermark, explain, diffs, streams),
-    *(recompute, repair, housekeep, forget, release, replay, tune, pubsub),
+    *(quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command()(command)
 

@@ -74,7 +74,8 @@ def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[Reject
     """The messages that the decision looked at and that are in quarantine for their payload alone."""
     if decision.bound is None:
         return []
-    return rejected_payloads(lake.quarantine(), settings.contract, decision.bound.start, decision.at)
+    start, requeued = decision.bound.start, lake.requeued().every_id()
+    return rejected_payloads(lake.quarantine(), settings.contract, start, decision.at, requeued)
 
 
 def _pinning(decision: Decision, rejected: Sequence[RejectedPayload]) -> list[RejectedPayload]:

@@ -16,6 +16,7 @@ from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.requeued import Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
 from tidemark.pipeline.lake.tables.table import LakeTable
@@ -71,6 +72,10 @@ class Lake:
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
         return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *self._extras(QUARANTINE))
+
+    def requeued(self) -> Requeued:
+        """Which rejected messages were requeued."""
+        return Requeued(self.objects())
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""

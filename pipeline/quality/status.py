@@ -9,10 +9,12 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Extent
+from tidemark.pipeline.lake.tables.quarantine import Reasons
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import Audit, audit
 from tidemark.pipeline.quality.late import Late, LateHeartbeats
+from tidemark.pipeline.quality.quarantined import read_reasons
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.pipeline.windows import Window, Windowing
@@ -30,7 +32,7 @@ class LakeReport:
 
     state: WatermarkState
     landed: Extent
-    quarantined: Mapping[str, int]
+    quarantined: Reasons
     computed: Mapping[str, int]
     computed_at: Mapping[str, datetime]
     waiting: list[Window]
@@ -49,7 +51,7 @@ def read_report(lake: Lake, windowing: Windowing, lookback: timedelta, log: Trac
     return LakeReport(
         state=state,
         landed=heartbeats.extent(),
-        quarantined=lake.quarantine().reasons(),
+        quarantined=read_reasons(lake),
         computed=dict(sorted(rows.items())),
         computed_at=computed_at,
         waiting=sorted(windowing.numbered(number) for stretch in index.due(closed) for number in stretch),

@@ -12,6 +12,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
+from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from tidemark.pipeline.replay.replay import Tick
 from tidemark.pipeline.replay.trace import NEVER, Batch
@@ -70,10 +71,17 @@ class LakeLandings:
     and so its partition; memory follows the largest partition.
     """
 
-    def __init__(self, heartbeats: Heartbeats, since: datetime | None = None, until: datetime | None = None) -> None:
-        """Take the messages that landed from `since` to `until`, inclusive."""
+    def __init__(
+        self,
+        heartbeats: Heartbeats,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        left_out: pa.Array = NO_IDS,
+    ) -> None:
+        """Take the messages that landed from `since` to `until`, inclusive, but for those with the ids `left_out`."""
         self._table = heartbeats.pinned()
         self._since_us = np.iinfo(np.int64).min if since is None else to_us(since)
+        self._left_out = left_out
         self._until_us = NEVER if until is None else to_us(until)
 
     def batches(self, *, streams: bool = False) -> Iterator[Batch]:
@@ -85,7 +93,7 @@ class LakeLandings:
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                rows = files.to_table(columns=columns, use_threads=False)
+                rows = without(files.to_table(columns=columns, use_threads=False), self._left_out)
             first = rows.group_by("message_id", use_threads=False).aggregate(least)
             landed_us = microseconds(first["landed_at_min"])
             wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)

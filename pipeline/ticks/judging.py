@@ -28,7 +28,7 @@ from tidemark.pipeline.heartbeat import (
 )
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
-from tidemark.pipeline.lake.tables.table import MOMENT, rows_of
+from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, rows_of
 from tidemark.pipeline.places import Place, PlaceKind, id_of, values_at
 
 Attributes = dict[str, str]
@@ -177,13 +177,41 @@ class JudgedBatch:
         cls, messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
     ) -> "JudgedBatch":
         """Judge messages by the contract. A heartbeat with an event time below `watermark` is late."""
-        contract = reader.contract
         published_us, attributes = publish_times_us(messages), attributes_of(messages)
+        whole = message_rows(messages, attributes, published_us, landed_at)
+        return cls._of(whole, attributes, [message.data for message in messages], published_us, reader, watermark)
+
+    @classmethod
+    def of_rows(
+        cls, rows: pa.Table, reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
+    ) -> "JudgedBatch":
+        """Judge messages that are kept whole in a table, in the columns that `heartbeats` and `quarantine` share, as if
+        they landed at that moment."""
+        whole = rows.select([column.name for column in message_columns()]).cast(pa.schema(message_columns()))
+        now = pa.array([to_us(landed_at)] * len(whole)).cast(MOMENT)
+        position = whole.schema.get_field_index("landed_at")
+        whole = whole.set_column(position, whole.schema.field(position), now)
+        attributes = [dict(pairs or ()) for pairs in whole["attributes"].to_pylist()]
+        published_us = microseconds(whole["publish_time"]).tolist()
+        return cls._of(whole, attributes, whole["payload"].to_pylist(), published_us, reader, watermark)
+
+    @classmethod
+    def _of(
+        cls,
+        whole: pa.Table,
+        attributes: Sequence[Attributes],
+        payload_bytes: Sequence[bytes | None],
+        published_us: Sequence[int],
+        reader: HeartbeatReader,
+        watermark: datetime | None,
+    ) -> "JudgedBatch":
+        contract = reader.contract
         payloads: list[Payload] = (
-            [read_payload(message.data) for message in messages] if contract.payload_is_json else [None] * len(messages)
+            [read_payload(data or b"") for data in payload_bytes]
+            if contract.payload_is_json
+            else [None] * len(payload_bytes)
         )
         judged = judge(attributes, payloads, published_us, reader)
-        whole = message_rows(messages, attributes, published_us, landed_at)
         rows = np.flatnonzero(judged.is_heartbeat).tolist()
         event_us = judged.event_us[judged.is_heartbeat]
         is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)

@@ -58,7 +58,8 @@ def report_on_lake(
 ) -> TuningReport:
     """Tune on what a lake has recorded and landed in the time `since` before `made_at`: its readings at its ticks.
 
-    The ticks before that are decided as well, as many as the widest band needs, and not counted. Raises NothingToTune
+    The ticks before that are decided as well, as many as the widest band needs, and not counted. What was requeued is
+    no part of it: it landed late for its contract, which no band mends. Raises NothingToTune
     if nothing has landed in that time.
     """
     bands = list(bands)
@@ -66,7 +67,8 @@ def report_on_lake(
     warm_up = max([*bands, settings.watermark.band]) + 2 * settings.watermark.tick
     state, ticks = recorded_ticks(lake.tracking_log(), begins - warm_up)
     decided = list(ticks)
-    landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None)
+    requeued = lake.requeued().every_id()
+    landings = LakeLandings(lake.heartbeats(), begins, decided[-1].at if decided else None, requeued)
     disorder = disorder_of(landings, settings.watermark.band)
     if disorder is None or not decided:
         raise NothingToTune(
@@ -77,5 +79,5 @@ def report_on_lake(
     report = make_report(
         workload, disorder, settings, source=settings.lake.uri, made_at=made_at, target=target, bands=bands
     )
-    rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, made_at)
+    rejected = rejected_payloads(lake.quarantine(), settings.contract, begins, made_at, requeued)
     return replace(report, rejected_payloads=rejected)

@@ -118,6 +118,9 @@ class Housekeeper:
             day = _floor(self._clock.now() - self._keep.quarantine, DAY)
             what = f"of messages that were rejected before {iso(day)}"
             yield self._dropped(QUARANTINE, day.strftime(DAY_FORMAT), what)
+            notes = self._lake.requeued().forget_before(day.strftime(DAY_FORMAT), dry_run=self._dry_run)
+            if notes:
+                yield f"deleted {notes} notes of requeues {what}", {"notes": notes}
 
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)

@@ -175,7 +175,7 @@ def test_a_run_drains_both_subscriptions_tells_how_far_it_is_and_gives_back_to_t
     result = ticking.definitions.resolve_job_def(DRAIN).execute_in_process(instance=ticking.instance)
     assert result.success
     assert rows(ticking) == 2000
-    assert ticking.lake().quarantine().reasons() == {"NO_EVENT_TIME": 2}
+    assert ticking.lake().quarantine().reasons().waiting == {"NO_EVENT_TIME": 2}
     run = ticking.instance.get_run_by_id(result.run_id)
     assert run is not None
     assert run.tags[DRAINED] == "caught up"

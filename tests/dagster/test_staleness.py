@@ -95,7 +95,7 @@ def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
 ) -> None:
     ticking = ticking_on(history, instance)
     first = ticking.tick("staleness")
-    assert keys(first) == ["heartbeat_diffs", "heartbeats", "heartbeats"]
+    assert keys(first) == ["heartbeat_diffs", "heartbeats", "heartbeats", "quarantine"]
     assert all(isinstance(event, dg.AssetCheckEvaluation) and event.passed for event in first.asset_events)
     assert "0 heartbeats missed in 0 windows" in (first.skip_message or "")
     history.land([Beat("a", 640)])
@@ -157,6 +157,7 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
         "missed": False,
         "late": False,
         "lost_outside": True,
+        "quarantine_share": True,
     }
     assert strict["missed"].severity is dg.AssetCheckSeverity.ERROR
     assert strict["missed"].metadata["missed"].value == 2
@@ -168,6 +169,7 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
         "missed": True,
         "late": True,
         "lost_outside": True,
+        "quarantine_share": True,
     }
     assert patient["missed"].severity is dg.AssetCheckSeverity.WARN
 
@@ -205,7 +207,11 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
         history.land([Beat("a", 640 + number)])
     ticking = ticking_on(history, instance)
     first, second = ticking.tick("staleness"), ticking.tick("staleness")
-    assert keys(first) == ["heartbeats", "heartbeats"]  # nothing is said of what is missed before it is known
+    assert keys(first) == [
+        "heartbeats",
+        "heartbeats",
+        "quarantine",
+    ]  # nothing is said of what is missed before it is known
     assert f"{10 + STEPS_AT_ONCE * 4} commits, manifests or hours of the tables are left" in (first.skip_message or "")
     assert "10 commits, manifests" in (second.skip_message or "")
     assert (second.asset_events, second.run_requests) == ([], [])
@@ -215,7 +221,11 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
 def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45)])
     definitions = ticking_on(history, instance).definitions
-    for asset, names in (("heartbeat_diffs", ["missed"]), ("heartbeats", ["late", "lost_outside", "passed_over"])):
+    of_heartbeats = ["late", "lost_outside", "passed_over"]
+    for asset, names in (
+        *(("heartbeat_diffs", ["missed"]), ("heartbeats", of_heartbeats)),
+        ("quarantine", ["quarantine_share"]),
+    ):
         for name in names:
             key = dg.AssetCheckKey(dg.AssetKey(asset), name)
             job = dg.define_asset_job("by_hand", selection=dg.AssetSelection.checks(key))

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.lake.builders import append_rejected, lake_in
@@ -38,6 +39,7 @@ def test_only_rejected_payloads_with_readable_times_count_each_once(
     first = RejectedPayload("a", START_US + 20 * SECOND_US, START_US + 10 * SECOND_US)
     assert found == [first, RejectedPayload("fast", START_US + 30 * SECOND_US, START_US + 30 * SECOND_US)]
     assert (first.lag_us, by_stream(found)) == (10 * SECOND_US, {"a": 1, "fast": 1})
+    assert rejected_payloads(quarantine, CONTRACT, at(0), at(100), pa.array(["fast"])) == [first], "requeued"
     assert rejected_payloads(quarantine, replace(CONTRACT, event_time=Place.of("payload:t")), at(0), at(100)) == []
     monkeypatch.setattr(module, "MOST", 1)
     assert rejected_payloads(quarantine, CONTRACT, at(0), at(100)) == [first]

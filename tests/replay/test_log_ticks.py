@@ -6,6 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
@@ -217,6 +218,13 @@ def test_it_is_one_version_of_the_table_whatever_lands_meanwhile(tmp_path: Path)
     heartbeats.current()
     assert sum(map(len, trace.batches())) == 1
     assert sum(map(len, LakeLandings(heartbeats).batches())) == 2
+
+
+def test_messages_that_are_left_out_are_not_in_the_trace(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, "1"), Beat("a", 2, "2")]))
+    (batch,) = LakeLandings(lake.heartbeats(), left_out=pa.array(["1"])).batches()
+    assert len(batch) == 1
 
 
 def test_the_trace_names_the_streams_of_landed_messages(tmp_path: Path) -> None:

@@ -27,13 +27,15 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.requeued import Requeued
 from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.ticks.copies import RememberedCopies
 from tidemark.pipeline.ticks.landing import Landed, land
+from tidemark.pipeline.ticks.requeue import Requeue, Requeuer
 from tidemark.pipeline.ticks.tracking import Tracked, track
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -203,6 +205,10 @@ class StepwiseTable:
         self._steps.take(f"appended {self._name}")
         _fail(self.after)
 
+    def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
+        assert isinstance(self._table, Heartbeats)
+        return self._table.landed_of(message_ids, start, end)
+
 
 def _fail(faults: list[Exception | None]) -> None:
     fault = faults.pop(0) if faults else None
@@ -289,6 +295,17 @@ class World:
             budget=budget,
             clock=self.clock,
         )
+
+    def requeue(self, meant: Rejected = EVERY, *, dry_run: bool = False) -> Requeue:
+        requeuer = Requeuer(
+            quarantine=self.lake().quarantine(),
+            heartbeats=self.heartbeats,  # type: ignore[arg-type]
+            requeued=Requeued(self.objects),
+            log=self.log,
+            reader=self.reader,
+            clock=self.clock,
+        )
+        return requeuer.run(meant, dry_run=dry_run)
 
     def tick(self) -> None:
         """Both subscriptions, once."""

@@ -87,6 +87,6 @@ def test_a_backlog_is_tracked_and_landed_whole_and_the_watermark_passes_it(
     rows = table.to_pyarrow_table(columns=["event_time", "message_id"])
     assert sorted(to_us(moment) // 1000 for moment in rows["event_time"].to_pylist()) == sorted(times_ms)
     assert len(set(rows["message_id"].to_pylist())) == MESSAGES
-    assert lake.quarantine().reasons() == {"UNREADABLE_EVENT_TIME": 3}
+    assert lake.quarantine().reasons().waiting == {"UNREADABLE_EVENT_TIME": 3}
     assert lake.tracking_log().catch_up() == log.catch_up()  # restored from the log alone
     assert (tracking_backlog.sweep(), base_backlog.sweep()) == (0, 0)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
@@ -356,9 +357,13 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
                 "landed_at": [at(landed)],
             },
         )
-    (done,) = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
-    assert done.figures["rows"] == 2
-    assert house.lake.quarantine().reasons() == {"NO_STREAM_ID": 1}
+    requeued = house.lake.requeued()
+    for day in ("2026-11-21", "2026-11-22", "2026-11-23"):
+        requeued.note(day, (0, 1), pa.array(["m"]))
+    dropped, forgotten = of(house.tidy(quarantine="1d"), "retention", QUARANTINE)
+    assert (dropped.figures["rows"], forgotten.figures) == (2, {"notes": 2})
+    assert [note.day for note in requeued.notes()] == ["2026-11-23"]
+    assert house.lake.quarantine().reasons().waiting == {"NO_STREAM_ID": 1}
     assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01").rows == 0
 
 

@@ -186,6 +186,18 @@ class Heartbeats(LakeTable):
                     )
         self._is_checked = True
 
+    def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
+        """Those of the messages, published in `[start, end)`, that have landed. `start` and `end` are whole seconds:
+        files that hold nothing published then are not opened, by their statistics. Memory follows what is found."""
+        published = pc.field("publish_time")
+        wanted = (
+            (published >= pa.scalar(start, MOMENT))
+            & (published < pa.scalar(end, MOMENT))
+            & pc.field("message_id").isin(message_ids)
+        )
+        found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
+        return pa.concat_arrays([pa.array([], pa.string()), *found])
+
     def pinned(self) -> DeltaTable | None:
         """The newest version, to be read as it is however much lands meanwhile; None while nothing has landed."""
         table = self.current()

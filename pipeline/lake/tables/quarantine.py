@@ -1,13 +1,20 @@
-"""The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired."""
+"""The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired.
+
+A message waits here until its contract is mended and it is requeued. Its rows stay; `requeued.py` knows that it went.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
-from tidemark.pipeline.lake.tables.table import LakeTable, rows_of
+from tidemark.pipeline.lake.tables.requeued import NO_IDS
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, rows_of
 
 PARTITION = "rejected_on"
 DAY_FORMAT = "%Y-%m-%d"
@@ -30,13 +37,67 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
     return rows.append_column(pa.field(PARTITION, pa.string(), nullable=False), days)
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Which rejected messages are meant: those of one reason, or that were rejected since a moment. None: all."""
+
+    reason: RejectionReason | None = None
+    since: datetime | None = None
+
+    @property
+    def first_day(self) -> str:
+        """The first partition that may have one; empty without a bound."""
+        return "" if self.since is None else self.since.strftime(DAY_FORMAT)
+
+    @property
+    def filter(self) -> pc.Expression:
+        """As Arrow takes it."""
+        meant = pc.scalar(True)
+        if self.reason is not None:
+            meant &= pc.field("reason") == self.reason.value
+        if self.since is not None:
+            meant &= pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
+        return meant
+
+
+EVERY = Rejected()
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """How many distinct messages were rejected for each reason: those that wait, and those that were requeued."""
+
+    waiting: Mapping[str, int]
+    requeued: Mapping[str, int]
+
+
 class Quarantine(LakeTable):
     """The table of rejected messages."""
 
-    def reasons(self) -> dict[str, int]:
-        """How many distinct messages were rejected for each reason."""
-        table = self.current()
-        if table is None:
-            return {}
-        rows = table.to_pyarrow_table(columns=["reason", "message_id"]).group_by(["reason", "message_id"]).aggregate([])
-        return {each["values"]: each["counts"] for each in pc.value_counts(rows["reason"]).to_pylist()}
+    def days(self, meant: Rejected = EVERY) -> list[str]:
+        """The partitions that may have such rows, in order."""
+        days = {file.partition for file in data_files(self.current(), PARTITION)}
+        return sorted(day for day in days if day >= meant.first_day)
+
+    def rows_of(self, meant: Rejected = EVERY) -> int:
+        """How many such rows there are at most: days are counted whole, by the files' statistics."""
+        files = data_files(self.current(), PARTITION)
+        return sum(file.rows for file in files if file.partition >= meant.first_day)
+
+    def reasons(self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS) -> Reasons:
+        """Count messages by reason, given the ids of those that were requeued. Memory follows the number of messages,
+        not their size."""
+        found = [
+            rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
+            for day in self.days(meant)
+            for rows in self.scanned(["reason", "message_id"], meant.filter, day)
+        ]
+        if not found:
+            return Reasons({}, {})
+        each = pa.concat_tables(found).group_by(["reason", "message_id"], use_threads=False).aggregate([])
+        is_gone = pc.is_in(each["message_id"], requeued)
+        return Reasons(*(_counted(each.filter(those)["reason"]) for those in (pc.invert(is_gone), is_gone)))
+
+
+def _counted(values: pa.ChunkedArray) -> dict[str, int]:
+    return {each["values"]: each["counts"] for each in pc.value_counts(values).to_pylist()}

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 
 COLUMNS = ("message_id", "reason", "publish_time", "attributes")
 
@@ -33,14 +35,19 @@ class RejectedPayload:
 
 
 def rejected_payloads(
-    quarantine: Quarantine, contract: MessageContract, since: datetime, before: datetime
+    quarantine: Quarantine,
+    contract: MessageContract,
+    since: datetime,
+    before: datetime,
+    requeued: pa.Array = NO_IDS,
 ) -> list[RejectedPayload]:
-    """The messages that were published in `[since, before)`, each once; of more than MOST, those published first. None
-    where stream or event time is in the payload: then it has no times. Raises LakeError."""
+    """The messages that were published in `[since, before)` and wait, each once; of more than MOST, those published
+    first. Those with the ids `requeued` wait no more. None where stream or event time is in the payload: then it has no
+    times. Raises LakeError."""
     rows = None if contract.needs_payload else quarantine.published_between(since, before, COLUMNS)
     if rows is None:
         return []
-    rows = rows.filter(pc.equal(rows["reason"], RejectionReason.UNREADABLE_PAYLOAD.value))
+    rows = without(rows.filter(pc.equal(rows["reason"], RejectionReason.UNREADABLE_PAYLOAD.value)), requeued)
     if len(rows) > MOST:
         rows = rows.take(pc.select_k_unstable(rows, MOST, [("publish_time", "ascending")]))
     reader, found = HeartbeatReader(contract), dict[str, RejectedPayload]()

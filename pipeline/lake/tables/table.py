@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchEr
 from deltalake.fs import DeltaStorageHandler
 
 from tidemark.pipeline import version
-from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.errors import LakeError, LakeUnreachable, NewerFormat, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
@@ -35,6 +36,9 @@ SCHEMA_CHANGES = 20
 """How many of those by others an append outlasts; each reader makes one at most."""
 
 MOMENT = pa.timestamp("us", tz="UTC")
+
+SCANNED_ROWS = 5_000
+"""Rows that a scan holds at a time, with a few times as many read ahead: payloads may be large."""
 
 CUT = timedelta(milliseconds=1)
 """How much of a file's greatest time the Delta library may cut from its statistics."""
@@ -166,6 +170,49 @@ class LakeTable:
             wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
             files = table.to_pyarrow_dataset(filesystem=self._bucket)
             return files.to_table(list(columns), filter=wanted, use_threads=False)
+
+    def scanned(
+        self, columns: Sequence[str], wanted: pc.Expression, partition: str | None = None
+    ) -> Iterator[pa.Table]:
+        """These columns of the wanted rows of one version, at most SCANNED_ROWS at a time, of all partitions or of one;
+        none if the table was never written. Files without such rows, by their statistics, are not opened."""
+        table = self.current()
+        if table is None:
+            return
+        with table_errors(self.uri):
+            pruned = None if partition is None else [(self.partition_column, "=", partition)]
+            files = table.to_pyarrow_dataset(filesystem=self._bucket, file_pruning_predicate=pruned)
+            scanner = files.scanner(
+                list(columns),
+                filter=wanted,
+                batch_size=SCANNED_ROWS,
+                batch_readahead=1,
+                fragment_readahead=1,
+                use_threads=False,
+            )
+            for batch in scanner.to_batches():
+                if len(batch):
+                    yield pa.Table.from_batches([batch])
+
+    def landed_since(self, since: datetime) -> tuple[int, list[str]]:
+        """About how many rows landed since a moment, and the paths of the files that hold them, the newest first: by
+        their statistics. The rows of a file that holds earlier ones as well count evenly over its time."""
+        table = self.current()
+        if table is None:
+            return 0, []
+        actions = pa.table(table.get_add_actions(flatten=True))
+        if "max.landed_at" not in actions.column_names:
+            return 0, []
+        first, last = (actions[f"{which}.landed_at"].cast(MOMENT) for which in ("min", "max"))
+        rows = pc.fill_null(actions["num_records"], 0)
+        files = pa.table({"path": actions["path"], "rows": rows, "first": first, "last": last})
+        files = files.filter(pc.greater_equal(files["last"], pa.scalar(since, MOMENT)))
+        files = files.sort_by([("last", "descending")])
+        first_us, last_us, since_us = microseconds(files["first"]), microseconds(files["last"]), to_us(since)
+        share = np.clip((last_us - since_us + 1) / (last_us - first_us + 1), 0, 1)
+        return round(float((files["rows"].to_numpy() * share).sum())), [
+            unquote(path) for path in files["path"].to_pylist()
+        ]
 
     def append(self, rows: pa.Table) -> None:
         """Add rows in one transaction. When it returns, they are durable and every reader sees them. Raises LakeFull,

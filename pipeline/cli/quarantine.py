@@ -1,0 +1,131 @@
+"""What was rejected: `tidemark quarantine` shows it, `tidemark requeue` lands what passes by today's contract."""
+
+import base64
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.progress import MofNCompleteColumn
+
+from tidemark.pipeline.cli.options import AsJson, lake_of, moment
+from tidemark.pipeline.cli.output import columns, console, facts_table, grid, print_json, progress_bar, safe, text_of
+from tidemark.pipeline.clock import EPOCH, SystemClock
+from tidemark.pipeline.durations import parse_duration
+from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.lake.tables.quarantine import Rejected
+from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.ticks.requeue import Requeuer
+
+MOST_MESSAGES = 10_000
+"""The largest `--limit`: payloads are held in memory, and may be large."""
+
+SHOWN = 160
+"""The most characters of a detail, of attributes and of a payload that people see."""
+
+Ago = timedelta | datetime
+"""How long ago, or since when."""
+
+
+def ago(text: str) -> Ago:
+    """Read a duration such as `2h`, or a time with its zone."""
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return moment(text, "neither a duration such as 2h nor a time")
+
+
+Reason = Annotated[RejectionReason | None, typer.Option(case_sensitive=False, help="Only what has this reason.")]
+Since = Annotated[
+    Any,
+    typer.Option(
+        parser=ago, metavar="<duration|time>", help="Only what was rejected since: 2h, or a time with its zone."
+    ),
+]
+
+
+def quarantine(
+    reason: Reason = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_MESSAGES, help="The most messages to show.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show what was rejected: how many messages for each reason, and the newest that wait, with their details.
+
+    `tidemark requeue` lands what passes once [message] is mended.
+    """
+    settings, clock = load_settings(), SystemClock()
+    lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
+    counts, newest = read_reasons(lake, meant), newest_waiting(lake, meant, limit)
+    if as_json:
+        messages = [_facts(row) for row in newest]
+        print_json({"waiting": dict(counts.waiting), "requeued": dict(counts.requeued), "messages": messages})
+        return
+    terminal, table = console(), columns("reason", right=("waiting", "requeued"), gap=2)
+    for name in sorted({*counts.waiting, *counts.requeued}, key=lambda name: (-counts.waiting.get(name, 0), name)):
+        table.add_row(safe(name), *(text_of(of.get(name, 0)) for of in (counts.waiting, counts.requeued)))
+    terminal.print(table if table.row_count else "nothing was rejected")
+    for row in newest:
+        terminal.print(f"\n[bold]{safe(row['reason'])}[/]  published {safe(row['publish_time'])}")
+        shown = grid(2)
+        attributes = ", ".join(f"{name}={value}" for name, value in row["attributes"] or ())
+        for name, value in (
+            *(("detail", row["detail"]), ("message", row["message_id"]), ("rejected", row["landed_at"])),
+            *(("ordering key", row["ordering_key"]), ("attributes", attributes)),
+            ("payload", (row["payload"] or b"")[:SHOWN].decode(errors="backslashreplace")),
+        ):
+            if value:
+                shown.add_row(f"  [dim]{name}[/]", safe(_short(text_of(value))))
+        terminal.print(shown)
+
+
+def requeue(
+    reason: Reason = None,
+    since: Since = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only judge, and say what would land.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Judge what waits in quarantine again, by the [message] settings of now, and land what passes.
+
+    What is below the watermark is late, and windows are computed again as `windows.recompute_missed` says. What still
+    fails waits on. Safe while everything runs, to be stopped anywhere, and to repeat: what has landed is passed over.
+    """
+    settings, clock = load_settings(), SystemClock()
+    lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
+    stored = lake.quarantine()
+    requeuer = Requeuer(
+        stored, lake.heartbeats(), lake.requeued(), lake.tracking_log(), HeartbeatReader(settings.contract), clock
+    )
+    with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
+        judging = progress.add_task("judging", total=stored.rows_of(meant))
+        done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
+    facts = {
+        "landed": done.landed,
+        "late": done.late,
+        "landed_before": done.there,
+        "still_rejected": {reason.value: count for reason, count in done.rejected.items()},
+        "of_another_kind": dict(done.of_another_kind),
+    }
+    if as_json:
+        print_json({"dry_run": dry_run, **facts})
+        return
+    names = {"landed": "would land"} if dry_run else {}
+    console().print(facts_table({names.get(name, name.replace("_", " ")): value for name, value in facts.items()}))
+
+
+def _meant(reason: RejectionReason | None, since: Ago | None, now: datetime) -> Rejected:
+    return Rejected(reason, now - min(since, now - EPOCH) if isinstance(since, timedelta) else since)
+
+
+def _facts(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for scripts. A payload that is not UTF-8 is in base64, under another name."""
+    facts = {**row, "attributes": dict(row["attributes"] or ())}
+    payload = facts.pop("payload") or b""
+    try:
+        return {**facts, "payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {**facts, "payload_base64": base64.b64encode(payload).decode()}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

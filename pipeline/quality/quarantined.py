@@ -1,0 +1,80 @@
+"""What is in quarantine: how many messages wait for which reason, the newest of them, and their share of what lands."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import EVERY, PARTITION, QUARANTINE, Quarantine, Reasons, Rejected
+from tidemark.pipeline.lake.tables.requeued import without
+from tidemark.pipeline.lake.tables.table import MOMENT, table_errors
+
+NEWEST_FILES = 10
+"""Files that the most frequent reason is told from: each is a request on a bucket."""
+
+
+def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
+    """How many messages wait and how many were requeued, by reason. Raises LakeError."""
+    requeued = lake.requeued()
+    return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=meant.first_day)))
+
+
+def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
+    """The newest rows of messages that wait, at most so many, the last rejected first: the columns of `quarantine` but
+    the partition. Days before the last that is needed are not read. Raises LakeError."""
+    quarantine, requeued = lake.quarantine(), lake.requeued()
+    gone = requeued.ids(requeued.notes(since=meant.first_day))
+    columns = [name for name in QUARANTINE.names if name != PARTITION]
+    found: list[dict[str, Any]] = []
+    for day in reversed(quarantine.days(meant)):
+        newest = pa.table({})
+        for rows in quarantine.scanned(columns, meant.filter, day):
+            held = [table for table in (newest, without(rows, gone)) if len(table)]
+            if held:
+                order = [("landed_at", "descending"), ("publish_time", "descending"), ("message_id", "descending")]
+                newest = pa.concat_tables(held).sort_by(order).slice(0, limit - len(found))
+        found += newest.to_pylist()
+        if len(found) >= limit:
+            break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineShare:
+    """About how many rows have landed since a moment, and how many were quarantined; of the newest of these, the most
+    frequent reason and its newest detail."""
+
+    landed: int = 0
+    quarantined: int = 0
+    reason: str | None = None
+    detail: str | None = None
+
+    @property
+    def share(self) -> float:
+        """The quarantined rows' share of all that landed, in either table."""
+        return self.quarantined / (self.landed + self.quarantined) if self.quarantined else 0.0
+
+
+def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since: datetime) -> QuarantineShare:
+    """Count by the statistics of the tables' files; at most NEWEST_FILES of `quarantine` are read. Raises LakeError."""
+    (landed, _), (quarantined, paths) = heartbeats.landed_since(since), quarantine.landed_since(since)
+    if not quarantined:
+        return QuarantineShare(landed)
+    columns, wanted = ["reason", "detail", "landed_at"], pc.field("landed_at") >= pa.scalar(since, MOMENT)
+    files = quarantine.file_system()
+    with table_errors(quarantine.uri):
+        rows = pa.concat_tables(
+            pq.read_table(path, filesystem=files, columns=columns, filters=wanted, use_threads=False, partitioning=None)
+            for path in paths[:NEWEST_FILES]
+        ).sort_by([("landed_at", "descending")])
+    reasons = rows["reason"].to_pylist()
+    if not reasons:
+        return QuarantineShare(landed, quarantined)
+    reason = max(dict.fromkeys(reasons), key=reasons.count)
+    return QuarantineShare(landed, quarantined, reason, rows["detail"][reasons.index(reason)].as_py())

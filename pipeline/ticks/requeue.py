@@ -1,0 +1,127 @@
+"""Requeue: messages of `quarantine` are judged again by the contract of today, and what passes now lands.
+
+The order is the guarantee: look in `heartbeats`, append there, note. What a note names is not looked at again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
+from tidemark.pipeline.ticks.judging import JudgedBatch
+from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
+
+BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
+"""The most messages of a batch, and the bytes of their columns beyond which no more are taken. They bound memory, and
+how much is judged again after a kill."""
+
+Progress = Callable[[int], None]
+"""Told how many more messages were dealt with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """What a requeue did, or would do. `landed` messages passed, `late` of them below the newest watermark of their
+    moment; those `there` had landed before; `rejected` ones fail today as well, and wait on, by their reason of today.
+    Messages that a note names are in none of these."""
+
+    landed: int = 0
+    late: int = 0
+    there: int = 0
+    rejected: Counter[RejectionReason] = field(default_factory=Counter)
+    of_another_kind: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: "Requeue") -> "Requeue":
+        return Requeue(
+            landed=self.landed + other.landed,
+            late=self.late + other.late,
+            there=self.there + other.there,
+            rejected=self.rejected + other.rejected,
+            of_another_kind=self.of_another_kind + other.of_another_kind,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Requeuer:
+    """Requeues one lake's rejected messages, by the contract of a reader.
+
+    Guarantee: a message that passes is in `heartbeats`, once unless two requeues run at once or it is delivered at the
+    same moment; then its copies have one identity, and the micro-batch keeps one. A kill loses nothing, and the next
+    requeue goes on. Nothing is taken out of `quarantine`.
+    """
+
+    quarantine: Quarantine
+    heartbeats: Heartbeats
+    requeued: Requeued
+    log: TrackingLog
+    reader: HeartbeatReader
+    clock: Clock
+
+    def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
+        """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed
+        before stays, and the next requeue goes on."""
+        done = Requeue()
+        for day in self.quarantine.days(meant):
+            notes = self.requeued.notes(day, day)
+            columns = [column.name for column in message_columns()]
+            for rows in _batches(self.quarantine.scanned(columns, meant.filter, day)):
+                done += self._requeue(rows, day, notes, dry_run=dry_run)
+                tell(len(rows))
+        return done
+
+    def _requeue(self, rows: pa.Table, day: str, notes: list[Note], *, dry_run: bool) -> Requeue:
+        """One batch of a day. Its note is added to the day's."""
+        rows = _each_once(rows)
+        first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
+        touching = [note for note in notes if note.first <= last and first <= note.last]
+        rows = without(rows, self.requeued.ids(touching))
+        if not len(rows):
+            return Requeue()
+        judged = JudgedBatch.of_rows(rows, self.reader, self.log.newest_watermark(), self.clock.now())
+        passing = judged.heartbeats["message_id"].combine_chunks()
+        there = self._landed(passing, first, last)
+        fresh = without(judged.heartbeats, there)
+        if len(passing) and not dry_run:
+            if len(fresh):
+                self.heartbeats.append(fresh)
+            notes.append(self.requeued.note(day, (first, last), passing))
+        return Requeue(
+            landed=len(fresh),
+            late=pc.sum(fresh["late"]).as_py() or 0,
+            there=len(passing) - len(fresh),
+            rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
+            of_another_kind=judged.of_another_kind,
+        )
+
+    def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
+        """Those of the messages that are in `heartbeats`: another delivery passed, or a requeue was killed."""
+        if not len(message_ids):
+            return NO_IDS
+        return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
+
+
+def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in larger tables, for larger commits. A landing's files are small."""
+    held: list[pa.Table] = []
+    for rows in scanned:
+        if held and (sum(map(len, held)) + len(rows) > BATCH_ROWS or sum(table.nbytes for table in held) > BATCH_BYTES):
+            yield pa.concat_tables(held)
+            held = []
+        held.append(rows)
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """The first row of each message: one that was delivered twice was rejected twice."""
+    numbered = pa.table({"message_id": rows["message_id"], "row": pa.array(range(len(rows)), pa.int64())})
+    firsts = numbered.group_by("message_id", use_threads=False).aggregate([("row", "min")])["row_min"]
+    return rows.take(firsts) if len(firsts) < len(rows) else rows

@@ -1,0 +1,110 @@
+"""`tidemark quarantine` and `tidemark requeue`: what they print, of messages that anybody may have published."""
+
+import base64
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_cli import Place
+from tests.lake.builders import append_rejected
+from tidemark.pipeline.clock import SystemClock, to_us
+
+NOW = SystemClock().now()
+HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]x[/bold]\u202e"
+CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message]\nstream_id_attribute = "{attribute}"\n'
+
+
+def reject(place: Place, *messages: dict[str, Any]) -> None:
+    """Messages that were rejected, as many hours ago as they say."""
+    moments = [NOW - timedelta(hours=message["hours"]) for message in messages]
+    columns = {
+        "reason": [message.get("reason", "NO_STREAM_ID") for message in messages],
+        "detail": [message.get("detail", "sensor is absent or empty") for message in messages],
+        "message_id": [message["id"] for message in messages],
+        "publish_time": moments,
+        "ordering_key": [None] * len(messages),
+        "attributes": [
+            {"event_time": str(to_us(moment) // 1000)} | message.get("attributes", {})
+            for moment, message in zip(moments, messages, strict=True)
+        ],
+        "payload": [message.get("payload", b"{}") for message in messages],
+        "landed_at": moments,
+    }
+    append_rejected(place.lake().quarantine(), columns)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """Three that were parked by a wrong contract, which is mended; and one that no contract takes."""
+    (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path, attribute="stream_id"))
+    found = Place(tmp_path)
+    parked = {"attributes": {"stream_id": HOSTILE}}
+    reject(found, {"id": "1", "hours": 50, **parked}, {"id": "2", "hours": 3, **parked})
+    reject(found, {"id": "3", "hours": 1, **parked, "payload": b'{"note": "' + b"x" * 500 + b'"}'})
+    reject(found, {"id": "4", "hours": 2, "reason": "UNREADABLE_PAYLOAD", "detail": HOSTILE, "payload": b"\xff\x1b[2J"})
+    return found
+
+
+def test_it_counts_by_reason_then_shows_the_newest_first_short_and_harmless(place: Place) -> None:
+    said = place.tidemark("quarantine")
+    assert (said.code, said.err) == (0, "")
+    lines = [line.split() for line in said.out.splitlines()]
+    assert lines[:3] == [
+        ["reason", "waiting", "requeued"],
+        ["NO_STREAM_ID", "3", "0"],
+        ["UNREADABLE_PAYLOAD", "1", "0"],
+    ]
+    assert [line[1] for line in lines if line[:1] == ["message"]] == ["3", "4", "2", "1"]
+    assert all(one.isprintable() or one == "\n" for one in said.out)
+    assert "\\x1b]0;owned" in said.out
+    assert "\\xff\\x1b[2J" in said.out
+    assert "x" * 100 in said.out
+    assert "x" * 200 not in said.out
+
+
+def test_reason_and_time_and_number_say_what_is_shown(place: Place) -> None:
+    def told(*arguments: str) -> list[str]:
+        facts = json.loads(place.tidemark("quarantine", "--json", *arguments).out)
+        return [message["message_id"] for message in facts["messages"]]
+
+    assert told() == ["3", "4", "2", "1"]
+    assert told("--reason", "no_stream_id") == ["3", "2", "1"]
+    assert told("--since", "150m") == ["3", "4"]
+    assert told("--since", (NOW - timedelta(hours=4)).isoformat(), "--limit", "2") == ["3", "4"]
+    facts = json.loads(place.tidemark("quarantine", "--json", "--since", "150m").out)
+    assert (facts["waiting"], facts["requeued"]) == ({"NO_STREAM_ID": 1, "UNREADABLE_PAYLOAD": 1}, {})
+    assert base64.b64decode(facts["messages"][1]["payload_base64"]) == b"\xff\x1b[2J"
+    assert facts["messages"][0]["attributes"]["stream_id"] == HOSTILE
+
+
+@pytest.mark.parametrize("command", ["quarantine", "requeue"])
+def test_what_is_no_time_and_no_reason_is_refused(place: Place, command: str) -> None:
+    for arguments in (("--since", "yesterday"), ("--since", "2026-11-21T05:00:00"), ("--reason", "BAD")):
+        assert place.tidemark(command, *arguments).code == 2
+
+
+def test_a_lake_without_rejected_messages_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path, attribute="stream_id"))
+    assert Place(tmp_path).tidemark("quarantine").out == "nothing was rejected\n"
+    said = Place(tmp_path).tidemark("requeue", "--json")
+    assert json.loads(said.out)["landed"] == 0
+
+
+def test_requeue_lands_what_passes_and_status_tells_it_from_what_waits(place: Place) -> None:
+    dry = place.tidemark("requeue", "--dry-run")
+    assert (dry.code, dry.err) == (0, "")
+    assert dry.out.splitlines()[0].split() == ["would", "land", "3"]
+    assert place.lake().heartbeats().extent().rows == 0
+    facts = json.loads(place.tidemark("requeue", "--since", "4h", "--json").out)
+    assert (facts["landed"], facts["still_rejected"]) == (2, {"NO_STREAM_ID": 1})
+    facts = json.loads(place.tidemark("requeue", "--json").out)
+    assert (facts["landed"], facts["still_rejected"]) == (1, {"NO_STREAM_ID": 1})
+    status = json.loads(place.tidemark("status", "--json").out)
+    assert status["quarantined"] == {"UNREADABLE_PAYLOAD": 1}
+    assert (status["requeued"], status["landed_rows"]) == ({"NO_STREAM_ID": 3}, 3)
+    shown = place.tidemark("quarantine").out.splitlines()
+    assert shown[1].split() == ["UNREADABLE_PAYLOAD", "1", "0"]
+    assert shown[2].split() == ["NO_STREAM_ID", "0", "3"]
