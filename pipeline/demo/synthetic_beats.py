@@ -255,7 +255,7 @@ def _break(
 ) -> bytes:
     """Break a message in one of two ways, and return its payload. A wrong clock is in the row already."""
     if reason is RejectionReason.UNREADABLE_PAYLOAD:
-        return (payload[:-3], b"21.5]")[variant]
+        return (payload[:-3], b"[21.5]")[variant]
     if reason in SPOILT:
         option, values = SPOILT[reason]
         attributes.pop(name := getattr(source, option))

@@ -83,7 +83,7 @@ def test_each_kind_of_broken_message_is_in_quarantine_whole_with_its_reason(worl
     world.topic.publish("yesterday", payload=b"\xff\x00")
     world.topic.publish(900, stream=None)
     world.topic.publish(901, payload=b"not JSON")
-    world.topic.publish(902, payload=b"[1, 2")
+    world.topic.publish(902, payload=b"[1, 2]")
     world.topic.publish(-200_000)
     world.topic.publish(1000 + 301)
     publish(world, 2)
