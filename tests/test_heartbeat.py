@@ -373,6 +373,7 @@ def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_r
         (b"{", "not JSON: "),
         (b"\xff\xfe", "not JSON: "),
         (b'{"a": NaN}', "not JSON: "),
+        (b'{"a": "\\ud800"}', "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
         (b"[]", "JSON, but a list, not an object"),
         (b'"text"', "JSON, but a str, not an object"),
@@ -431,9 +432,7 @@ def nested(depth: int) -> Any:
 
 
 numbers = (float("nan"), float("inf"), -float("inf"), 1e308, 5e-324, 10**5000, -(10**5000))
-hostile = (
-    json_values | st.sampled_from([*numbers, True, "\ud800", "\x00", "9" * 9999]) | st.integers(1, 5000).map(nested)
-)
+hostile = json_values | st.sampled_from([*numbers, True, "\x00", "9" * 9999]) | st.integers(1, 5000).map(nested)
 PATHS = (
     *("a.b", "a[0].a", "length(@)", "a[*].b | [0]", "to_number(a)", "to_string(@)"),
     *("@ == a", "sort(a)", "&a", "*.a[]"),

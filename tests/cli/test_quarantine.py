@@ -14,7 +14,7 @@ from tidemark.pipeline.clock import SystemClock, to_us
 
 NOW = SystemClock().now()
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]x[/bold]\u202e"
-CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message]\nstream_id_attribute = "{attribute}"\n'
+CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message]\nstream_id = "attribute:{attribute}"\n'
 
 
 def reject(place: Place, *messages: dict[str, Any]) -> None:

@@ -51,7 +51,7 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     world, right = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
-    wrong = right.model_copy(update={"message": MessageSettings(stream_id_attribute="sensor", fields=FIELDS)})
+    wrong = right.model_copy(update={"message": MessageSettings(stream_id="attribute:sensor", fields=FIELDS)})
     start = backlog_start(world.clock)
     beats = beats_between(start, start + WINDOWS_OF_BACKLOG * MINUTE)
     publish(world, wrong, beats)
@@ -69,7 +69,7 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
     parked = checks(before)["quarantine_share"]
     assert (parked.passed, parked.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert parked.metadata["quarantined"].value == len(beats)
-    assert "NO_STREAM_ID: sensor is absent or empty" in (parked.description or "")
+    assert "NO_STREAM_ID: attribute:sensor is absent or empty" in (parked.description or "")
     assert before.run_requests == []
 
     ticking = Ticking(right, instance, world.clock, world)

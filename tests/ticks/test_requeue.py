@@ -15,11 +15,12 @@ from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.lake.tables.quarantine import Rejected
 from tidemark.pipeline.lake.tables.requeued import FOLDER
+from tidemark.pipeline.places import Place
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.quarantined import newest_waiting, read_quarantine_share, read_reasons
 from tidemark.pipeline.ticks import requeue as requeueing
 
-WRONG = HeartbeatReader(replace(CONTRACT, stream_id_attribute="sensor"))
+WRONG = HeartbeatReader(replace(CONTRACT, stream_id=(Place.of("attribute:sensor"),)))
 RIGHT = HeartbeatReader(CONTRACT)
 TICKS, A_TICK = 2, 4
 
@@ -284,4 +285,4 @@ def test_the_share_of_quarantine_is_that_of_what_landed_since(
 def test_the_most_frequent_reason_is_named_with_its_newest_detail(world: World) -> None:
     lake = world.lake()
     share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0))
-    assert (share.reason, share.detail) == ("NO_STREAM_ID", "sensor is absent or empty")
+    assert (share.reason, share.detail) == ("NO_STREAM_ID", "attribute:sensor is absent or empty")
