@@ -44,7 +44,7 @@ REQUEST_EVERY = timedelta(minutes=1)
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
-    *("breaks", "dangers", "most_frequent_reason"),
+    *("breaks", "dangers", "quarantined", "most_frequent_reason"),
 )
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
@@ -120,7 +120,8 @@ def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: 
         severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
-            f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been enough"
+            f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been "
+            "enough. What a requeue has landed is late without that"
         ),
         metadata={
             "late": late.total,

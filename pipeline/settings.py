@@ -199,7 +199,7 @@ def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
                 raise _named_twice(renamed, f"{renamed.old} and {renamed.new}", str(file))
             moved.add(renamed.new)
             into[key] = f"{renamed.place}{value}" if renamed.place else value
-            _warn(renamed, f"{renamed.old} (from {file}) is called {renamed.new} now", into[key])
+            _warn(renamed, f"{renamed.old} (from {file})", renamed.new, into[key])
 
 
 def _variables_by_new_names(variables: Mapping[str, str | None], prefix: str) -> Mapping[str, str | None]:
@@ -216,7 +216,7 @@ def _variables_by_new_names(variables: Mapping[str, str | None], prefix: str) ->
                 raise _named_twice(renamed, f"${old.upper()} and ${new.upper()}", "the environment")
             moved.add(new)
             found[new] = f"{renamed.place}{value}" if renamed.place else value
-            _warn(renamed, f"the variable {old.upper()} is called {new.upper()} now", found[new])
+            _warn(renamed, f"the variable {old.upper()}", new.upper(), found[new])
     return found
 
 
@@ -224,11 +224,11 @@ def _named_twice(renamed: Renamed, both: str, where: str) -> InvalidSettings:
     return InvalidSettings(f"{both} are both in {where}, and are one setting; write {renamed.new} alone")
 
 
-def _warn(renamed: Renamed, what: str, value: object) -> None:
+def _warn(renamed: Renamed, old: str, new: str, value: object) -> None:
     if renamed.old not in TOLD:
         TOLD.add(renamed.old)
-        written = f' = "{value}"' if renamed.place else ""
-        logger.warning("%s%s; write that, because %s will not know the old name", what, written, renamed.goes_in)
+        now = f'now {new} = "{value}"' if renamed.place else f"called {new} now"
+        logger.warning("%s is %s; write that, because %s will not know the old name", old, now, renamed.goes_in)
 
 
 def _explain(error: ValidationError, file: Path, prefix: str) -> str:

@@ -164,7 +164,7 @@ def test_attributes_and_fields_of_messages_may_have_their_old_names(
     monkeypatch.setattr(settings, "TOLD", set[str]())
     assert getattr(load_settings(written("\n".join(["[message]", *lines]))).message, place[0]) == place[1]
     told = [record.getMessage() for record in caplog.records]
-    assert [f'is called message.{place[0]} now = "{place[1]}"; write that' in one for one in told] == (
+    assert [f'is now message.{place[0]} = "{place[1]}"; write that' in one for one in told] == (
         [] if lines == ['stream_id_field = ""'] else [True]
     )
     for line in lines:

@@ -52,7 +52,7 @@ def quarantine(
 ) -> None:
     """Show what was rejected: how many messages for each reason, and the newest that wait, with their details.
 
-    `tidemark requeue` lands what passes once [message] is mended.
+    `tidemark requeue` lands what passes once the section `message` of the settings is mended.
     """
     settings, clock = load_settings(), SystemClock()
     lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
@@ -85,7 +85,7 @@ def requeue(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only judge, and say what would land.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Judge what waits in quarantine again, by the [message] settings of now, and land what passes.
+    """Judge what waits in quarantine again, by the settings of now, and land what passes.
 
     What is below the watermark is late, and windows are computed again as `windows.recompute_missed` says. What still
     fails waits on. Safe while everything runs, to be stopped anywhere, and to repeat: what has landed is passed over.

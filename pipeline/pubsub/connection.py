@@ -106,9 +106,9 @@ def reported(action: str, resource: str, permission: str, service: str = "Pub/Su
             advice = "raise that quota in Google Cloud, or ask less often with a longer watermark.tick"
         else:
             failed = "did not answer when asked"
-            advice = "check the network, or that the emulator runs at pubsub.emulator_host"
+            advice = "check the network, or that the emulator runs at pubsub.emulator_host (`tidemark up` starts it)"
         raise PubSubUnreachable(
-            f"{service} {failed} to {action} {resource}: {why}; {advice}. Nothing is lost: the next tick tries again"
+            f"{service} {failed} to {action} {resource}: {why}; {advice}. Nothing is lost: ticks try again"
         ) from error
     except api.GoogleAPICallError as error:
         raise PubSubError(f"{service} refused to {action} {resource}: {error}") from error

@@ -355,9 +355,9 @@ def test_an_unreachable_pubsub_fails_the_tick_and_the_next_one_goes_on(
     ticking.track()
     windows = publish_backlog(publisher, ticking.settings)
     relay.cut()
-    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*the next tick tries again"):
+    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*ticks try again"):
         ticking.track()
-    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*the next tick tries again"):
+    with pytest.raises(PubSubUnreachable, match=r"did not answer.*emulator.*ticks try again"):
         ticking.land()
     assert landed_rows(ticking) == 0
     relay.mend()
