@@ -35,7 +35,7 @@ AUDIT_EVERY = timedelta(minutes=5)
 """The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files, the check
 `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
-CHECK_EVERY, STEPS_AT_ONCE = timedelta(seconds=30), 3
+CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
 """How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
 taken then. In a bucket, each look at the tables' newest commits costs a dozen calls."""
 
