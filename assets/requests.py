@@ -114,7 +114,7 @@ class Choosing:
 
 
 CHOICE = "choice"
-"""Who the choice of windows reads the lake as, on behalf of the sensors that share one OneAsks."""
+"""The `user` of the lake's parts that a choice of windows reads, whichever sensor asks for it."""
 
 
 class OneAsks:

@@ -67,12 +67,12 @@ def read_quarantine_share(heartbeats: Heartbeats, quarantine: Quarantine, since:
     if not quarantined:
         return QuarantineShare(landed)
     columns, wanted = ["reason", "detail", "landed_at"], pc.field("landed_at") >= pa.scalar(since, MOMENT)
-    files = quarantine.file_system()
+    files, newest = quarantine.file_system(), []
     with table_errors(quarantine.uri):
-        rows = pa.concat_tables(
-            pq.read_table(path, filesystem=files, columns=columns, filters=wanted, use_threads=False, partitioning=None)
-            for path in paths[:NEWEST_FILES]
-        ).sort_by([("landed_at", "descending")])
+        for path in paths[:NEWEST_FILES]:
+            with files.open_input_file(path) as opened:  # by its path, it would be looked up as well
+                newest.append(pq.read_table(opened, columns=columns, filters=wanted, use_threads=False))
+    rows = pa.concat_tables(newest).sort_by([("landed_at", "descending")])
     reasons = rows["reason"].to_pylist()
     if not reasons:
         return QuarantineShare(landed, quarantined)
