@@ -21,8 +21,9 @@ from tidemark.pipeline.lake.tables.stream_status import STATUS, Kind
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.silence import WindowSilence, silence_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows, refuse_open
+from tidemark.pipeline.spark.micro_batch import Computed, MicroBatch, compute_windows
 from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.spark.replacement import refuse_open
 from tidemark.pipeline.windows import Window, runs_of_neighbours
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource

@@ -4,27 +4,27 @@ import logging
 import os
 import pickle
 import re
-import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tidemark.pipeline.clock import Clock, iso
-from tidemark.pipeline.errors import WindowNotClosed
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats
 from tidemark.pipeline.lake.tables.stream_status import Kind, StreamStatus
-from tidemark.pipeline.lake.tables.windowed import PARTITION, DiffRun, Written
+from tidemark.pipeline.lake.tables.windowed import PARTITION, Written
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.diffs import heartbeat_diffs, input_schema
 from tidemark.pipeline.spark.executors import ANSWER, run_slices
 from tidemark.pipeline.spark.plan import OF_MANY_VALUES, DiffPlan
+from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
 from tidemark.pipeline.spark.silence import DIFFS_READ, stream_status
 from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, cut
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -40,14 +40,6 @@ UNABLE: WeakSet[SparkSession] = WeakSet()
 
 class ExecutorUnable(Exception):
     """An executor has no tidemark, another one, or no Polars."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenByRun:
-    """The files that a run wrote, by table; None: all files in the run's folder."""
-
-    diffs: Sequence[Written] | None = None
-    status: Sequence[Written] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +74,6 @@ class MicroBatch:
     clock: Clock
 
 
-Way = Callable[[MicroBatch, Sequence[Window], HeartbeatFiles, str], WrittenByRun]
-
-
 def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     """Compute windows, which may have gaps between them, and replace them in the lake, their diffs and their streams'
     status.
@@ -93,92 +82,44 @@ def compute_windows(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
     WindowNotClosed, before anything is read or written, if the watermark has not passed every window.
     """
     refuse_open(windows, batch.watermark)
-    computed = _compute(batch, windows)
-    # Another run that was first may have read less than we did: then what it wrote is replaced in its turn.
-    if older := _of_older_input(batch, computed, windows):
-        again = _compute(batch, older)
-        computed = replace(
-            computed,
-            rows={**computed.rows, **again.rows},
-            superseded=[key for key in computed.superseded if key not in again.rows],
-            status_superseded=[key for key in computed.status_superseded if key not in again.rows],
-        )
-    return replace(computed, silent=_silent(batch.status, computed.rows))
+    done = _compute(batch, windows)
+    status_superseded, superseded = done.superseded
+    return Computed(
+        run=done.run,
+        heartbeats_version=done.heartbeats_version,
+        watermark=batch.watermark,
+        rows=done.rows,
+        superseded=superseded,
+        status_superseded=status_superseded,
+        silent=_silent(batch.status, done.rows),
+        input_rows=done.input_rows,
+    )
 
 
-def _of_older_input(batch: MicroBatch, computed: Computed, windows: Sequence[Window]) -> list[Window]:
-    """The windows of which another run's diffs or status stand, made from less than this run has read."""
-    others = batch.diffs.versions(computed.superseded), batch.status.versions(computed.status_superseded)
-    older = {key for found in others for key, version in found.items() if version < computed.heartbeats_version}
-    return [window for window in windows if window.key in older]
-
-
-def refuse_open(windows: Sequence[Window], watermark: datetime | None) -> None:
-    """Raise WindowNotClosed if the watermark has not passed every window."""
-    still_open = [window for window in windows if not window.is_closed_at(watermark)]
-    if still_open:
-        where = "there is no watermark yet" if watermark is None else f"the watermark is at {iso(watermark)}"
-        raise WindowNotClosed(
-            f"{len(still_open)} of {len(windows)} windows cannot be trusted yet, the first is {still_open[0]}: {where}"
-            ". Nothing was written. Wait until the watermark has passed the window's end; `tidemark explain` says "
-            "what holds it"
-        )
-
-
-def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Computed:
+def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
     """Compute the windows in columns, or by the DataFrame functions where executors cannot."""
+    tables = Tables(
+        # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
+        (batch.status, batch.diffs),
+        batch.heartbeats,
+        batch.plan.lookback,
+        batch.watermark,
+        batch.run,
+        batch.clock,
+    )
     if batch.spark not in UNABLE:
         try:
-            return _compute_by(_in_columns, batch, windows)
+            return replace_windows(tables, windows, partial(_in_columns, batch))
         except ExecutorUnable as unable:
             logger.info("an executor cannot compute in columns (%s): Spark's own functions do", unable)
             UNABLE.add(batch.spark)
     with naming_what_lacks():
-        computed = [_compute_by(_by_frames, batch, stretch) for stretch in runs_of_neighbours(windows)]
-    return replace(
-        computed[0],
-        heartbeats_version=min(each.heartbeats_version for each in computed),
-        rows={key: rows for each in computed for key, rows in each.rows.items()},
-        superseded=[key for each in computed for key in each.superseded],
-        status_superseded=[key for each in computed for key in each.status_superseded],
-        input_rows=sum(each.input_rows for each in computed),
-    )
+        stretches = runs_of_neighbours(windows)
+        done = (replace_windows(tables, stretch, partial(_by_frames, batch)) for stretch in stretches)
+        return reduce(add, done)
 
 
-def _compute_by(way: Way, batch: MicroBatch, windows: Sequence[Window]) -> Computed:
-    diffs, status, plan = batch.diffs, batch.status, batch.plan
-    start, end = windows[0].start, windows[-1].end
-    keys = [window.key for window in windows]
-    # Before the input is listed, or a newer computation could be undone by an older one.
-    fence, status_fence = diffs.fence(keys), status.fence(keys)
-    files = batch.heartbeats.files_between(start - plan.lookback, end)
-    attempt = DiffRun(
-        name=f"{batch.run}-{uuid.uuid4().hex[:8]}",
-        windows=keys,
-        heartbeats_version=files.version,
-        watermark=batch.watermark or end,
-        started_at=batch.clock.now(),
-    )
-    diffs.leave_manifest(attempt)
-    written = WrittenByRun()
-    if files.files:
-        logger.info("computing %d windows from %d files, %d rows", len(windows), len(files.files), files.rows)
-        written = way(batch, windows, files, attempt.name)
-    # The status first: a window whose diffs stand counts as computed, and nobody would ask for its status again.
-    replaced_status = status.replace(attempt, status_fence, written.status)
-    replaced = diffs.replace(attempt, fence, written.diffs)
-    return Computed(
-        run=attempt.name,
-        heartbeats_version=files.version,
-        watermark=batch.watermark,
-        rows=replaced.rows,
-        superseded=replaced.superseded,
-        status_superseded=replaced_status.superseded,
-        input_rows=files.rows,
-    )
-
-
-def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenByRun:
+def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     """Slices of time, each a task that answers with what it wrote: no exchange. A gap is in no slice. Raises
     ExecutorUnable."""
     stretches = runs_of_neighbours(windows)
@@ -202,23 +143,23 @@ def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFi
     by_table = defaultdict[str, list[Written]](list)
     for answer in answers:
         by_table[answer["table"]].append(Written(*(answer[name] for name in ("path", "window", "rows", "size"))))
-    return WrittenByRun(by_table[DIFFS], by_table[STATUSES])
+    return by_table[STATUSES], by_table[DIFFS]
 
 
-def _by_frames(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenByRun:
+def _by_frames(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     """DataFrame functions, on any Spark: they write into the run's folder, whose files are the run's."""
     diffs, status, plan = batch.diffs, batch.status, batch.plan
     start, end = windows[0].start, windows[-1].end
     read, folder = batch.spark.read.schema(input_schema(plan.fields)), diffs.folder_of(run)
-    _write(heartbeat_diffs(read.parquet(*files.paths), plan, start, end), folder)
+    write_by_window(heartbeat_diffs(read.parquet(*files.paths), plan, start, end), folder)
     written = batch.spark.read.schema(DIFFS_READ).parquet(folder)
     # Spark wants a file to read even where none reaches back: nothing of it is before the range then.
     before = read.parquet(*files.with_any_before(start) or files.paths)
     silent = stream_status(written, before, plan, start, end)
     # One file a window: next to nothing is written, and no stream is looked for in it.
     ordered = silent.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
-    _write(ordered, status.folder_of(run))
-    return WrittenByRun()
+    write_by_window(ordered, status.folder_of(run))
+    return None, None
 
 
 def cores_of(spark: SparkSession) -> int:
@@ -231,7 +172,8 @@ def cores_of(spark: SparkSession) -> int:
     return int(conf.get("spark.executor.instances", "1") or 1) * int(conf.get("spark.executor.cores", "2") or 2)
 
 
-def _write(frame: DataFrame, folder: str) -> None:
+def write_by_window(frame: DataFrame, folder: str) -> None:
+    """Write a frame as Parquet, by its column `window`, into a folder that is not there yet."""
     plain = {f"parquet.enable.dictionary#{column}": "false" for column in frame.columns if column in OF_MANY_VALUES}
     frame.write.mode("error").options(**plain).partitionBy(PARTITION).parquet(folder)
 

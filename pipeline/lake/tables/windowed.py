@@ -40,13 +40,15 @@ LONGEST_PAUSE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DiffRun:
-    """One computation: its name (a retry has another one), its windows, what it read, and when it started."""
+    """One computation: its name (a retry has another one), its windows, what it read, and when it started. `note` is
+    what else its manifest says."""
 
     name: str
     windows: Sequence[str]
     heartbeats_version: int
     watermark: datetime
     started_at: datetime
+    note: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class WindowedTable:
             "heartbeats_version": run.heartbeats_version,
             "watermark": iso(run.watermark),
             "started_at": iso(run.started_at),
+            **run.note,
             **marks(),
         }
         self._objects.create(f"{MANIFESTS}{run.name}.json", json.dumps(content, indent=1).encode())
