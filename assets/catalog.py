@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.ticks.pace import last_look, least_interval
-from tidemark.pipeline.windows import KEY_FORMAT
+from tidemark.pipeline.windows import KEY_FORMAT, Windowing
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")
 WATERMARK = dg.AssetKey("watermark")
@@ -96,13 +96,19 @@ def spec(
 
 
 def windowed_asset(
-    settings: Settings, key: dg.AssetKey, schema: pa.Schema, deps: Sequence[dg.AssetKey], **more: Any
+    settings: Settings,
+    key: dg.AssetKey,
+    schema: pa.Schema | None,
+    deps: Sequence[dg.AssetKey],
+    windowing: Windowing | None = None,
+    **more: Any,
 ) -> Callable[..., dg.AssetsDefinition]:
-    """The decorator of an asset that Spark computes, one partition a window. The docstring describes it in the UI."""
+    """The decorator of an asset that Spark computes, one partition a window, by default of the pipeline's windows. The
+    docstring describes it in the UI."""
     decorator: Callable[..., dg.AssetsDefinition] = dg.asset(
         key=key_of(settings, key),
         deps=[key_of(settings, dep) for dep in deps],
-        partitions_def=window_partitions(settings),
+        partitions_def=partitions_of(windowing or settings.windowing),
         backfill_policy=dg.BackfillPolicy.single_run(),
         kinds={"pyspark", "deltalake"},
         **_shown(settings, schema),
@@ -123,11 +129,11 @@ def ticking_sensor(
     return dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
 
 
-def window_partitions(settings: Settings) -> dg.TimeWindowPartitionsDefinition:
+def partitions_of(windowing: Windowing) -> dg.TimeWindowPartitionsDefinition:
     """One partition for each window, from the first window on, in UTC: the same keys, the same boundaries."""
     return dg.TimeWindowPartitionsDefinition(
-        start=settings.windows.first,
-        cron_schedule=cron_of(settings.windows.length),
+        start=windowing.first,
+        cron_schedule=cron_of(windowing.length),
         fmt=KEY_FORMAT,
         timezone="UTC",
     )

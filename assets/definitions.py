@@ -1,5 +1,7 @@
 """Everything that tidemark gives to Dagster, built from settings. Importing this reads none."""
 
+from collections.abc import Iterable
+
 import dagster as dg
 
 from tidemark.assets.backlog import backlog_job
@@ -7,6 +9,7 @@ from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, obse
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
 from tidemark.assets.drain import drain_job, drain_sensor
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.own_tables import own_table_definitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
 from tidemark.assets.runs import tags_of
@@ -18,6 +21,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import session_config
+from tidemark.pipeline.spark.table_definition import TableDefinition, own_tables
 from tidemark.pipeline.ticks.pace import AtWork, Pace
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK
 from tidemark.resources.lake import LakeResource
@@ -25,9 +29,13 @@ from tidemark.resources.pubsub import PubSubResource
 from tidemark.resources.spark import SparkResource
 
 
-def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Definitions:
-    """Assets, sensors, the job and the resources for these settings, on the machine's clock or another one."""
+def build_definitions(
+    settings: Settings, clock: Clock | None = None, tables: Iterable[TableDefinition] = ()
+) -> dg.Definitions:
+    """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
+    `[tables]` and these. Raises InvalidSettings."""
     clock = clock or SystemClock()
+    own = own_table_definitions(settings, clock, own_tables(settings, tables))
     # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
     # lists every partition, which for a year of windows takes longer than computing a few.
     diffs, status = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, STREAM_STATUS)
@@ -49,14 +57,16 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
             heartbeat_diffs_asset(settings),
             stream_status_asset(settings),
             tuning_asset(settings),
+            *own.assets,
         ],
-        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping],
+        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping, *own.jobs],
         asset_checks=asset_checks(settings, clock),
         sensors=[
             tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
             landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
+            *own.sensors,
         ],
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={

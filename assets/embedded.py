@@ -1,17 +1,18 @@
 """A pipeline inside a Dagster project of one's own, beside other pipelines and other people's definitions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
 
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of, window_partitions
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, ON_COMPUTED, WATERMARK, key_of, partitions_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.spark.table_definition import TableDefinition
 
 DEFAULT_NAME = "tidemark"
 
@@ -21,6 +22,7 @@ class Pipeline:
     """One pipeline: its definitions for Dagster, and what an asset of one's own over its windows needs."""
 
     settings: Settings
+    tables: Sequence[TableDefinition] = ()
 
     def definitions(self) -> dg.Definitions:
         """Assets, checks, jobs, sensors, schedules and resources, to merge with others by `dg.Definitions.merge`.
@@ -28,7 +30,7 @@ class Pipeline:
         All names begin with the pipeline's. The sensors and schedules are on from the start. Each job brings its
         executor; none is set for the project. Call it once: what a call returns keeps its own caches.
         """
-        return build_definitions(self.settings)
+        return build_definitions(self.settings, tables=self.tables)
 
     @property
     def name(self) -> str:
@@ -53,7 +55,7 @@ class Pipeline:
     @property
     def windows(self) -> dg.TimeWindowPartitionsDefinition:
         """The partitions of heartbeat_diffs, for an asset with a partition for each window."""
-        return window_partitions(self.settings)
+        return partitions_of(self.settings.windowing)
 
     @property
     def on_computed(self) -> dg.AutomationCondition[dg.AssetKey]:
@@ -67,8 +69,9 @@ class Pipeline:
         return lake.diffs().read(partition_keys)
 
 
-def pipeline(config: str | Path, *, name: str | None = None) -> Pipeline:
-    """The pipeline with the settings of a file, read now; a relative path is relative to the current folder.
+def pipeline(config: str | Path, *, name: str | None = None, tables: Sequence[TableDefinition] = ()) -> Pipeline:
+    """The pipeline with the settings of a file, read now; a relative path is relative to the current folder. `tables`
+    are functions that `tidemark.windowed` decorates, beside those of `[tables]`.
 
     Its name is `name`, else `dagster.name` in the file, else `tidemark`. With `name="orders"`, the variables that
     override the file begin with `ORDERS_TIDEMARK_` instead of `TIDEMARK_`. Each pipeline has its own topic and lake.
@@ -79,7 +82,7 @@ def pipeline(config: str | Path, *, name: str | None = None) -> Pipeline:
         settings = settings.model_copy(
             update={"dagster": settings.dagster.model_copy(update={"name": DEFAULT_NAME})},
         )
-    return Pipeline(settings)
+    return Pipeline(settings, tuple(tables))
 
 
 class PipelineComponent(dg.Component, dg.Model, dg.Resolvable):

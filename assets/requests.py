@@ -328,7 +328,9 @@ def pause_of_windows(runs: Runs, now: datetime) -> str | None:
     return pause_of(runs, COMPUTE_WINDOWS, now) or pause_of(runs, COMPUTE_BACKLOG, now)
 
 
-def pause_of(runs: Runs, job_name: str, now: datetime, does: str = "is computing windows") -> str | None:
+def pause_of(
+    runs: Runs, job_name: str, now: datetime, does: str = "is computing windows", longest: timedelta = LONGEST_PAUSE
+) -> str | None:
     """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
     recently. None if one may. Runs whose process has died are reported as failed first."""
     if at_it := report_dead(runs, job_name, now):
@@ -337,7 +339,7 @@ def pause_of(runs: Runs, job_name: str, now: datetime, does: str = "is computing
     failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
     if not failures:
         return None
-    pause = min(FIRST_PAUSE * 2 ** (len(failures) - 1), LONGEST_PAUSE)
+    pause = min(FIRST_PAUSE * 2 ** (len(failures) - 1), longest)
     if now - ended_at(failures[0]) < pause:
         return f"the last {len(failures)} runs failed; the next is tried {pause} after the last"
     return None

@@ -101,6 +101,10 @@ class TableConflict(LakeError):
     """A commit lost against other commits too many times."""
 
 
+class TableFailed(TidemarkError):
+    """A table of one's own cannot be computed: its function or SQL fails, or gives rows that the lake cannot hold."""
+
+
 class SparkUnreachable(TidemarkError):
     """No Spark server answers at the configured address."""
 

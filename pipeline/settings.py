@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     pubsub: sections.PubSubSettings = sections.PubSubSettings()
     message: sections.MessageSettings = sections.MessageSettings()
     windows: sections.WindowSettings = sections.WindowSettings()
+    tables: dict[sections.TableName, sections.TableSettings] = {}
     checks: sections.CheckSettings = sections.CheckSettings()
     watermark: sections.WatermarkSettings = sections.WatermarkSettings()
     track: sections.TrackBudget = sections.TrackBudget()
@@ -281,6 +282,11 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     lake, storage = settings.lake, str((base / settings.dagster.storage).resolve())
     if lake.folder is not None:
         lake = lake.model_copy(update={"uri": f"file:{(base / lake.folder).resolve()}"})
-    return settings.model_copy(
-        update={"lake": lake, "dagster": settings.dagster.model_copy(update={"storage": storage})}
-    )
+    tables = {name: _with_absolute_source(table, base) for name, table in settings.tables.items()}
+    dagster = settings.dagster.model_copy(update={"storage": storage})
+    return settings.model_copy(update={"lake": lake, "dagster": dagster, "tables": tables})
+
+
+def _with_absolute_source(table: sections.TableSettings, base: Path) -> sections.TableSettings:
+    named = {kind: path for kind in ("sql", "python") if (path := getattr(table, kind)) is not None}
+    return table.model_copy(update={kind: str((base / path).resolve()) for kind, path in named.items()})

@@ -171,6 +171,7 @@ StreamParts = Annotated[
 ]
 """A list may be written as JSON, as an option of Spark is."""
 ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
+TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
@@ -366,6 +367,26 @@ class WindowSettings(Section):
             raise ValueError("first must be a time in UTC, such as 2026-01-01T00:00:00Z")
         if self.first < EPOCH or (self.first - EPOCH) % self.length:
             raise ValueError("first must be the start of a window: a multiple of length since midnight UTC")
+        return self
+
+
+class TableSettings(Section):
+    """A table of your own over closed windows: SQL in a file, or a function in a Python file."""
+
+    sql: OptionalText = None
+    python: OptionalText = None
+    key: Annotated[list[str], BeforeValidator(lambda key: [key] if isinstance(key, str) and key else key or [])] = (
+        Field(default_factory=list)
+    )
+    lookback: NotNegative = ZERO
+    window: OptionalBound = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.sql is None) == (self.python is None):
+            raise ValueError('name the file, as sql = "models/per_region.sql" or python = "models/per_region.py"')
+        if self.python is not None and self.model_fields_set != {"python"}:
+            raise ValueError("the function's decorator, @tidemark.windowed, has key, lookback and window")
         return self
 
 

@@ -15,6 +15,7 @@ from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.quality.late import LateHeartbeats
@@ -91,6 +92,10 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def diffs(self, user: str) -> HeartbeatDiffs:
         """Computed windows."""
         return self._part(user, Lake.diffs)
+
+    def own_table(self, user: str, name: str) -> OwnTable:
+        """One of the tables of `[tables]`, or given by `tables`."""
+        return self._part(user, lambda lake: lake.own_table(name), f"tables/{name}")
 
     def staleness(self, user: str) -> Staleness:
         """The check of missed heartbeats, which goes on from the checkpoint that the lake keeps."""

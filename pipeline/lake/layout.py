@@ -13,13 +13,14 @@ from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
-from tidemark.pipeline.lake.tables import diffs, heartbeats, quarantine, windowed
+from tidemark.pipeline.lake.tables import diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
-from tidemark.pipeline.lake.tables.table import LakeTable
+from tidemark.pipeline.lake.tables.table import LakeTable, table_errors
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
@@ -81,6 +82,17 @@ class Lake:
         """Computed windows."""
         return diffs.HeartbeatDiffs(*self._parts(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields), self._clock)
 
+    def own_table(self, name: str) -> OwnTable:
+        """One of your own tables."""
+        return OwnTable(*self._parts(f"{own_table.FOLDER}/{name}"), self._clock, name)
+
+    def own_tables(self) -> list[str]:
+        """The names of your own tables that the lake holds, whatever the settings say now. Raises LakeError."""
+        files = arrow_files(self._settings, own_table.FOLDER)
+        with table_errors(table_uri(self._settings, own_table.FOLDER)):
+            found = files.get_file_info(pafs.FileSelector("", allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
+
     def stream_status(self) -> StreamStatus:
         """Streams that stopped, started or missed beats, by window."""
         return StreamStatus(*self._parts(STREAM_STATUS), STATUS, self._clock)
@@ -102,8 +114,12 @@ class Lake:
         return WindowIndex(self.table(HEARTBEATS), self.table(HEARTBEAT_DIFFS), windowing, lookback)
 
     def table(self, name: str) -> LakeTable:
-        """One of PARTITIONS, as a table and nothing more."""
-        return LakeTable(*self._place(name), PARTITIONS[name], *self._extras(name))
+        """One of PARTITIONS, or `tables/NAME`, as a table and nothing more."""
+        return LakeTable(*self._place(name), PARTITIONS.get(name, windowed.PARTITION), *self._extras(name))
+
+    def by_window(self) -> list[str]:
+        """The tables by window, as `table` takes them: diffs, status, and your own. Raises LakeError."""
+        return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{own_table.FOLDER}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)

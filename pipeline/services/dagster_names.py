@@ -24,6 +24,11 @@ TRIED = "tidemark/tried"
 """The tag with the part of its windows that a run of that job has reached."""
 
 
+def compute_job(table: str) -> str:
+    """The job that computes windows of a table of one's own."""
+    return f"compute_{table}"
+
+
 def name_of(settings: Settings, name: str) -> str:
     """A job's, an op's, a sensor's, a schedule's or a resource's name in Dagster. With `dagster.name` it has that name
     as its prefix, so that it stands beside those of other pipelines and of other people."""

@@ -39,10 +39,10 @@ def heartbeat_diffs(heartbeats: DataFrame, plan: DiffPlan, start: datetime, end:
     heartbeat before, at most `lookback` earlier; null if there is none. Assumption: the range is of whole windows.
     """
     read = heartbeats.where(F.col("event_time").between(moment(start - plan.lookback), moment(end)))
-    return with_differences(without_copies(_identified(read)), plan, start, end)
+    return with_differences(without_copies(identified(read)), plan, start, end)
 
 
-def _identified(heartbeats: DataFrame) -> DataFrame:
+def identified(heartbeats: DataFrame) -> DataFrame:
     """Beside each message its `id`, the publisher's where there is one, else the message's: a redelivery has the same
     message id, a retried publication the same publisher's id. And a number for its stream, since numbers are compared
     much faster than names that begin alike."""

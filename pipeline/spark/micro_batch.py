@@ -38,6 +38,10 @@ UNABLE: WeakSet[SparkSession] = WeakSet()
 """Sessions of which an executor lacks what computing in columns needs."""
 
 
+NOTHING: WrittenFiles = (None, None)
+"""No task tells of files: those of the status and of the diffs are in the run's folders, if there are any."""
+
+
 class ExecutorUnable(Exception):
     """An executor has no tidemark, another one, or no Polars."""
 
@@ -122,6 +126,8 @@ def _compute(batch: MicroBatch, windows: Sequence[Window]) -> Outcome:
 def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     """Slices of time, each a task that answers with what it wrote: no exchange. A gap is in no slice. Raises
     ExecutorUnable."""
+    if not files.files:
+        return NOTHING
     stretches = runs_of_neighbours(windows)
     cores = cores_of(batch.spark) if len(windows) > 1 and len(stretches) == 1 else 1
     slices = [one for stretch in stretches for one in cut(stretch, files, batch.plan, cores)]
@@ -148,6 +154,8 @@ def _in_columns(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFi
 
 def _by_frames(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     """DataFrame functions, on any Spark: they write into the run's folder, whose files are the run's."""
+    if not files.files:
+        return NOTHING
     diffs, status, plan = batch.diffs, batch.status, batch.plan
     start, end = windows[0].start, windows[-1].end
     read, folder = batch.spark.read.schema(input_schema(plan.fields)), diffs.folder_of(run)
@@ -159,7 +167,7 @@ def _by_frames(batch: MicroBatch, windows: Sequence[Window], files: HeartbeatFil
     # One file a window: next to nothing is written, and no stream is looked for in it.
     ordered = silent.repartition(PARTITION).sortWithinPartitions(PARTITION, "kind", "stream_id")
     write_by_window(ordered, status.folder_of(run))
-    return None, None
+    return NOTHING
 
 
 def cores_of(spark: SparkSession) -> int:

@@ -103,7 +103,7 @@ def _attempt(tables: Tables, windows: Sequence[Window], write: Write) -> Outcome
         note=tables.note,
     )
     tables.tables[-1].leave_manifest(attempt)
-    written = write(windows, files, attempt.name) if files.files else [None] * len(fences)
+    written = write(windows, files, attempt.name)
     replaced = [
         table.replace(attempt, fence, of_table)
         for table, fence, of_table in zip(tables.tables, fences, written, strict=True)

@@ -4,17 +4,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidemark.assets.embedded import PipelineComponent as Pipeline
+    from tidemark.pipeline.spark.table_definition import Windows, windowed
 
-__all__ = ["Pipeline"]
+__all__ = ["Pipeline", "Windows", "windowed"]
 
 
 def __getattr__(name: str) -> Any:
-    """`tidemark.Pipeline`, the Dagster component. It is imported when somebody asks for it: Spark's workers and the
-    commands import this package too, and need no Dagster."""
+    """`tidemark.Pipeline`, the Dagster component, and `tidemark.windowed`, the decorator of tables of one's own. They
+    are imported when somebody asks for them: Spark's workers and the commands import this package too, and need no
+    Dagster."""
     if name == "Pipeline":
         from tidemark.assets.embedded import PipelineComponent
 
         return PipelineComponent
+    if name in ("Windows", "windowed"):
+        from tidemark.pipeline.spark import table_definition
+
+        return getattr(table_definition, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

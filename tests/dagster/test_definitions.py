@@ -16,7 +16,7 @@ from tidemark.assets.catalog import (
     TRACKING_HISTOGRAM,
     WATERMARK,
     cron_of,
-    window_partitions,
+    partitions_of,
 )
 from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
 from tidemark.assets.housekeeping import HOUSEKEEPING
@@ -151,7 +151,7 @@ def test_a_range_of_windows_is_one_run(definitions: dg.Definitions) -> None:
 @pytest.mark.parametrize("length", LENGTHS, ids=format_duration)
 def test_partitions_are_the_windows_with_the_same_keys_and_bounds(length: timedelta) -> None:
     settings = Settings(windows=WindowSettings(length=length))
-    partitions, windowing = window_partitions(settings), settings.windowing
+    partitions, windowing = partitions_of(settings.windowing), settings.windowing
     until = windowing.first + timedelta(days=2, hours=5, minutes=7)
     windows = list(windowing.between(windowing.first, until))
     assert len(windows) > 1

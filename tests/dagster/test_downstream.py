@@ -7,7 +7,7 @@ import pytest
 
 from tests.dagster.house import settings_of
 from tests.watermark.builders import seconds
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, ON_COMPUTED, window_partitions
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, ON_COMPUTED, partitions_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -29,7 +29,7 @@ def test_its_partition_is_requested_when_the_window_is_computed_and_when_it_is_c
 ) -> None:
     settings = settings_of(PubSubSettings(), tmp_path)
 
-    @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=window_partitions(settings), automation_condition=condition)
+    @dg.asset(deps=[HEARTBEAT_DIFFS], partitions_def=partitions_of(settings.windowing), automation_condition=condition)
     def anomalies() -> None: ...
 
     definitions = dg.Definitions.merge(build_definitions(settings), dg.Definitions(assets=[anomalies]))

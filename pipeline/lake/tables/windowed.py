@@ -120,6 +120,10 @@ class WindowedTable:
         """The folder for a run's files of a window, as a path in the table."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
 
+    def place_of_nothing(self, run: str, window: str) -> str:
+        """The folder of the file that stands for a window without rows."""
+        return self.place_of(run, window)
+
     def leave_manifest(self, run: DiffRun) -> None:
         """Note which windows the run computes from which version: create-only, and before the commit."""
         content = {
@@ -236,12 +240,16 @@ class WindowedTable:
         selector = pafs.FileSelector(f"{RUNS_FOLDER}/{run.name}", allow_not_found=True, recursive=True)
         for info in sorted(self.files.get_file_info(selector), key=lambda info: info.path):
             if info.type == pafs.FileType.File and info.base_name.endswith(".parquet"):
-                key = info.path.split("/")[-2].removeprefix(f"{PARTITION}=")
+                key = info.path.lstrip("/").split("/")[2].removeprefix(f"{PARTITION}=")
+                if key not in adds:
+                    raise LakeError(
+                        f"run {run.name} has rows of the window {key}, which it does not compute; nothing was committed"
+                    )
                 adds[key].append(self._add(self._looked_at(info.path.lstrip("/"), key)))
         without_partition = pa.schema([column for column in self.schema if column.name != PARTITION])
         for key, added in adds.items():
             if not added:
-                path = f"{self.place_of(run.name, key)}/empty.parquet"
+                path = f"{self.place_of_nothing(run.name, key)}/empty.parquet"
                 self.files.create_dir(path.rpartition("/")[0], recursive=True)
                 pq.write_table(without_partition.empty_table(), path, filesystem=self.files)
                 added.append(self._add(self._looked_at(path, key)))

@@ -1,0 +1,224 @@
+"""Tables of one's own in Dagster: an asset, a check and a job for each, and the sensor that requests what is due."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, Jobs, key_of, ticking_sensor, windowed_asset
+from tidemark.assets.events import failing_run
+from tidemark.assets.lost_runs import beating
+from tidemark.assets.requests import LOOK_EVERY, pause_of
+from tidemark.assets.runs import Runs, tags_of
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.errors import TableFailed, TidemarkError, WindowExpired, WindowNotClosed
+from tidemark.pipeline.quality.due_windows import inputs_of, newest_stretch, overlapping
+from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START, compute_job, name_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.spark.replacement import Outcome
+from tidemark.pipeline.spark.table_definition import TableDefinition
+from tidemark.pipeline.windows import Window
+from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
+from tidemark.resources.lake import LakeResource
+from tidemark.resources.spark import SparkResource
+
+TABLES = "tables"
+"""The sensor, and the `user` of the parts of the lake that it reads."""
+
+UNIQUE = "key_is_unique"
+LONGEST_PAUSE = timedelta(minutes=10)
+"""A table whose runs keep failing is tried again after at most this: most often, its function has to be mended."""
+
+SHOWN_SOURCE = 20_000
+"""Characters of a function or of SQL that the UI shows."""
+
+
+@dataclass(frozen=True)
+class OwnTables:
+    """What Dagster gets for the tables of one's own; nothing without any."""
+
+    assets: Sequence[dg.AssetsDefinition] = ()
+    jobs: Sequence[UnresolvedAssetJobDefinition] = ()
+    sensors: Sequence[dg.SensorDefinition] = ()
+
+
+def own_table_definitions(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition]) -> OwnTables:
+    if not tables:
+        return OwnTables()
+    assets = [_asset(settings, table) for table in tables.values()]
+    jobs = [
+        dg.define_asset_job(
+            name_of(settings, compute_job(name)),
+            selection=dg.AssetSelection.assets(key_of(settings, dg.AssetKey(name))),
+            executor_def=dg.in_process_executor,
+            description=f"Windows of {name}, in one run.",
+            tags=tags_of(settings),
+        )
+        for name in tables
+    ]
+    return OwnTables(assets, jobs, [_sensor(settings, clock, tables, jobs)])
+
+
+def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
+    key = key_of(settings, dg.AssetKey(table.name))
+    unique = dg.AssetCheckSpec(UNIQUE, asset=key, description=f"One row of a window for each {', '.join(table.key)}.")
+    doc = (table.build.__doc__ or "").strip()
+    shown = table.source[:SHOWN_SOURCE]
+
+    @windowed_asset(
+        settings,
+        dg.AssetKey(table.name),
+        None,
+        deps=[HEARTBEATS, HEARTBEAT_DIFFS],
+        windowing=table.windowing(settings.windows),
+        required_resource_keys=keys_of(settings, LAKE, SPARK),
+        check_specs=[unique] if table.key else [],
+        code_version=table.version,
+        description=f"{doc}\n\n```\n{shown}\n```".strip(),
+    )
+    def own_table(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        lake, spark = lake_of(context, settings), spark_of(context, settings)
+        windowing = table.windowing(settings.windows)
+        windows = sorted(map(windowing.named, context.partition_keys))
+        with failing_run(WindowExpired, WindowNotClosed, TableFailed), beating(context):
+            done = compute_table(table, windows, lake, spark, context.run_id)
+            twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
+        for window, rows in done.rows.items():
+            said = {
+                "dagster/partition_row_count": rows,
+                "version": table.version,
+                "heartbeats_version": done.heartbeats_version,
+            }
+            context.add_asset_metadata(said, asset_key=key, partition_key=window)
+        context.log.info(
+            f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}"
+        )
+        checked = dg.AssetCheckResult(
+            asset_key=key,
+            check_name=UNIQUE,
+            passed=not twice,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{twice} rows of {len(done.rows)} windows have the key of another row",
+            metadata={"rows": twice},
+        )
+        yield dg.MaterializeResult(check_results=[checked] if table.key else [])
+
+    return own_table
+
+
+def compute_table(
+    table: TableDefinition, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
+) -> Outcome:
+    """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed and WindowExpired,
+    before Spark is used, and other TidemarkErrors."""
+    settings = lake.settings
+    lake.kept_windows().refuse_expired(windows)
+    decided = lake.tracking_log("run").newest_decision()
+    # Before the heartbeats are listed: see `OwnBatch`.
+    runs = lake.diffs("run").runs()
+    batch = OwnBatch(
+        spark.session(),
+        definition=table,
+        table=lake.own_table("run", table.name),
+        heartbeats=lake.heartbeats("run"),
+        fields=settings.message.kinds,
+        inputs=inputs_of(runs, settings.windowing, table.windowing(settings.windows), table.lookback),
+        watermark=None if decided is None else decided.decision.watermark,
+        run=run,
+        clock=SystemClock(),
+    )
+    return compute_own(batch, windows)
+
+
+@dataclass
+class Looked:
+    """What a look at the due windows has found, for the next looks: while nothing was due and nothing has changed since
+    that could make a window due, the tables themselves are looked at every LOOK_EVERY only."""
+
+    _nothing: dict[str, tuple[range, int, datetime]] = field(default_factory=dict)
+
+    def note(self, table: str, closed: range, version: int, now: datetime, *, is_due: bool) -> None:
+        """Note whether a window of the table was due, at this version of `heartbeat_diffs`."""
+        self._nothing.pop(table, None)
+        if not is_due:
+            self._nothing[table] = closed, version, now
+
+    def nothing_due(self, table: str, closed: range, version: int, now: datetime) -> bool:
+        """Whether it is taken that none is due still."""
+        found = self._nothing.get(table)
+        return found is not None and found[:2] == (closed, version) and now - found[2] < LOOK_EVERY
+
+
+def due_windows(
+    lake: LakeResource, tables: Iterable[TableDefinition], looked: Looked, now: datetime
+) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
+    """Each table with the numbers of its due windows, in order, or why these cannot be told. Raises LakeError if
+    `heartbeat_diffs` itself cannot be read."""
+    windows, base = lake.settings.windows, lake.settings.windowing
+    watermark = lake.state(TABLES).watermark
+    closed = lake.kept_windows().closed(None if watermark is None else min(watermark, now))
+    diffs = lake.diffs(TABLES)
+    current = diffs.table.current()
+    version = -1 if current is None else current.version()
+    left = [table for table in tables if not looked.nothing_due(table.name, closed, version, now)]
+    if not left:
+        return
+    runs, waiting = diffs.runs(at=current), list(lake.window_index(TABLES).update().due(closed))
+    for table in left:
+        own = table.windowing(windows)
+        inputs = inputs_of(runs, base, own, table.lookback)
+        ratio = own.length // base.length
+        whole = range(-(-closed.start // ratio), closed.stop // ratio)
+        try:
+            made = lake.own_table(TABLES, table.name).made()
+        except TidemarkError as error:
+            yield table, error
+            continue
+        due = inputs.due(made, whole, overlapping(waiting, base, own, table.lookback))
+        looked.note(table.name, closed, version, now, is_due=bool(due))
+        yield table, due
+
+
+def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition], jobs: Jobs) -> dg.SensorDefinition:
+    looked = Looked()
+
+    @ticking_sensor(
+        settings,
+        TABLES,
+        required_resource_keys=keys_of(settings, LAKE),
+        jobs=jobs,
+        description=f"Requests runs over the due windows of {', '.join(tables)}: closed ones that are not computed, or "
+        f"were computed before {HEARTBEAT_DIFFS.to_user_string()} was computed again.",
+    )
+    def own_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        lake, runs = lake_of(context, settings), Runs(context.instance, settings)
+        requests, said = list[dg.RunRequest](), list[str]()
+        free = list[TableDefinition]()
+        for table in tables.values():
+            pause = pause_of(runs, compute_job(table.name), clock.now(), longest=LONGEST_PAUSE)
+            said += [f"{table.name}: {pause}"] if pause else []
+            free += [] if pause else [table]
+        for table, due in due_windows(lake, free, looked, clock.now()):
+            if isinstance(due, TidemarkError):
+                context.log.error("the windows of %s are not known: %s", table.name, due)
+                said.append(f"{table.name}: {due}")
+            elif due:
+                windowing = table.windowing(settings.windows)
+                stretch = newest_stretch(due, settings.windows.max_windows_per_run)
+                first, last = (windowing.numbered(number) for number in (stretch[0], stretch[-1]))
+                context.log.info(
+                    "%s: computing %d of %d windows, from %s on", table.name, len(stretch), len(due), first
+                )
+                requests.append(
+                    dg.RunRequest(
+                        job_name=name_of(settings, compute_job(table.name)),
+                        tags={RANGE_START: first.key, RANGE_END: last.key},
+                    )
+                )
+        skipped = None if requests else dg.SkipReason("; ".join(said) or "every closed window is computed")
+        return dg.SensorResult(run_requests=requests, skip_reason=skipped)
+
+    return own_tables

@@ -1,0 +1,169 @@
+"""Computing windows of a table of one's own: its input as a frame, its rows into the lake."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial, reduce
+from itertools import chain
+from operator import add
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tidemark.pipeline.clock import Clock, duration_us, to_us
+from tidemark.pipeline.errors import TableFailed, TidemarkError
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
+from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, heartbeat_schema
+from tidemark.pipeline.lake.tables.own_table import MADE, Made, OwnTable, stored_schema
+from tidemark.pipeline.lake.tables.windowed import PARTITION
+from tidemark.pipeline.quality.due_windows import Inputs
+from tidemark.pipeline.spark.connector import naming_what_lacks
+from tidemark.pipeline.spark.diffs import identified, moment, spark_schema, without_copies
+from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
+from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
+from tidemark.pipeline.windows import Window, runs_of_neighbours
+
+START, END = "window_start", "window_end"
+"""The columns that say which window a heartbeat is the input of, beside its key in `window`."""
+
+RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
+MOST_SAID = 500
+"""Characters of somebody else's error."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnBatch:
+    """What windows of a table of one's own are computed with. `inputs` was told before: what is computed from newer
+    heartbeats than it says is computed once more, never the other way round."""
+
+    spark: SparkSession
+    definition: TableDefinition
+    table: OwnTable
+    heartbeats: Heartbeats
+    fields: Mapping[str, FieldKind]
+    inputs: Inputs
+    watermark: datetime | None
+    run: str
+    clock: Clock
+
+
+def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
+    """Compute windows of the table, which may have gaps between them, and replace them in the lake, stretch by stretch.
+
+    Guarantee: readers see each window whole, before or after. Raises WindowNotClosed, before anything is read;
+    TableFailed, if the table's own function or SQL does, or gives rows that the lake cannot hold; LakeError.
+    """
+    refuse_open(windows, batch.watermark)
+    tables = Tables(
+        tables=(batch.table,),
+        heartbeats=batch.heartbeats,
+        lookback=batch.definition.lookback,
+        watermark=batch.watermark,
+        run=batch.run,
+        clock=batch.clock,
+        note={"table": batch.definition.name, "version": batch.definition.version},
+    )
+    with naming_what_lacks():
+        stretches = runs_of_neighbours(windows)
+        return reduce(add, (replace_windows(tables, stretch, partial(_write, batch)) for stretch in stretches))
+
+
+def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
+    definition = batch.definition
+    made = {window.key: Made(definition.version, batch.inputs.digest(window)) for window in windows}
+    with _failing(definition.name):
+        rows = definition(
+            input_of(_read(batch, files), windows, definition.lookback), Windows(tuple(windows), definition.lookback)
+        )
+        batch.table.prepare(checked_schema(definition, rows), made)
+        folders = F.create_map(*chain.from_iterable((F.lit(key), F.lit(each.folder)) for key, each in made.items()))
+        of_none = F.concat(
+            F.lit("a row is of none of the windows that are computed: "), F.col(PARTITION).cast("string")
+        )
+        placed = rows.withColumn(MADE, F.coalesce(folders[F.col(PARTITION)], F.raise_error(of_none)))
+        by_window = placed.repartition(PARTITION).write.mode("error").partitionBy(PARTITION, MADE)
+        by_window.parquet(batch.table.folder_of(run))
+    return (None,)
+
+
+def _read(batch: OwnBatch, files: HeartbeatFiles) -> DataFrame:
+    """The rows of files of `heartbeats`. A column that a file lacks reads as null."""
+    columns = spark_schema(column for column in heartbeat_schema(batch.fields) if column.name != EVENT_HOUR)
+    if not files.files:
+        return batch.spark.createDataFrame([], columns)
+    return batch.spark.read.schema(columns).parquet(*files.paths).select(*columns.names)
+
+
+def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
+    """Each heartbeat once for each of these neighbouring windows whose input it is: those with event times in
+    `[window_start - lookback, window_end)`. Of several copies of a heartbeat the one that `heartbeat_diffs` keeps."""
+    start, end = windows[0].start, windows[-1].end
+    length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
+    needed = (F.col("event_time") >= moment(start - lookback)) & (F.col("event_time") < moment(end))
+    single = without_copies(identified(heartbeats.where(needed))).drop("id", "stream_hash")
+    since_us = F.unix_micros("event_time") - F.lit(to_us(start))
+    first = F.greatest(_whole(since_us, length_us), F.lit(0))
+    last = F.least(_whole(since_us + F.lit(lookback_us), length_us), F.lit(len(windows) - 1))
+    number = F.explode(F.sequence(first, last)) if lookback_us else first
+    keys = F.array(*(F.lit(window.key) for window in windows))
+    start_us = F.lit(to_us(start)) + F.col("number") * F.lit(length_us)
+    return single.select("*", number.alias("number")).select(
+        F.get(keys, F.col("number")).alias(PARTITION),
+        F.timestamp_micros(start_us).alias(START),
+        F.timestamp_micros(start_us + F.lit(length_us)).alias(END),
+        *heartbeats.columns,
+    )
+
+
+def _whole(microseconds: Column, length_us: int) -> Column:
+    """How many whole lengths these are, rounded down, exact."""
+    return ((microseconds - F.pmod(microseconds, F.lit(length_us))) / F.lit(length_us)).cast("int")
+
+
+def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
+    """The columns that the table gets, each of which may be null. Raises TableFailed if the lake cannot hold them."""
+    if not hasattr(rows, "schema"):
+        raise TableFailed(f"the table {definition.name} is a {type(rows).__name__}; return a DataFrame")
+    names = [name.lower() for name in rows.columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    absent = [name for name in (PARTITION, *definition.key) if name not in rows.columns]
+    wrong = None
+    if twice:
+        wrong = f"has the column {twice[0]} twice"
+    elif absent:
+        wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
+    elif MADE in names:
+        wrong = f"has a column {MADE}, which the lake uses itself; give it another name"
+    elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
+        wrong = f"has a column {PARTITION} that is no text; take the heartbeats' own"
+    if wrong:
+        raise TableFailed(f"the table {definition.name} {wrong}")
+    schema = to_arrow_schema(rows.schema)
+    return stored_schema(pa.schema([column.with_nullable(True) for column in schema]))
+
+
+@contextmanager
+def _failing(name: str) -> Iterator[None]:
+    """Raise TableFailed for whatever somebody's function or SQL raises, here or on Spark's executors."""
+    try:
+        yield
+    except TidemarkError:
+        raise
+    except Exception as error:
+        raise TableFailed(
+            f"the table {name} cannot be computed: {_said(error)}. Nothing of it was committed, and no other table is "
+            "affected. Mend it: its windows are then computed by themselves"
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    """The first line of an error, and of one in a Python worker the last line of its traceback as well."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines[1:] if RAISED.match(line)]
+    return "; ".join([f"{type(error).__name__}: {lines[0] if lines else ''}"[:MOST_SAID], *raised[:1]])[:MOST_SAID]

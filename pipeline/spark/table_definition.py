@@ -1,0 +1,215 @@
+"""Tables of your own over closed windows: what their author writes, as a function or as SQL."""
+
+import hashlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.durations import format_duration, parse_duration
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.lake.layout import PARTITIONS
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LENGTHS, TableSettings, WindowSettings
+from tidemark.pipeline.windows import Window, Windowing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+TAKEN = frozenset(
+    (*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog")
+)
+"""Names of tidemark's own tables, assets and jobs (`compute_...`), which no other table may have."""
+
+MOST_WINDOWS_REACHED = 100
+"""Windows that one heartbeat may be the input of: by a lookback, it is handed to each of them."""
+
+MOST_SOURCE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows that a call computes: neighbours, in order. Their input reaches back by `lookback` before each."""
+
+    windows: Sequence[Window]
+    lookback: timedelta
+
+    @property
+    def start(self) -> datetime:
+        """The start of the first window."""
+        return self.windows[0].start
+
+    @property
+    def end(self) -> datetime:
+        """The end of the last window."""
+        return self.windows[-1].end
+
+    @property
+    def length(self) -> timedelta:
+        """The length of each window."""
+        return self.windows[0].end - self.windows[0].start
+
+    def __iter__(self) -> Iterator[Window]:
+        return iter(self.windows)
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+
+Build = Callable[["DataFrame", Windows], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDefinition:
+    """A table of your own: `build` makes its rows from heartbeats. `key` names the columns that tell the rows of a
+    window apart. `window` is the length of its windows; None: that of the pipeline's. `version` changes whenever the
+    source or an option does, and `source` is what people read."""
+
+    name: str
+    build: Build
+    source: str
+    version: str
+    key: tuple[str, ...] = ()
+    lookback: timedelta = timedelta(0)
+    window: timedelta | None = None
+
+    def __call__(self, heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
+        """The rows, as the function gives them."""
+        return self.build(heartbeats, windows)
+
+    def windowing(self, windows: WindowSettings) -> Windowing:
+        """How the table's event time is cut: by its own window, from the first whole one on."""
+        length = self.window or windows.length
+        return Windowing(length, windows.first + (EPOCH - windows.first) % length)
+
+
+def windowed(
+    *, key: str | Sequence[str] = (), lookback: str = "0s", window: str = "", name: str = "", version: str = ""
+) -> Callable[[Build], TableDefinition]:
+    """Make a function a table over closed windows, whose name is the function's, or `name`.
+
+    The function takes heartbeats and the windows to compute, and returns rows with a column `window`. `heartbeats` has
+    each heartbeat once, with the columns of the table `heartbeats` and three more: `window`, `window_start` and
+    `window_end`, the window whose input it is. With a `lookback`, a heartbeat is the input of its own window and of
+    each later one that looks back to it, one row for each: only rows with `event_time >= window_start` are the
+    window's own.
+
+    Assumption: a row depends only on the rows with its `window`, and on nothing else, such as the time or another
+    table. Then any way of cutting a range into runs gives the same rows. `key` names the columns that tell a window's
+    rows apart. `window` is a multiple of `windows.length`, such as "1h". A changed function is a changed version of the
+    table; change `version` where only something that it calls has changed. Raises ValueError.
+    """
+
+    def define(build: Build) -> TableDefinition:
+        try:
+            source = inspect.getsource(build)
+        except (OSError, TypeError):  # typed into a shell
+            source = repr(build)
+        columns = (key,) if isinstance(key, str) else tuple(key)
+        length = parse_duration(window) if window else None
+        called = name or build.__name__
+        options = (called, columns, lookback, window, version)
+        return TableDefinition(
+            called, build, source, _digest(source, repr(options)), columns, parse_duration(lookback), length
+        )
+
+    return define
+
+
+def own_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
+    """The tables of `[tables]`, read from their files now, and `more` of them, by name. Raises InvalidSettings."""
+    found = [_read(name, table) for name, table in settings.tables.items()]
+    named = dict[str, TableDefinition]()
+    for definition in (*found, *more):
+        if definition.name in named:
+            raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
+        _check(definition, settings.windows)
+        named[definition.name] = definition
+    return named
+
+
+def _check(definition: TableDefinition, windows: WindowSettings) -> None:
+    """Raise InvalidSettings if the table does not fit the pipeline."""
+    name, length = definition.name, definition.window or windows.length
+    wrong = None
+    if not NAME.fullmatch(name) or name in TAKEN:
+        wrong = "is not a free name: use small letters, digits and _, and none of tidemark's own tables"
+    elif length not in LENGTHS or length % windows.length:
+        lengths = ", ".join(format_duration(each) for each in LENGTHS if not each % windows.length)
+        wrong = f"has windows of {format_duration(length)}, which must be one of {lengths}"
+    elif definition.lookback >= MOST_WINDOWS_REACHED * length:
+        most = format_duration(MOST_WINDOWS_REACHED * length)
+        wrong = f"looks back {format_duration(definition.lookback)}; write less than {most}, or a longer window"
+    if wrong:
+        raise InvalidSettings(f"the table {name} {wrong}")
+
+
+def _read(name: str, table: TableSettings) -> TableDefinition:
+    if table.sql is not None:
+        return _of_sql(name, _text_of(name, Path(table.sql)), table)
+    path = Path(table.python or "")
+    _text_of(name, path)
+    found = getattr(_imported(name, path), name, None)
+    if not isinstance(found, TableDefinition):
+        raise InvalidSettings(f"tables.{name}: {path} has no function {name} that @tidemark.windowed decorates")
+    return found if found.name == name else replace(found, name=name)
+
+
+def _of_sql(name: str, text: str, table: TableSettings) -> TableDefinition:
+    def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
+        return heartbeats.sparkSession.sql(text, args=_markers(windows), heartbeats=heartbeats)
+
+    options = (name, table.key, table.lookback, table.window)
+    return TableDefinition(
+        name, build, text, _digest(text, repr(options)), tuple(table.key), table.lookback, table.window
+    )
+
+
+def _markers(windows: Windows) -> dict[str, Any]:
+    """What SQL may name by `:start`, `:end`, `:length` and `:lookback`; the last two are seconds."""
+    return {
+        "start": windows.start,
+        "end": windows.end,
+        "length": windows.length.total_seconds(),
+        "lookback": windows.lookback.total_seconds(),
+    }
+
+
+def _text_of(name: str, path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if len(content) > MOST_SOURCE_BYTES:
+            raise InvalidSettings(f"tables.{name}: {path} has {len(content)} bytes, more than {MOST_SOURCE_BYTES}")
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"tables.{name}: {path} cannot be read: {error}") from error
+
+
+def _imported(name: str, path: Path) -> ModuleType:
+    """The module of a file, whose functions travel to Spark's workers by value: they cannot import it."""
+    called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(called, path)
+    if spec is None or spec.loader is None:
+        raise InvalidSettings(f"tables.{name}: {path} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[called] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever somebody's code raises
+        raise InvalidSettings(f"tables.{name}: importing {path} failed: {type(error).__name__}: {error}") from error
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
