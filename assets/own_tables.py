@@ -14,7 +14,7 @@ from tidemark.assets.requests import LOOK_EVERY, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import TableFailed, TidemarkError, WindowExpired, WindowNotClosed
-from tidemark.pipeline.quality.due_windows import inputs_of, newest_stretch, overlapping
+from tidemark.pipeline.quality.due_windows import inputs_of, newest_stretch, overlapping, whole_windows
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START, compute_job, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
@@ -109,13 +109,18 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
     return own_table
 
 
+def further_back(settings: Settings, table: TableDefinition) -> timedelta:
+    """By how much the table's windows look back further than those of `heartbeat_diffs`, which say what is kept."""
+    return max(table.lookback - settings.windows.lookback, timedelta(0))
+
+
 def compute_table(
     table: TableDefinition, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
 ) -> Outcome:
     """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed and WindowExpired,
     before Spark is used, and other TidemarkErrors."""
     settings = lake.settings
-    lake.kept_windows().refuse_expired(windows)
+    lake.kept_windows().refuse_expired(windows, further_back(settings, table))
     decided = lake.tracking_log("run").newest_decision()
     # Before the heartbeats are listed: see `OwnBatch`.
     runs = lake.diffs("run").runs()
@@ -166,12 +171,13 @@ def due_windows(
     left = [table for table in tables if not looked.nothing_due(table.name, closed, version, now)]
     if not left:
         return
+    is_expiring = lake.kept_windows().since() is not None
     runs, waiting = diffs.runs(at=current), list(lake.window_index(TABLES).update().due(closed))
     for table in left:
         own = table.windowing(windows)
         inputs = inputs_of(runs, base, own, table.lookback)
-        ratio = own.length // base.length
-        whole = range(-(-closed.start // ratio), closed.stop // ratio)
+        further = further_back(lake.settings, table) if is_expiring else timedelta(0)
+        whole = whole_windows(closed, base, own, further)
         try:
             made = lake.own_table(TABLES, table.name).made()
         except TidemarkError as error:

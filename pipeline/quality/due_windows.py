@@ -70,10 +70,18 @@ def overlapping(due: Iterable[range], base: Windowing, own: Windowing, lookback:
     return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in due]
 
 
+def whole_windows(closed: range, base: Windowing, own: Windowing, further: timedelta = timedelta(0)) -> range:
+    """The windows like `own` that lie wholly in these neighbouring windows like `base`, but for what is `further` from
+    their beginning: input that is not kept any more."""
+    ratio = own.length // base.length
+    return range(-(-(closed.start + -(-further // base.length)) // ratio), closed.stop // ratio)
+
+
 def newest_stretch(due: Sequence[int], at_most: int) -> range:
     """The newest due windows without a gap between them, at most so many."""
     first = last = due[-1]
-    while last - first + 1 < at_most and first - 1 in set(due[-at_most:]):
+    newest = set(due[-at_most:])
+    while first - 1 in newest:
         first -= 1
     return range(first, last + 1)
 
