@@ -84,7 +84,7 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
         windowing = table.windowing(settings.windows)
         windows = sorted(map(windowing.named, context.partition_keys))
         with failing_run(WindowExpired, WindowNotClosed, TableFailed), beating(context):
-            done = compute_table(table, windows, lake, spark, context.run_id)
+            done = compute_table(table, windows, lake, spark, context.run.run_id)
             twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
         for window, rows in done.rows.items():
             said = {
