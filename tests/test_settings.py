@@ -70,7 +70,7 @@ def refusal(file: Path) -> str:
 
 
 def test_every_setting_of_the_tree_is_in_the_shipped_file_and_nothing_else_is() -> None:
-    assert set(sections()) == set(Settings.model_fields)
+    assert set(sections()) == set(Settings.model_fields) - {"tables"}, "tables of one's own have names of one's own"
     assert {name: set(keys) for name, keys in shipped().items()} == {
         name: keys_of(section) for name, section in sections().items()
     }

@@ -18,7 +18,7 @@ from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.due_windows import inputs_of, newest_stretch, overlapping
+from tidemark.pipeline.quality.due_windows import Followed, inputs_of, newest_stretch
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
@@ -95,13 +95,12 @@ class House:
     def inputs(self, table: TableDefinition) -> Any:
         return inputs_of(self.lake.diffs().runs(), BASE, table.windowing(OF_WINDOWS), table.lookback)
 
-    def due(self, table: TableDefinition, watermark: datetime, waiting: Iterable[range] = ()) -> list[str]:
+    def due(self, table: TableDefinition, watermark: datetime, waiting: Sequence[range] = ()) -> list[str]:
         """The keys of the windows that are due."""
-        own = table.windowing(OF_WINDOWS)
-        over = overlapping(waiting, BASE, own, table.lookback)
-        closed = range(own.number_of(own.first), own.number_of(watermark))
-        made = self.lake.own_table(table.name).made()
-        return [own.numbered(number).key for number in self.inputs(table).due(made, closed, over)]
+        own, made = table.windowing(OF_WINDOWS), self.lake.own_table(table.name).made()
+        closed = range(BASE.number_of(BASE.first), BASE.number_of(watermark))
+        followed = Followed(BASE, PLAN.lookback, self.lake.diffs().runs(), closed, waiting)
+        return [own.numbered(number).key for number in followed.due(own, table.lookback, made)]
 
     def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> Outcome:
         """Compute windows of the table, by their keys."""
