@@ -18,7 +18,7 @@ from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.due_windows import Followed, inputs_of, newest_stretch
+from tidemark.pipeline.quality.due_windows import Followed, inputs_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
@@ -249,12 +249,6 @@ def test_a_window_without_rows_is_computed_and_says_by_which_version(house: Hous
         WINDOWS[1].key: "another",
     }
     assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
-
-
-def test_the_newest_windows_come_first_and_as_one_stretch() -> None:
-    assert newest_stretch([1, 2, 5, 6, 7], 10) == range(5, 8)
-    assert newest_stretch([1, 2, 5, 6, 7], 2) == range(6, 8)
-    assert newest_stretch([4], 10) == range(4, 5)
 
 
 def failing(heartbeats: DataFrame, windows: Windows) -> DataFrame:
