@@ -3,7 +3,7 @@ same of messages of the topic."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +11,20 @@ import typer
 
 from tidemark.pipeline.cli.options import AsJson, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, exact_iso, print_json, safe, text_of
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.ticks.samples import Reading, read_samples
+from tidemark.pipeline.ticks.samples import Reading, Sample, read_samples
 from tidemark.pipeline.ticks.trial import Trial, Verdict, try_samples
 
 NOT_ALL_PASS = 3
 """The exit code if a sample is rejected, or there is none. 1 and 2 are errors."""
+
+MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
+"""The most messages of the topic that are looked at, and how long they are waited for if nothing else is said."""
 
 SHOWN = 40
 """The most characters of a value that people see."""
@@ -62,6 +68,21 @@ def _attribute(written: str) -> tuple[str, str]:
     if not equals or not name:
         raise typer.BadParameter(f"--attribute {written}: write KEY=VALUE, such as stream_id=sensor-7")
     return name, value
+
+
+def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, as_json: bool) -> None:
+    """Try so many messages of what is published to the topic within the wait. Raises PubSubError."""
+    pubsub = settings.pubsub
+    if not as_json:
+        said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
+        console().print(f"[dim]{safe(said)}; only what is published from now on is seen[/]", soft_wrap=True)
+    client = subscriber_client(*pubsub.server)
+    try:
+        messages = sample_messages(client, pubsub, clock, count, wait)
+    finally:
+        client.transport.close()
+    samples = [Sample(message.message_id, message) for message in messages]
+    show_trial(try_samples(samples, HeartbeatReader(settings.contract), clock.now()), settings, as_json=as_json)
 
 
 def show_trial(trial: Trial, settings: Settings, *, as_json: bool) -> None:

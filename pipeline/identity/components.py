@@ -108,7 +108,11 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
         Need(Permission("pubsub.subscriptions.get", On.SUBSCRIPTION), "compare both with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
-        Need(CONSUME, "read base's backlog when tracking is new"),
+        Need(
+            Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),
+            "with `--sample`: delete the subscription that it made",
+        ),
+        Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),
 }

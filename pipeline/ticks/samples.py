@@ -111,7 +111,7 @@ def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
     lines = [(number, line) for number, line in enumerate(content.split(b"\n"), 1) if line.strip()]
     parsed = [_parsed(line) for _, line in lines[: MOST_SAMPLES + 1]]
     are_messages = bool(lines) and all(_messages_in(one) is not None for one in parsed)
-    if not are_messages and not (reading.has_lines and len(lines) > 1 and isinstance(parsed[0], dict)):
+    if not are_messages and not (reading.has_lines and len(lines) > 1 and isinstance(parsed[0], dict | list)):
         yield Sample(path.name, _bare(content, reading))
         return
     for (number, line), one in zip(lines, parsed, strict=False):

@@ -1,12 +1,21 @@
 """`tidemark try`: what it prints of samples that anybody may have written, and its exit code."""
 
 import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
+from google.pubsub_v1 import PublisherClient
 
-from tests.cli.test_cli import Place
+from tests.cli.command import PROGRAM_SECONDS, TIDEMARK
+from tests.cli.test_cli import CLOCK, Place, place_in
 from tidemark.pipeline.cli.trying import NOT_ALL_PASS
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 
 CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message.fields]\ntemperature = "number"\nstatus = "text"\n'
 HOSTILE = "\x1b]0;owned\x07[bold]x[/bold]"
@@ -74,3 +83,67 @@ def test_what_is_no_attribute_no_time_and_no_file_is_refused(place: Place) -> No
     assert place.tidemark("try").code == 2
     said = place.tidemark("try", str(place.folder / "gone.json"))
     assert (said.code, "gone.json cannot be read" in said.err) == (1, True)
+
+
+def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_host: str) -> None:
+    place = place_in(tmp_path, emulator_host)
+    pubsub = place.settings.pubsub
+    publisher, subscriber = publisher_client(emulator_host), subscriber_client(emulator_host)
+    publisher.create_topic(name=pubsub.topic_path)
+    with publishing(publisher, pubsub.topic_path, {"stream_id": "s", "event_time": iso(SystemClock().now())}):
+        said = place.tidemark("provision", "--sample", "2", "--json")
+    facts = json.loads(said.out)
+    assert (said.code, facts["samples"], facts["heartbeats"]) == (0, 2, 2)
+    said = place.tidemark("provision", "--sample", "1", "--sample-wait", "100ms")
+    assert said.code == NOT_ALL_PASS
+    assert "only what is published from now on is seen" in said.out
+    assert said.out.splitlines()[-1] == "0 samples: 0 heartbeats, 0 rejected"
+    assert [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")] == []
+    assert place.tidemark("provision", "--sample-wait", "1s").code == 2
+    for client in (publisher, subscriber):
+        client.transport.close()
+
+
+def test_ctrl_c_ends_a_sample_and_leaves_no_subscription(tmp_path: Path, emulator_host: str) -> None:
+    place = place_in(tmp_path, emulator_host)
+    pubsub, subscriber = place.settings.pubsub, subscriber_client(emulator_host)
+    publisher = publisher_client(emulator_host)
+    publisher.create_topic(name=pubsub.topic_path)
+
+    def there() -> list[str]:
+        return [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")]
+
+    arguments = [TIDEMARK, "--config", str(place.folder / "tidemark.toml"), "provision", "--sample", "5"]
+    program = subprocess.Popen([*arguments, "--sample-wait", "1h"], stdout=subprocess.DEVNULL)
+    try:
+        until = CLOCK.monotonic() + PROGRAM_SECONDS
+        while not there():
+            assert program.poll() is None
+            assert CLOCK.monotonic() < until
+            CLOCK.sleep(0.1)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(PROGRAM_SECONDS) == 130
+    finally:
+        program.kill()
+        program.wait()
+    assert there() == []
+    for client in (publisher, subscriber):
+        client.transport.close()
+
+
+@contextmanager
+def publishing(client: PublisherClient, topic: str, attributes: dict[str, str]) -> Iterator[None]:
+    """Publishes such a message again and again: a sample sees only what comes after it has begun."""
+    done = Event()
+
+    def publish() -> None:
+        while not done.wait(0.05):
+            client.publish(topic=topic, messages=[{"data": b"{}", "attributes": attributes}])
+
+    publisher = Thread(target=publish)
+    publisher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        publisher.join()

@@ -32,6 +32,7 @@ from tidemark.pipeline.identity.methods import (
 )
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.quality import staleness_checkpoint
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
@@ -112,9 +113,10 @@ def test_provisioning_calls_what_the_table_says(servers: Servers, tmp_path: Path
     provision_here(settings, SystemClock())
     client = subscriber_client(*settings.pubsub.server)
     client.delete_subscription(subscription=settings.pubsub.tracking_path)
-    client.transport.close()
     servers.recorder.methods.remove("/google.pubsub.v1.Subscriber/DeleteSubscription")
     provision_here(settings, SystemClock())
+    sample_messages(client, settings.pubsub, SystemClock(), 1, SECOND)
+    client.transport.close()
     assert servers.taken() == of(Component.PROVISION)
 
 
