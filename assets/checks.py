@@ -16,6 +16,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.null_fields import read_null_fields
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
@@ -27,13 +28,13 @@ from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
-QUARANTINE_SHARE = "quarantine_share"
+QUARANTINE_SHARE, FIELDS_PRESENT = "quarantine_share", "fields_present"
 NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files, the check
-`subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
+"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files,
+`fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
 """How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
@@ -44,7 +45,7 @@ REQUEST_EVERY = timedelta(minutes=1)
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
-    *("breaks", "dangers", "quarantined", "most_frequent_reason"),
+    *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
@@ -82,7 +83,14 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         the messages parks them."""
         return quarantine_result(lake_of(context, settings), user, clock.now())
 
-    return [missed, late, lost_outside, passed_over, quarantine_share, subscriptions_check(settings)]
+    @dg.asset_check(asset=heartbeats, name=FIELDS_PRESENT, required_resource_keys=needed)
+    def fields_present(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is
+        always of another kind, is null in every row."""
+        return fields_result(lake_of(context, settings), user, clock.now())
+
+    of_heartbeats = [late, lost_outside, passed_over, fields_present]
+    return [missed, *of_heartbeats, quarantine_share, subscriptions_check(settings)]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -218,6 +226,33 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
     )
 
 
+def fields_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
+    """The check `fields_present`: a warning, since the heartbeats land all the same, with their payloads."""
+    names = lake.settings.message.kinds
+    found = read_null_fields(lake.staleness(user).heartbeats, names, now - LOST_WITHIN)
+    description = f"each of the {len(names)} compared fields has values in the {found.rows} rows of the last hour"
+    if not names or not found.rows:
+        description = "no field is compared" if not names else "nothing landed in the last hour"
+    elif found.fields:
+        description = (
+            f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
+            "configured. Mend [message.fields] or the publisher; `tidemark try` shows what samples have"
+        )
+    return dg.AssetCheckResult(
+        asset_key=key_of(lake.settings, HEARTBEATS),
+        check_name=FIELDS_PRESENT,
+        passed=not found.fields,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=description,
+        metadata={
+            "null_fields": found.names,
+            "rows": found.rows,
+            "null_rows": dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
+            "null_since": dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
+        },
+    )
+
+
 def evaluation_of(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A check's result as the event that a sensor reports."""
     return dg.AssetCheckEvaluation(**result._asdict())
@@ -295,6 +330,8 @@ def staleness_sensor(
             if settings.watermark.max_lag is not None:
                 results.append(passed_over_result(lake, user, now))
             results.append(quarantine_result(lake, user, now))
+            if settings.message.fields:
+                results.append(fields_result(lake, user, now))
             results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
         if missed.left:

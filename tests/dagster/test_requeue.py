@@ -91,3 +91,23 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
     assert checks(after)["lost_outside"].passed
     world.clock.advance(3600 * SECOND)
     assert checks(ticking.tick("staleness"))["quarantine_share"].passed
+
+
+def test_a_field_that_no_payload_has_and_one_of_another_kind_are_warned_of(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    world, settings = ModelWorld(PUBSUB), settings_of(PUBSUB, tmp_path)
+    fields = {"temperature": "number", "humidity": "number", "status": "boolean"}
+    message = MessageSettings(fields=fields)  # type: ignore[arg-type]
+    settings = settings.model_copy(update={"message": message})
+    start = backlog_start(world.clock)
+    publish(world, settings, beats_between(start, start + MINUTE))
+    ticking = Ticking(settings, instance, world.clock, world)
+    ticking.land_and_close()
+    found = checks(ticking.tick("staleness"))["fields_present"]
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert found.metadata["null_fields"].value == "humidity, status"
+    assert found.metadata["null_rows"].value == {"humidity": 4, "status": 4}
+    assert "humidity is null in all 4 rows that landed since" in (found.description or "")
+    ticking = Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
+    assert checks(ticking.tick("staleness"))["fields_present"].passed is False, "status stays null until more lands"
