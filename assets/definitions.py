@@ -9,6 +9,7 @@ from tidemark.assets.drain import drain_job, drain_sensor
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
+from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
@@ -41,6 +42,7 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
         tags=tags_of(settings),
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
+    requeue = requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     return dg.Definitions(
@@ -50,13 +52,14 @@ def build_definitions(settings: Settings, clock: Clock | None = None) -> dg.Defi
             stream_status_asset(settings),
             tuning_asset(settings),
         ],
-        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping],
+        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping],
         asset_checks=asset_checks(settings, clock),
         sensors=[
             tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
             landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
+            *requeue_sensors(settings, clock, requeue),
         ],
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={

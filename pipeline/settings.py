@@ -4,6 +4,8 @@ Every setting, with its meaning, is in the `tidemark.toml` at the project's root
 is relative to the file.
 """
 
+import hashlib
+import json
 import logging
 import os
 import re
@@ -84,6 +86,7 @@ class Settings(BaseSettings):
     land: sections.LandBudget = sections.LandBudget()
     drain: sections.DrainSettings = sections.DrainSettings()
     tune: sections.TuneSettings = sections.TuneSettings()
+    quarantine: sections.QuarantineSettings = sections.QuarantineSettings()
     housekeeping: sections.HousekeepingSettings = sections.HousekeepingSettings()
     lake: sections.LakeSettings = sections.LakeSettings()
     spark: sections.SparkSettings = sections.SparkSettings()
@@ -113,6 +116,16 @@ class Settings(BaseSettings):
     @property
     def contract(self) -> MessageContract:
         return self.message.contract_from(self.windows.first)
+
+    @property
+    def contract_digest(self) -> str:
+        """A digest of what messages are judged by. Settings that are as by default are left out, so that one that a
+        later version adds is no change."""
+        judged_by = {
+            "first": self.windows.first.isoformat(),
+            **self.message.model_dump(mode="json", exclude_defaults=True),
+        }
+        return hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode()).hexdigest()
 
     @property
     def policy(self) -> Policy:

@@ -36,7 +36,7 @@ from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.quality import staleness_checkpoint
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings
 
 ONLY_SOMETIMES = {BREAK_OFF}
 """Needed after a failure: an upload in parts that is given up."""
@@ -73,6 +73,7 @@ def of(component: Component, *, on_bucket: bool = True) -> set[Permission]:
 
 
 def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:
+    settings = settings.model_copy(update={"quarantine": QuarantineSettings(requeue=ON_CHANGE)})
     return Ticking(settings, stack.enter_context(dg.DagsterInstance.ephemeral()), Hasty())
 
 
@@ -91,6 +92,7 @@ def play(ticking: Ticking, servers: Servers) -> dict[Component, set[Permission]]
             ("tracking", Component.TRACKER),
             ("drain", Component.TRACKER),
             ("staleness", Component.CHECKS),
+            ("requeue", Component.CHECKS),
         ):
             ticking.tick(sensor)
             found[component] |= servers.taken()
