@@ -129,7 +129,7 @@ def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: 
         description=(
             f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
             f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been "
-            "enough. What a requeue has landed is late without that"
+            "enough. What a requeue landed is among them, whatever the band"
         ),
         metadata={
             "late": late.total,

@@ -44,6 +44,9 @@ OF_KUBERNETES = re.compile(
 )
 """Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
 
+NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
+"""What to do where no file is named and none is in the current folder."""
+
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
 
@@ -149,7 +152,8 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
-    written = _read_toml(file) if needs_file or named is not None or file.exists() else {}
+    how = "name one that is there" if path else NO_FILE if named is None else "mend --config or $TIDEMARK_CONFIG"
+    written = _read_toml(file, how) if needs_file or named is not None or file.exists() else {}
     _move_to_new_names(written, file)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
@@ -168,14 +172,11 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     return _with_absolute_paths(settings, file.parent)
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path, how_to_name_it: str) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InvalidSettings(
-            f"there is no settings file {file}; run from the project's root, or name one with --config or "
-            "$TIDEMARK_CONFIG"
-        ) from error
+        raise InvalidSettings(f"there is no settings file {file}; {how_to_name_it}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidSettings(f"the settings file {file} cannot be read: {error}") from error
 

@@ -83,7 +83,7 @@ def test_a_topic_that_a_wrong_contract_parked_is_in_heartbeats_once_it_is_mended
     parked = checks(before)["quarantine_share"]
     assert (parked.passed, parked.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert parked.metadata["quarantined"].value == len(beats)
-    assert "NO_STREAM_ID: attribute:sensor is absent or empty" in (parked.description or "")
+    assert "NO_STREAM_ID: attribute:sensor is absent" in (parked.description or "")
     assert before.run_requests == []
 
     ticking = Ticking(right, instance, world.clock, world)
