@@ -14,9 +14,8 @@ from tests.dagster.test_sensors import MINUTE, PUBSUB, WINDOWS_OF_BACKLOG, backl
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.requests import BACKLOG_OP
 from tidemark.assets.requeue import MOST_REQUESTS
-from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.heartbeat import HeartbeatReader
-from tidemark.pipeline.lake.tables.judged_by import NAME, UNREADABLE
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE
 from tidemark.pipeline.settings import Settings
@@ -220,17 +219,6 @@ def test_an_empty_quarantine_needs_no_run(instance: dg.DagsterInstance, tmp_path
         ticking = Ticking(by_itself(tmp_path, message), instance, world.clock, world)
         assert requested(ticking) == []
         assert ticking.lake().judged_by().digest() == ticking.settings.contract_digest
-
-
-def test_a_damaged_note_is_no_contract(tmp_path: Path) -> None:
-    lake = Ticking(by_itself(tmp_path, RIGHT), dg.DagsterInstance.ephemeral()).lake()
-    judged_by = lake.judged_by()
-    assert judged_by.digest() is None
-    judged_by.note("a", SystemClock().now())
-    assert judged_by.digest() == "a"
-    objects = lake.objects()
-    objects.replace(NAME, b"{", objects.read_generation(NAME)[1])
-    assert judged_by.digest() == UNREADABLE
 
 
 def test_the_digest_is_of_what_messages_are_judged_by_and_of_nothing_else() -> None:
