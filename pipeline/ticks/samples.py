@@ -135,15 +135,19 @@ def _messages_in(value: Any) -> list[dict[str, Any]] | None:
     something else."""
     if isinstance(value, dict) and value.keys() == {"receivedMessages"}:
         value = value["receivedMessages"]
-    if isinstance(value, list):
-        found = [_messages_in(one) if isinstance(one, dict) else None for one in value]
-        return [message for one in found for message in one or ()] if value and all(found) else None
+    found = [_message_in(one) for one in (value if isinstance(value, list) else [value])]
+    messages = [message for message in found if message is not None]
+    return messages if messages and len(messages) == len(found) else None
+
+
+def _message_in(value: Any) -> dict[str, Any] | None:
+    """A message alone, or in the envelope of one that was pulled or pushed."""
     if not isinstance(value, dict):
         return None
-    if isinstance(value.get("message"), dict) and value.keys() <= ENVELOPE_KEYS:
-        inner = value["message"]
-        return [inner] if inner.keys() <= MESSAGE_KEYS else None
-    return [value] if value.keys() <= MESSAGE_KEYS and value.keys() & TELLING_KEYS else None
+    inner = value.get("message")
+    if isinstance(inner, dict) and value.keys() <= ENVELOPE_KEYS:
+        return inner if inner.keys() <= MESSAGE_KEYS else None
+    return value if value.keys() <= MESSAGE_KEYS and value.keys() & TELLING_KEYS else None
 
 
 def _message(fields: dict[str, Any], where: str, reading: Reading) -> PulledMessage:
