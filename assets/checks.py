@@ -8,6 +8,7 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, key_of, ticking_sensor
+from tidemark.assets.fields import fields_check, fields_result
 from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
@@ -16,7 +17,6 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.affected import MissedHeartbeats
 from tidemark.pipeline.quality.audit import audit
-from tidemark.pipeline.quality.null_fields import read_null_fields
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.quarantined import read_quarantine_share
 from tidemark.pipeline.quality.status import LOST_WITHIN, late_since
@@ -28,7 +28,7 @@ from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 from tidemark.resources.lake import LakeResource
 
 MISSED, LATE, LOST_OUTSIDE, PASSED_OVER = "missed", "late", "lost_outside", "passed_over"
-QUARANTINE_SHARE, FIELDS_PRESENT = "quarantine_share", "fields_present"
+QUARANTINE_SHARE = "quarantine_share"
 NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
@@ -83,13 +83,7 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         the messages parks them."""
         return quarantine_result(lake_of(context, settings), user, clock.now())
 
-    @dg.asset_check(asset=heartbeats, name=FIELDS_PRESENT, required_resource_keys=needed)
-    def fields_present(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        """Whether each compared field has a value in what landed within an hour: one that no payload has, or that is
-        always of another kind, is null in every row."""
-        return fields_result(lake_of(context, settings), user, clock.now())
-
-    of_heartbeats = [late, lost_outside, passed_over, fields_present]
+    of_heartbeats = [late, lost_outside, passed_over, fields_check(settings, clock)]
     return [missed, *of_heartbeats, quarantine_share, subscriptions_check(settings)]
 
 
@@ -222,33 +216,6 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
             "quarantine_share": found.share,
             "most_frequent_reason": found.reason or "none",
             "newest_detail": detail,
-        },
-    )
-
-
-def fields_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetCheckResult:
-    """The check `fields_present`: a warning, since the heartbeats land all the same, with their payloads."""
-    names = lake.settings.message.kinds
-    found = read_null_fields(lake.staleness(user).heartbeats, names, now - LOST_WITHIN)
-    description = f"each of the {len(names)} compared fields has values in the {found.rows} rows of the last hour"
-    if not names or not found.rows:
-        description = "no field is compared" if not names else "nothing landed in the last hour"
-    elif found.fields:
-        description = (
-            f"{'; '.join(field.sentence() for field in found.fields)}: absent, null, or of another kind than "
-            "configured. Mend [message.fields] or the publisher; `tidemark try` shows what samples have"
-        )
-    return dg.AssetCheckResult(
-        asset_key=key_of(lake.settings, HEARTBEATS),
-        check_name=FIELDS_PRESENT,
-        passed=not found.fields,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=description,
-        metadata={
-            "null_fields": found.names,
-            "rows": found.rows,
-            "null_rows": dg.MetadataValue.json({field.name: field.rows for field in found.fields}),
-            "null_since": dg.MetadataValue.json({field.name: iso(field.since) for field in found.fields}),
         },
     )
 
