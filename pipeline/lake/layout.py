@@ -15,6 +15,7 @@ from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
+from tidemark.pipeline.lake.tables.judged_by import JudgedBy
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import Requeued
@@ -78,6 +79,10 @@ class Lake:
     def requeued(self) -> Requeued:
         """Which rejected messages were requeued."""
         return Requeued(self.objects())
+
+    def judged_by(self) -> JudgedBy:
+        """By which message contract quarantine was judged last."""
+        return JudgedBy(self.objects())
 
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
