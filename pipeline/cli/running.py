@@ -107,6 +107,7 @@ def up() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
+    own_tables(settings)  # raises what the code server would end by
     for finding in at_once(settings, clock):
         say(finding)
     supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)
