@@ -47,3 +47,8 @@ class PayloadFormat:
     def has_schema(self) -> bool:
         """Whether payloads can be read by a schema alone."""
         return self.encoding in (Encoding.AVRO, Encoding.PROTOBUF)
+
+    @property
+    def asks_for_schemas(self) -> bool:
+        """Whether payloads are read by the schema that the topic has in Pub/Sub."""
+        return self.has_schema and not self.schema
