@@ -28,7 +28,7 @@ class Schemas:
 
     def commit(self, name: str, schema: Any, at: datetime) -> Any:
         """Add a revision. Raises NotFound, and Invalid for another type of schema."""
-        if schema.type != self.of(name)[-1].type:
+        if schema.type_ != self.of(name)[-1].type_:
             raise Invalid(f"a revision of {name} has the type of its schema")
         return self._add(name, schema, at)
 
