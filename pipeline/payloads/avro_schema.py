@@ -68,8 +68,10 @@ class _Checking:
         if depth > DEEPEST:
             raise self.refusal(f"has more than {DEEPEST} levels")
         if isinstance(schema, list):
+            if not schema or any(isinstance(branch, list) for branch in schema):
+                raise self.refusal("has a union of nothing, or of unions")
             branches = [self.checked(branch, depth + 1) for branch in schema]
-            sizes = [size for _, size in branches] or [(0, 0)]
+            sizes = [size for _, size in branches]
             return [branch for branch, _ in branches], (
                 1 + min(least for least, _ in sizes),
                 max(values for _, values in sizes),
