@@ -14,6 +14,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND, ON_CHANGE
@@ -35,7 +36,7 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         """Judges what waits in quarantine by the message contract of now, and lands what passes."""
         lake = lake_of(context, settings).whole()
         with failing_run(), beating(context):
-            done = Requeuer.of(lake, settings.contract, clock).run()
+            done = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub), clock).run()
             lake.judged_by().note(settings.contract_digest, clock.now())
         metadata: dict[str, Any] = {
             "landed": done.landed,

@@ -43,12 +43,12 @@ def defaults_in_the_code() -> Iterator[tuple[tuple[str, str], Any]]:
     for section in Settings.model_fields:
         values = getattr(tree, section) if section != "tables" else TableSettings.model_construct()
         for key in type(values).model_fields:
-            yield (section, key), getattr(values, key)
+            yield (section, key.rstrip("_")), getattr(values, key)  # pydantic has a method `schema`
 
 
 def is_written_as(value: Any, written: str) -> bool:
     """Whether a page's text of a default is this value, in the form that a settings file would have."""
-    if value is None or value == {}:
+    if value is None or value == {} or value == "":
         return written == "empty"
     if isinstance(value, bool):
         return written == str(value).lower()

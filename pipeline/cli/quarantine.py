@@ -13,6 +13,7 @@ from tidemark.pipeline.clock import EPOCH, SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.ticks.requeue import Requeuer
@@ -92,7 +93,7 @@ def requeue(
     """
     settings, clock = load_settings(), SystemClock()
     lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
-    requeuer = Requeuer.of(lake, settings.contract, clock)
+    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub), clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))

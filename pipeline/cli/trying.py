@@ -13,9 +13,9 @@ from tidemark.pipeline.cli.options import AsJson, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, exact_iso, print_json, safe, text_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.ticks.samples import Reading, Sample, read_samples
 from tidemark.pipeline.ticks.trial import Trial, Verdict, try_samples
@@ -59,7 +59,7 @@ def try_(
         published=published,
         has_lines=settings.message.payload == "json",
     )
-    trial = try_samples(read_samples(files, reading), HeartbeatReader(settings.contract), reading.now)
+    trial = try_samples(read_samples(files, reading), reader_of(settings.contract, settings.pubsub), reading.now)
     show_trial(trial, settings, as_json=as_json)
 
 
@@ -82,7 +82,9 @@ def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, 
     finally:
         client.transport.close()
     samples = [Sample(message.message_id, message) for message in messages]
-    show_trial(try_samples(samples, HeartbeatReader(settings.contract), clock.now()), settings, as_json=as_json)
+    show_trial(
+        try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now()), settings, as_json=as_json
+    )
 
 
 def show_trial(trial: Trial, settings: Settings, *, as_json: bool) -> None:
