@@ -7,7 +7,7 @@ and be killed at any point: each replaced window is noted once.
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
 from urllib.parse import unquote
@@ -34,8 +34,11 @@ from tidemark.pipeline.quality.row_changes import row_changes
 
 logger = logging.getLogger(__name__)
 
-VERSIONS_AT_ONCE = 200
-"""Versions whose corrections are one commit: about a day of runs every five minutes."""
+VERSIONS_AT_ONCE = 20
+"""Versions whose corrections are one commit at most."""
+
+LONGEST = timedelta(minutes=1)
+"""A look ends with the commit after this, and the next one goes on: the run that looks keeps others waiting."""
 
 RACES = 10
 """How often a look begins again because another follower was first."""
@@ -82,23 +85,26 @@ def follow(corrections: Corrections, followed: Followed, clock: Clock) -> int:
     if kept == newest:
         return 0
     looked = kept.version if kept is not None and kept.table_id == newest.table_id else None
-    rows = 0
+    rows, ends_at = 0, clock.monotonic() + LONGEST.total_seconds()
     for _ in range(RACES):
         try:
-            for noted in _stretches(corrections, followed, looked, newest, clock):
-                rows += noted
+            through = newest
+            for noted, reached in _stretches(corrections, followed, looked, newest, clock):
+                rows, through = rows + noted, reached
+                if clock.monotonic() >= ends_at:
+                    break
         except TableConflict as conflict:
             lost = conflict
         else:
-            corrections.keep(followed.name, newest, generation)
+            corrections.keep(followed.name, through, generation)
             return rows
     raise lost
 
 
 def _stretches(
     corrections: Corrections, followed: Followed, looked: int | None, newest: Position, clock: Clock
-) -> Iterator[int]:
-    """Note stretch by stretch, and tell how many rows each has."""
+) -> Iterator[tuple[int, Position]]:
+    """Note stretch by stretch, and tell how many rows each has, and through where it goes."""
     noted = corrections.noted(newest.table_id)
     after = max((version for version in (looked, noted) if version is not None), default=None)
     if after is not None and after > newest.version:
@@ -107,11 +113,11 @@ def _stretches(
             "Corrections go on after that version",
             *(followed.name, newest.version, after),
         )
+    if after is not None and after >= newest.version:
+        return
     first = first_commit(followed.table.table, -1 if after is None else after)
     first = newest.version + 1 if first is None else first
     gap: Iterable[pa.Table] = () if after is None or first == after + 1 else [_gap(followed, after + 1, first - 1)]
-    if after is not None and after >= newest.version:
-        return
     for start in range(first, max(newest.version, first) + 1, VERSIONS_AT_ONCE):
         end = min(start + VERSIONS_AT_ONCE - 1, newest.version)
         tables = chain(gap, _corrections(followed, start, end))
@@ -119,7 +125,7 @@ def _stretches(
         if rows := corrections.append(tables, clock.now(), noted, through):
             noted = end
         gap = ()
-        yield rows
+        yield rows, through
 
 
 def _gap(followed: Followed, first: int, last: int) -> pa.Table:
