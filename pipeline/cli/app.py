@@ -14,6 +14,7 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
+from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
@@ -62,7 +63,7 @@ app = typer.Typer(
 )
 for command in (
     *(init, provision, connector, doctor, publish, up, demo, status, watermark, explain, diffs, streams),
-    *(quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
+    *(corrections, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command()(command)
 

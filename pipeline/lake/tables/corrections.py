@@ -24,7 +24,7 @@ from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ObjectMissing, ObjectReplaced, TableConflict
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
-from tidemark.pipeline.version import marks
+from tidemark.pipeline.version import marks, refuse_newer
 
 PARTITION = "noticed_on"
 DAY_FORMAT = "%Y-%m-%d"
@@ -117,12 +117,14 @@ class Corrections:
     def looked_at(self, name: str) -> tuple[Position | None, int]:
         """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
         as not kept: `noted` has the truth. Raises LakeError."""
+        place = f"{FOLLOWED}{name}.json"
         try:
-            content, generation = self._objects.read_generation(f"{FOLLOWED}{name}.json")
+            content, generation = self._objects.read_generation(place)
         except ObjectMissing:
             return None, 0
         try:
             facts = json.loads(content)
+            refuse_newer(f"{self._objects.uri}/{place}", facts)
             return Position(str(facts["table_id"]), int(facts["version"])), generation
         except (ValueError, KeyError, TypeError):
             return None, generation
