@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.lake.builders import lake_in
+from tests.gcs.fault_proxy import FaultProxy, table
+from tests.lake.builders import lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import LakeUnreachable, TableConflict
@@ -22,9 +23,11 @@ from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables import corrections as table_of_corrections
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Corrections, Position, Sought
+from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, Followed, follow
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.upkeep.compaction import compact, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
 
@@ -43,9 +46,10 @@ class Killed(BaseException):
 class Place:
     """A lake in a folder, and runs that replace windows of its diffs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: LakeSettings | None = None) -> None:
         self.folder = folder / "lake"
-        self.lake: Lake = lake_in(folder, {"load": FieldKind.NUMBER})
+        self.settings = settings or LakeSettings(uri=f"file:{self.folder}")
+        self.lake: Lake = lake_of(self.settings, {"load": FieldKind.NUMBER})
         self.runs = 0
 
     def compute(self, windows: Mapping[str, Rows]) -> str:
@@ -285,7 +289,7 @@ def test_the_file_that_a_killed_follower_left_is_an_orphan(place: Place) -> None
         place.follow(place.dying(DiesBeforeCommit))
     place.follow()
     far = at(timedelta(days=4000).total_seconds())
-    orphans = [orphan.name for orphan in find_orphans(place.lake, place.lake._settings, far)]
+    orphans = [orphan.name for orphan in find_orphans(place.lake, place.settings, far)]
     assert [name.split("/")[0] for name in orphans] == [CORRECTIONS]
     assert not any(file.endswith(orphans[0]) for file in place.files(CORRECTIONS))
 
@@ -369,6 +373,58 @@ def test_what_was_noted_stays_known_when_the_table_is_compacted_and_its_log_clea
         commit.unlink()  # as a cleaned log
     assert place.follow() == 0
     assert place.said() == before
+
+
+@pytest.mark.gcs
+def test_in_a_bucket_each_correction_is_noted_once_and_a_quiet_look_reads_one_object(
+    tmp_path: Path, lake_apart: LakeSettings, proxy: FaultProxy
+) -> None:
+    place = Place(tmp_path, lake_apart.model_copy(update={"endpoint": proxy.endpoint}))
+    place.compute({FIRST: {"a": 1}})
+    assert place.follow() == 0
+    place.compute({FIRST: {"a": 2}})
+    with pytest.raises(Killed):
+        place.follow(place.dying(DiesBeforeCommit))
+    slow = place.dying(Overtaken)
+    assert isinstance(slow, Overtaken)
+    slow.place = place
+    assert place.follow(slow) == 0
+    assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])
+    held = Followed(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
+    held.table.table.current()  # a run has it open
+    corrections = place.lake.corrections()
+    proxy.calls()
+    assert follow(corrections, held, NOTICED) == 0
+    get = ("B", "storage.objects.get")
+    assert table(proxy.calls()) == {(*get, f"{HEARTBEAT_DIFFS}/_delta_log"): 2, (*get, "corrections_followed"): 1}
+
+
+# Tables of one's own
+
+
+def test_a_table_of_ones_own_is_followed_by_its_key(place: Place) -> None:
+    schema = pa.schema({"region": pa.string(), "beats": pa.int64(), "seen": pa.list_(pa.timestamp("us", tz="UTC"))})
+    own = place.lake.own_table("per_region")
+    first = [{"region": "north", "beats": 2, "seen": [at(0)]}, {"region": "south", "beats": 1, "seen": []}]
+    for number, rows in enumerate(([], first, [{**first[0], "beats": 3}, first[1]])):
+        own.prepare(pa.schema([*schema, pa.field("window", pa.string())]), {FIRST: Made(f"v{number}", "of")})
+        run, fence = DiffRun(f"own{number}", [FIRST], number, at(600), at(600)), own.fence([FIRST])
+        own.leave_manifest(run)
+        if rows:
+            folder = own.place_of_nothing(run.name, FIRST)
+            own.files.create_dir(folder, recursive=True)
+            pq.write_table(pa.Table.from_pylist(rows, schema), f"{folder}/part-0.parquet", filesystem=own.files)
+        own.replace(run, fence)
+    assert follow(place.lake.corrections(), Followed("per_region", own, ("region",)), NOTICED) == 3
+    noted = {(row["table_version"], row["change"], row["key"]): row for row in place.noted()}
+    assert [noted[2, "added", f'{{"region":"{region}"}}']["old_row"] for region in ("north", "south")] == [None] * 2
+    changed_row = noted[3, "changed", '{"region":"north"}']
+    assert json.loads(changed_row["old_row"]) == {
+        "region": "north",
+        "beats": 2,
+        "seen": [at(0).isoformat(timespec="microseconds").replace("+00:00", "Z")],
+    }
+    assert json.loads(changed_row["new_row"])["beats"] == 3
 
 
 # What is gone
