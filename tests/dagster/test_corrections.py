@@ -7,7 +7,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import DataFrame
 
+import tidemark
 from tests.dagster.test_backlog import computed
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing
 from tidemark.assets import corrections
@@ -79,7 +81,12 @@ def test_a_late_heartbeat_corrects_its_own_row_and_the_next_one_and_a_failure_wa
 
 
 def test_the_asset_is_there_if_corrections_are_noted() -> None:
-    for settings, deps in ((Settings(), None), (Settings(windows=WindowSettings(corrections=True)), {HEARTBEAT_DIFFS})):
-        specs = {spec.key: spec for spec in build_definitions(settings).resolve_all_asset_specs()}
+    @tidemark.windowed(key="stream_id")
+    def per_stream(heartbeats: DataFrame, windows: tidemark.Windows) -> DataFrame:
+        return heartbeats
+
+    for is_on, deps in ((False, None), (True, {HEARTBEAT_DIFFS, dg.AssetKey("per_stream")})):
+        settings = Settings(windows=WindowSettings(corrections=is_on))
+        specs = {spec.key: spec for spec in build_definitions(settings, tables=[per_stream]).resolve_all_asset_specs()}
         found = specs.get(CORRECTIONS)
         assert (None if found is None else {dep.asset_key for dep in found.deps}) == deps
