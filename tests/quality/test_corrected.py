@@ -227,6 +227,15 @@ def test_much_to_look_at_is_noted_stretch_by_stretch(place: Place, monkeypatch: 
     assert sorted(row["table_version"] for row in place.noted()) == [2, 3, 4, 5, 6]
 
 
+def test_a_look_that_takes_long_ends_and_the_next_one_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corrected, "VERSIONS_AT_ONCE", 1)
+    monkeypatch.setattr(corrected, "LONGEST", timedelta(0))
+    for load in range(3):
+        place.compute({FIRST: {"a": load}})
+    assert [place.follow() for _ in range(6)] == [0, 0, 1, 1, 0, 0]  # created, computed, and replaced twice
+    assert len(place.said()) == 2
+
+
 def test_a_table_that_was_begun_anew_is_followed_from_its_beginning(place: Place) -> None:
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
@@ -345,7 +354,42 @@ def test_followers_at_the_same_time_note_each_correction_once(place: Place) -> N
     assert place.said() == Counter(changed(load + 1, FIRST, "a", load - 1, load) for load in range(1, rounds + 1))
 
 
-def test_a_commit_of_somebody_else_is_no_reason_to_look_again(place: Place) -> None:
+class Disturbed(Corrections):
+    """Before its first commit a follower of another table commits."""
+
+    place: Place
+    disturbed = 0
+
+    def _commit(self, *args: Any) -> None:
+        if not self.disturbed:
+            self.disturbed += 1
+            followed = Followed("another", self.place.lake.own_table("another"), ())
+            assert follow(self.place.lake.corrections(), followed, NOTICED) == 2
+        super()._commit(*args)
+
+
+def test_a_follower_of_another_table_that_commits_in_between_is_no_reason_to_look_again(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    other = place.lake.own_table("another")
+    for number, beats in enumerate((1, 2)):
+        schema = pa.schema({"beats": pa.int64(), "window": pa.string()})
+        other.prepare(schema, {FIRST: Made("v", "of")})
+        run, fence = DiffRun(f"other{number}", [FIRST], number, at(600), at(600)), other.fence([FIRST])
+        folder = other.place_of_nothing(run.name, FIRST)
+        other.files.create_dir(folder, recursive=True)
+        pq.write_table(pa.table({"beats": [beats]}), f"{folder}/part-0.parquet", filesystem=other.files)
+        other.replace(run, fence)
+    disturbed = place.dying(Disturbed)
+    assert isinstance(disturbed, Disturbed)
+    disturbed.place = place
+    assert place.follow(disturbed) == 1
+    assert disturbed.disturbed == 1
+    assert Counter(row["table"] for row in place.noted()) == {HEARTBEAT_DIFFS: 1, "another": 2}
+    assert len(place.files(CORRECTIONS)) == 2, "the file that lost the first attempt was committed by the second"
+
+
+def test_rows_are_committed_only_over_the_position_that_the_follower_began_from(place: Place) -> None:
     corrections, rows = place.lake.corrections(), CONTENT.empty_table()
     place.compute({FIRST: {"a": 1}})
     place.compute({FIRST: {"a": 2}})
@@ -459,6 +503,8 @@ def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -
     assert place.follow() == 0
     (unknown,) = [row for row in place.noted() if row["change"] == "unknown"]
     assert (unknown["window"], unknown["table_version"]) == (None, 3)
+    assert place.noted()[0] == unknown, "when it was is not known, so it comes first"
+    assert unknown in place.lake.corrections().newest(Sought(since=at(2000)), EVERY)
     assert "versions 2 to 3 are gone" in unknown["detail"]
     assert place.said()[changed(4, FIRST, "a", 2, 3)] == 1
 

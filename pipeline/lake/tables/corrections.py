@@ -69,8 +69,10 @@ commit that replaced the window; `detail` says why a change is unknown."""
 CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
 """What a file holds."""
 
-NEWEST_FIRST = [(name, "descending") for name in ("corrected_at", "table_version")]
-ORDER = [*NEWEST_FIRST, *((name, "ascending") for name in ("table", "window", "key", "change", "old_row", "new_row"))]
+ORDER = [
+    *((name, "descending") for name in ("corrected_at", "table_version")),
+    *((name, "ascending") for name in ("table", "window", "key", "change", "old_row", "new_row")),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """Which corrections are meant: of a table, of a window, or of windows replaced since a moment. None: all."""
+    """Which corrections are meant: of a table, of a window, or of windows replaced since a moment. None: all. Where it
+    is not known when, the day on which it was noticed counts."""
 
     table: str | None = None
     window: str | None = None
@@ -102,7 +105,8 @@ class Sought:
             if (value := getattr(self, name)) is not None:
                 meant &= pc.field(name) == value
         if self.since is not None:
-            meant &= pc.field("corrected_at") >= pa.scalar(self.since, MOMENT)
+            at = pc.field("corrected_at")
+            meant &= (at >= pa.scalar(self.since, MOMENT)) | at.is_null()
         return meant
 
 
@@ -183,7 +187,8 @@ class Corrections:
         for day in sorted((day for day in days if day >= sought.first_day), reverse=True):
             newest = CONTENT.empty_table()
             for rows in self.table.scanned(CONTENT.names, sought.filter, day):
-                newest = pa.concat_tables([newest, rows.cast(CONTENT)]).sort_by(ORDER).slice(0, limit - len(found))
+                held = pa.concat_tables([newest, rows.cast(CONTENT)])
+                newest = _in_order(held).slice(0, limit - len(found))
             found += newest.to_pylist()
             if len(found) >= limit:
                 break
@@ -222,3 +227,9 @@ class Corrections:
     def _noted(table: DeltaTable | None, table_id: str) -> int | None:
         version: int | None = None if table is None else table.transaction_version(table_id)
         return version
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """The newest first, and before them those of which it is not known when."""
+    undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
+    return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)
