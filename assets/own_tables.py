@@ -88,6 +88,8 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
         with failing_run(WindowExpired, WindowNotClosed, TableFailed), beating(context):
             done = compute_table(table, windows, lake, spark, context.run_id)
             twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
+            followed = Followed(table.name, lake.own_table("run", table.name), table.key)
+            noted = list(corrections_noted(lake, [followed]))
         for window, rows in done.rows.items():
             said = {
                 "dagster/partition_row_count": rows,
@@ -95,8 +97,8 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
                 "heartbeats_version": done.heartbeats_version,
             }
             context.add_asset_metadata(said, asset_key=key, partition_key=window)
-        for noted in corrections_noted(lake, [Followed(table.name, lake.own_table("run", table.name), table.key)]):
-            context.log_event(noted)
+        for event in noted:
+            context.log_event(event)
         context.log.info(
             f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}"
         )
