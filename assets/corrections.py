@@ -6,7 +6,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, key_of, spec
 from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as COLUMNS
-from tidemark.pipeline.quality.corrected import DIFFS_KEY, Followed, follow
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.lake import LakeResource
 
@@ -23,12 +23,12 @@ def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequenc
     return [spec(settings, CORRECTIONS, about, kinds={"deltalake"}, schema=COLUMNS, deps=deps)]
 
 
-def diffs_followed(lake: LakeResource) -> Followed:
+def diffs_followed(lake: LakeResource) -> FollowedTable:
     """`heartbeat_diffs`, as `corrections_noted` takes it."""
-    return Followed(str(HEARTBEAT_DIFFS.path[-1]), lake.diffs("run"), DIFFS_KEY)
+    return FollowedTable(str(HEARTBEAT_DIFFS.path[-1]), lake.diffs("run"), DIFFS_KEY)
 
 
-def corrections_noted(lake: LakeResource, tables: Iterable[Followed]) -> Iterator[dg.AssetMaterialization]:
+def corrections_noted(lake: LakeResource, tables: Iterable[FollowedTable]) -> Iterator[dg.AssetMaterialization]:
     """Note what changed in these tables since the last look, if the settings say so, and materialize the asset if
     anything did. A failure is logged and not raised, because the windows themselves stand: the next run tries again."""
     if not lake.settings.windows.corrections:

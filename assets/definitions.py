@@ -13,6 +13,7 @@ from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.own_tables import own_table_definitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
+from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
@@ -51,6 +52,7 @@ def build_definitions(
         tags=tags_of(settings),
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
+    requeue = requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     return dg.Definitions(
@@ -62,7 +64,7 @@ def build_definitions(
             *own.assets,
             *corrections_asset(settings, mine),
         ],
-        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping, *own.jobs],
+        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs],
         asset_checks=asset_checks(settings, clock),
         sensors=[
             tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
@@ -70,6 +72,7 @@ def build_definitions(
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
             *own.sensors,
+            *requeue_sensors(settings, clock, requeue),
         ],
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={

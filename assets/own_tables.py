@@ -15,8 +15,8 @@ from tidemark.assets.requests import LOOK_EVERY, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import TableFailed, TidemarkError, WindowExpired, WindowNotClosed
-from tidemark.pipeline.quality.corrected import Followed
-from tidemark.pipeline.quality.due_windows import inputs_of, newest_stretch, overlapping
+from tidemark.pipeline.quality.corrected import FollowedTable
+from tidemark.pipeline.quality.due_windows import Followed, further_back, inputs_of, newest_stretch
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START, compute_job, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
@@ -86,9 +86,9 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
         windowing = table.windowing(settings.windows)
         windows = sorted(map(windowing.named, context.partition_keys))
         with failing_run(WindowExpired, WindowNotClosed, TableFailed), beating(context):
-            done = compute_table(table, windows, lake, spark, context.run_id)
+            done = compute_table(table, windows, lake, spark, context.run.run_id)
             twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
-            followed = Followed(table.name, lake.own_table("run", table.name), table.key)
+            followed = FollowedTable(table.name, lake.own_table("run", table.name), table.key)
             noted = list(corrections_noted(lake, [followed]))
         for window, rows in done.rows.items():
             said = {
@@ -121,7 +121,7 @@ def compute_table(
     """Compute windows of a table of one's own, and replace them in the lake. Raises WindowNotClosed and WindowExpired,
     before Spark is used, and other TidemarkErrors."""
     settings = lake.settings
-    lake.kept_windows().refuse_expired(windows)
+    lake.kept_windows().refuse_expired(windows, further_back(table.lookback, settings.windows.lookback))
     decided = lake.tracking_log("run").newest_decision()
     # Before the heartbeats are listed: see `OwnBatch`.
     runs = lake.diffs("run").runs()
@@ -163,27 +163,26 @@ def due_windows(
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
     """Each table with the numbers of its due windows, in order, or why these cannot be told. Raises LakeError if
     `heartbeat_diffs` itself cannot be read."""
-    windows, base = lake.settings.windows, lake.settings.windowing
+    settings, kept, diffs = lake.settings, lake.kept_windows(), lake.diffs(TABLES)
     watermark = lake.state(TABLES).watermark
-    closed = lake.kept_windows().closed(None if watermark is None else min(watermark, now))
-    diffs = lake.diffs(TABLES)
+    closed = kept.closed(None if watermark is None else min(watermark, now))
     current = diffs.table.current()
     version = -1 if current is None else current.version()
     left = [table for table in tables if not looked.nothing_due(table.name, closed, version, now)]
     if not left:
         return
-    runs, waiting = diffs.runs(at=current), list(lake.window_index(TABLES).update().due(closed))
+    waiting = list(lake.window_index(TABLES).update().due(closed))
+    is_expiring = kept.since() is not None
+    followed = Followed(
+        settings.windowing, settings.windows.lookback, diffs.runs(at=current), closed, waiting, is_expiring
+    )
     for table in left:
-        own = table.windowing(windows)
-        inputs = inputs_of(runs, base, own, table.lookback)
-        ratio = own.length // base.length
-        whole = range(-(-closed.start // ratio), closed.stop // ratio)
         try:
             made = lake.own_table(TABLES, table.name).made()
         except TidemarkError as error:
             yield table, error
             continue
-        due = inputs.due(made, whole, overlapping(waiting, base, own, table.lookback))
+        due = followed.due(table.windowing(settings.windows), table.lookback, made)
         looked.note(table.name, closed, version, now, is_due=bool(due))
         yield table, due
 

@@ -15,6 +15,7 @@ from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.quality.silence import WindowSilence
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import remove_orphans
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
@@ -60,6 +61,8 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
                 context.log.warning(f"{finding.kind}: {finding.text}")
             removed = survey.orphans if config.remove_orphans and not config.dry_run else []
             remove_orphans(removed, surveyor.lake.objects())
+            own = [] if config.dry_run else survey.integrity.own
+            forget_damaged(surveyor.lake, own)
             computed, silence = 0, list[WindowSilence]()
             for windows in () if config.dry_run else survey.runs(settings.windows.max_windows_per_run):
                 ours, report = yield from compute_and_report(windows, lake, spark, context.run_id)
@@ -74,6 +77,7 @@ def repair_job(settings: Settings) -> dg.JobDefinition:
             "windows_broken": len(survey.integrity.broken),
             "windows_computed": computed,
             "windows_blocked": len(survey.integrity.blocked),
+            "windows_of_own_tables_taken_out": len(own),
             "orphans": len(survey.orphans),
             "orphans_removed": len(removed),
             "found": "\n".join(f"{finding.kind}: {finding.text}" for finding in found[:NAMED_IN_LOG]) or "nothing",

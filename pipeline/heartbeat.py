@@ -17,7 +17,7 @@ import orjson
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.event_times import EventTimeUnit, advice, read_event_time
-from tidemark.pipeline.places import Place, PlaceKind, id_of
+from tidemark.pipeline.places import LONGEST_ID, Place, PlaceKind, id_of
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 RESERVED_FIELD_NAMES = frozenset(
@@ -131,7 +131,8 @@ class HeartbeatReader:
         else:
             written = contract.event_time.find(attributes, payload)
             if written is None or written == "":
-                return Rejection(RejectionReason.NO_EVENT_TIME, f"{contract.event_time} is absent")
+                wrong = f"{contract.event_time} is {_missing(contract.event_time, written)}"
+                return Rejection(RejectionReason.NO_EVENT_TIME, wrong)
             event_time_us = read_event_time(written, unit, contract.timezone)
         if event_time_us is None:
             is_auto = unit is EventTimeUnit.AUTO
@@ -177,8 +178,12 @@ class HeartbeatReader:
             value = place.find(attributes, payload)
             part = value if place.kind is PlaceKind.ATTRIBUTE else id_of(value)
             if not part:
-                is_absent = value is None or value == ""
-                wrong = "absent or empty" if is_absent else f"{_short(value)}, not a short text or a whole number"
+                if value is None or value == "":
+                    wrong = _missing(place, value)
+                elif isinstance(value, str):
+                    wrong = f"{_short(value)}, of {len(value)} characters; an id has at most {LONGEST_ID}"
+                else:
+                    wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
                 return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
             parts.append(part)
         return "/".join(parts)
@@ -191,7 +196,7 @@ def read_payload(data: bytes) -> dict[str, Any] | Rejection:
     except orjson.JSONDecodeError as error:
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
     if not isinstance(payload, dict):
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
+        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but {_json_kind(payload)}, not an object")
     return payload
 
 
@@ -214,10 +219,34 @@ def read_field(value: Any, kind: FieldKind) -> Any:
                 return None
 
 
+def _missing(place: Place, value: Any) -> str:
+    """How a value that is None or an empty text is missing. In a payload, null is found like nothing."""
+    if value == "":
+        return "empty"
+    return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"
+
+
+def _json_kind(value: Any) -> str:
+    """What a parsed value is, in JSON's words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
 def _short(value: Any) -> str:
-    if isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 64):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | float) or (isinstance(value, int) and value.bit_length() <= 64):
         text = repr(value[:80] if isinstance(value, str) else value)
         return text if len(text) <= 80 else text[:77] + "..."
-    return (
-        "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a number beyond 64 bits"
-    )
+    return "a number beyond 64 bits" if isinstance(value, int) else _json_kind(value)

@@ -48,6 +48,8 @@ SNAPSHOT_BUDGET = 10 << 30
 MOST_PARTS = 10
 """Parts of a stream's id."""
 NEVER, AUTOMATIC = "never", "automatic"
+BY_HAND: Literal["by hand"] = "by hand"
+ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
@@ -473,6 +475,12 @@ class TuneSettings(Section):
     since: Positive = timedelta(hours=24)
     target_late_share: float = Field(0.0001, ge=0, lt=1)
     keep_reports: int = Field(30, ge=1)
+
+
+class QuarantineSettings(Section):
+    """When rejected messages are judged again."""
+
+    requeue: Literal["by hand", "when the contract changes"] = BY_HAND
 
 
 class HousekeepingSettings(Section):

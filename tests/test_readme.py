@@ -12,6 +12,7 @@ from tidemark.pipeline import errors
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import TableSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -28,7 +29,7 @@ def defaults_in_the_page() -> dict[tuple[str, str], str]:
     sections: list[str] = []
     for line in SETTINGS_PAGE.splitlines():
         if line.startswith("#"):
-            sections = re.findall(r"`\[([a-z_]+)\]`", line)
+            sections = re.findall(r"`\[([a-z_]+)(?:\.NAME)?\]`", line)
         cells = [cell.strip() for cell in line.split("|")[1:-1]]
         if sections and cells and re.fullmatch(r"`[a-z_]+`", cells[0]):
             for column, section in enumerate(sections, start=1):
@@ -40,7 +41,7 @@ def defaults_in_the_page() -> dict[tuple[str, str], str]:
 def defaults_in_the_code() -> Iterator[tuple[tuple[str, str], Any]]:
     tree = Settings()
     for section in Settings.model_fields:
-        values = getattr(tree, section)
+        values = getattr(tree, section) if section != "tables" else TableSettings.model_construct()
         for key in type(values).model_fields:
             yield (section, key), getattr(values, key)
 
@@ -94,7 +95,7 @@ def test_a_pull_request_must_pass_the_tests_that_the_readme_names() -> None:
 
 
 def test_the_command_line_has_every_command_that_the_documents_name() -> None:
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     for document in DOCUMENTS:
         for name in re.findall(r"(?:`|bin/)tidemark ([a-z]+)", document.read_text()):
             assert name in known, f"{document.name}: tidemark {name}"

@@ -26,6 +26,8 @@ from tidemark.pipeline.cli.replay import replay
 from tidemark.pipeline.cli.running import connector, init, provision, recompute, up
 from tidemark.pipeline.cli.streams import streams
 from tidemark.pipeline.cli.synthetic import demo, publish
+from tidemark.pipeline.cli.tables import tables
+from tidemark.pipeline.cli.trying import try_
 from tidemark.pipeline.cli.tune import tune
 from tidemark.pipeline.cli.upkeep import forget, housekeep
 from tidemark.pipeline.cli.watermark import watermark
@@ -62,10 +64,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(init, provision, connector, doctor, publish, up, demo, status, watermark, explain, diffs, streams),
-    *(corrections, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
+    *(init, provision, connector, doctor, try_, publish, up, demo, status, watermark, explain, diffs, streams),
+    *(corrections, tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
-    app.command()(command)
+    app.command("try" if command is try_ else None)(command)
 
 
 @app.callback()

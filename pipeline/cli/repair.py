@@ -20,6 +20,7 @@ from tidemark.pipeline.lake.tables.windowed import Fence
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.upkeep.integrity import Progress as Tell
+from tidemark.pipeline.upkeep.integrity import forget_damaged
 from tidemark.pipeline.upkeep.orphans import GRACE, Orphan
 from tidemark.pipeline.upkeep.orphans import remove_orphans as remove_orphan_files
 from tidemark.pipeline.upkeep.repair import Survey, Surveyor, findings
@@ -68,6 +69,10 @@ def repair(
     remove_orphan_files(removed, surveyor.lake.objects())
     if removed:
         say(f"removed {len(removed)} orphaned files, {sum(orphan.size for orphan in removed)} bytes")
+    own = [] if dry_run else survey.integrity.own
+    forget_damaged(surveyor.lake, own)
+    if own:
+        say(f"took {len(own)} damaged windows of tables of your own out; the sensor tables has them computed again")
     wanted = [window.key for stretch in survey.integrity.repairable for window in stretch]
     diffs = surveyor.lake.diffs()
     before = diffs.fence(wanted)
@@ -163,6 +168,7 @@ def _facts(survey: Survey, removed: Sequence[Orphan], now: datetime) -> dict[str
             {"file": damaged.path, "why": damaged.why, "windows": [window.key for window in damaged.windows]}
             for damaged in integrity.inputs
         ],
+        "damaged_windows_of_own_tables": [asdict(own) for own in integrity.own],
         "unknown": integrity.unknown,
         "log": {
             "entries_read": log.read,

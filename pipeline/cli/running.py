@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -10,17 +11,20 @@ import typer
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
-from tidemark.pipeline.cli.options import AsJson, config_file, window_named
+from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, positive, window_named
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
 from tidemark.pipeline.services.own_files import INSTANCE, SETTINGS, WORKSPACE, put_down
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
+from tidemark.pipeline.spark.table_definition import own_tables
 from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
@@ -45,8 +49,30 @@ def init(
     print(f"next: {inside}tidemark up, and in another terminal tidemark publish, then tidemark status")
 
 
-def provision(as_json: AsJson = False) -> None:
+def provision(
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_SAMPLED,
+            help="Create nothing that stays. Show what the settings make of this many messages of the topic, as "
+            "`tidemark try` does; only what is published from now on is seen.",
+        ),
+    ] = None,
+    sample_wait: Annotated[
+        timedelta | None,
+        duration_option(
+            f"The longest that --sample waits, {format_duration(SAMPLE_WAIT)} if not given.", parser=positive
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Create the topic, the tracking subscription, then the base subscription; report what differs."""
+    if sample is not None:
+        try_topic(load_settings(), SystemClock(), sample, sample_wait or SAMPLE_WAIT, as_json=as_json)
+        return
+    if sample_wait is not None:
+        raise typer.BadParameter("--sample-wait says how long --sample waits; give a number of messages with that")
     report = asdict(provision_here(load_settings(), SystemClock()))
     if as_json:
         print_json({name: report[name] for name in MARKS})
@@ -102,6 +128,7 @@ def recompute(
         str, typer.Option("--from", help="The first window: its key (2026-11-21T05-20Z), or any time within it.")
     ],
     last: Annotated[str, typer.Option("--to", help="The last window, in the same way; may be the first.")],
+    table: Annotated[str | None, typer.Option(help="A table of your own. Without it: heartbeat_diffs.")] = None,
 ) -> None:
     """Compute a range of windows again, in one run of the Dagster at `dagster.url`; by default `tidemark up`'s.
 
@@ -111,13 +138,20 @@ def recompute(
     begin, end = window_named(settings, first), window_named(settings, last)
     if end < begin:
         raise typer.BadParameter(f"--to {last} is before --from {first}")
-    where = launch(settings, begin, end)
+    job = COMPUTE_WINDOWS
+    if table is not None:
+        defined = own_tables(settings)
+        if table not in defined:
+            raise typer.BadParameter(f"[tables] names no {table}; it names {', '.join(defined) or 'none'}")
+        windowing, job = defined[table].windowing(settings.windows), compute_job(table)
+        begin, end = windowing.containing(begin.start), windowing.containing(end.start)
+    where = launch(settings, begin, end, job)
     print(f"requested {begin.key} to {end.key}; {where}")
 
 
-def launch(settings: Settings, first: Window, last: Window) -> str:
+def launch(settings: Settings, first: Window, last: Window, job: str = COMPUTE_WINDOWS) -> str:
     """Have Dagster compute a range of windows in one run, and say where the run can be watched. Raises ServiceFailed if
     Dagster does not answer, or does not take the run."""
     asked = {RANGE_START: first.key, RANGE_END: last.key}
-    run = DagsterApi(settings.dagster).launch(COMPUTE_WINDOWS, settings.lake.uri, asked)
+    run = DagsterApi(settings.dagster).launch(job, settings.lake.uri, asked)
     return f"the run is at {run}"

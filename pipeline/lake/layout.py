@@ -15,6 +15,7 @@ from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
+from tidemark.pipeline.lake.tables.judged_by import JudgedBy
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import Requeued
@@ -27,6 +28,7 @@ from tidemark.pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
 STREAM_STATUS, STREAMS, CORRECTIONS = "stream_status", "streams", "corrections"
+OWN_TABLES = own_table.FOLDER
 
 PARTITIONS = {
     HEARTBEATS: heartbeats.PARTITION,
@@ -79,18 +81,22 @@ class Lake:
         """Which rejected messages were requeued."""
         return Requeued(self.objects())
 
+    def judged_by(self) -> JudgedBy:
+        """By which message contract quarantine was judged last."""
+        return JudgedBy(self.objects())
+
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
         return diffs.HeartbeatDiffs(*self._parts(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields), self._clock)
 
     def own_table(self, name: str) -> OwnTable:
         """One of your own tables."""
-        return OwnTable(*self._parts(f"{own_table.FOLDER}/{name}"), self._clock, name)
+        return OwnTable(*self._parts(f"{OWN_TABLES}/{name}"), self._clock, name)
 
     def own_tables(self) -> list[str]:
         """The names of your own tables that the lake holds, whatever the settings say now. Raises LakeError."""
-        files = arrow_files(self._settings, own_table.FOLDER)
-        with table_errors(table_uri(self._settings, own_table.FOLDER)):
+        files = arrow_files(self._settings, OWN_TABLES)
+        with table_errors(table_uri(self._settings, OWN_TABLES)):
             found = files.get_file_info(pafs.FileSelector("", allow_not_found=True))
         return sorted(info.base_name for info in found if info.type == pafs.FileType.Directory)
 
@@ -125,7 +131,7 @@ class Lake:
 
     def by_window(self) -> list[str]:
         """The tables by window, as `table` takes them: diffs, status, and your own. Raises LakeError."""
-        return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{own_table.FOLDER}/{name}" for name in self.own_tables())]
+        return [HEARTBEAT_DIFFS, STREAM_STATUS, *(f"{OWN_TABLES}/{name}" for name in self.own_tables())]
 
     def _place(self, name: str) -> tuple[str, dict[str, str]]:
         return table_uri(self._settings, name), storage_options(self._settings)

@@ -49,7 +49,7 @@ removed and one is added."""
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedTable:
     """A table by window, the name that its corrections have, and the columns that tell its rows apart (none: rows are
     compared as a multiset)."""
 
@@ -69,7 +69,7 @@ class Replacement:
     new: list[str] = field(default_factory=list)
 
 
-def follow(corrections: Corrections, followed: Followed, clock: Clock) -> int:
+def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
     """Note what changed in the table since the last look; returns how many rows. The first look goes back as far as the
     log does.
 
@@ -102,7 +102,7 @@ def follow(corrections: Corrections, followed: Followed, clock: Clock) -> int:
 
 
 def _stretches(
-    corrections: Corrections, followed: Followed, looked: int | None, newest: Position, clock: Clock
+    corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
 ) -> Iterator[tuple[int, Position]]:
     """Note stretch by stretch, and tell how many rows each has, and through where it goes."""
     noted = corrections.noted(newest.table_id)
@@ -128,7 +128,7 @@ def _stretches(
         yield rows, through
 
 
-def _gap(followed: Followed, first: int, last: int) -> pa.Table:
+def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
     """The row for versions whose commits are gone."""
     detail = f"the commits of versions {first} to {last} are gone: which windows they replaced is not known"
     logger.warning("corrections of %s: %s", followed.name, detail)
@@ -136,7 +136,7 @@ def _gap(followed: Followed, first: int, last: int) -> pa.Table:
     return _rows(says, 1)
 
 
-def _corrections(followed: Followed, first: int, last: int) -> Iterator[pa.Table]:
+def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
     """The rows of each window that these versions replaced, unless it has the same rows as before."""
     for version, commit in committed(followed.table.table, first - 1, last):
         for replacement in _replaced(version, commit):
@@ -161,7 +161,7 @@ def _replaced(version: int, commit: Iterable[Mapping[str, Any]]) -> list[Replace
     return [Replacement(version, at, one.window, one.old, one.new) for one in whole if one.old and one.new]
 
 
-def _compared(followed: Followed, replacement: Replacement) -> pa.Table:
+def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
     """The corrections of a window, or that they are unknown because a file is gone or damaged."""
     detail = None
     try:
@@ -200,7 +200,7 @@ def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
     return pa.table(arrays, schema=CONTENT)
 
 
-def _read(followed: Followed, paths: Iterable[str]) -> pl.DataFrame:
+def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
     """All rows of some files, whatever version lists them. Raises ObjectMissing if one is gone, LakeError,
     ArrowException if one is damaged."""
     table = followed.table.table

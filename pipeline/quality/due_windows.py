@@ -1,8 +1,8 @@
-"""Which windows of a table of one's own are due: not computed yet, or computed from less than `heartbeat_diffs` is now.
+"""Which windows of a table of one's own are due: not computed yet, or computed before `heartbeat_diffs` was again.
 
-The table follows `heartbeat_diffs`. A window's *input* is told by the runs that computed the windows of
-`heartbeat_diffs` over it: where one of them was computed again, because heartbeats were missed, files were damaged or
-somebody asked, the digest of the input changes and the window is due again.
+The table follows `heartbeat_diffs`. A digest of the runs that computed the windows of `heartbeat_diffs` over a window's
+input stands for that input. Where one of them was computed again, because heartbeats were missed, files were damaged or
+somebody asked, the digest is another one and the window is due.
 """
 
 import hashlib
@@ -16,35 +16,23 @@ import numpy.typing as npt
 from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.windows import Window, Windowing
 
-Numbers = npt.NDArray[np.int64]
+NO_TIME = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The windows of a table of one's own that have input, by number in order, and the digest of each one's input."""
+    """The windows that have input, by number in order, and the digest of each one's input."""
 
     windowing: Windowing
-    numbers: Numbers
+    numbers: npt.NDArray[np.int64]
     digests: npt.NDArray[np.uint64]
 
     def digest(self, window: Window) -> str:
         """The digest of a window's input."""
-        at = int(np.searchsorted(self.numbers, number := self.windowing.number_of(window.start)))
+        number = self.windowing.number_of(window.start)
+        at = int(np.searchsorted(self.numbers, number))
         is_there = at < len(self.numbers) and int(self.numbers[at]) == number
-        return f"{int(self.digests[at]) if is_there else 0:016x}"
-
-    def due(self, made: Mapping[str, Made], closed: range, waiting: Iterable[range]) -> list[int]:
-        """The numbers of the due windows within `closed`, in order. A window whose input overlaps one that is `waiting`
-        is not due: it would be computed twice."""
-        found = []
-        spans = sorted((span.start, span.stop) for span in waiting)
-        for number, digest in zip(self.numbers.tolist(), self.digests.tolist(), strict=True):
-            if number not in closed or any(start <= number < stop for start, stop in spans):
-                continue
-            there = made.get(self.windowing.numbered(number).key)
-            if there is None or there.input != f"{digest:016x}":
-                found.append(number)
-        return found
+        return _text(int(self.digests[at]) if is_there else 0)
 
 
 def inputs_of(runs: Mapping[str, str], base: Windowing, own: Windowing, lookback: timedelta) -> Inputs:
@@ -58,25 +46,63 @@ def inputs_of(runs: Mapping[str, str], base: Windowing, own: Windowing, lookback
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
     ratio, back = own.length // base.length, -(-lookback // base.length)
     reached = np.unique(np.concatenate([numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
-    low = np.searchsorted(numbers, reached * ratio - back)
-    high = np.searchsorted(numbers, (reached + 1) * ratio)
+    low, high = np.searchsorted(numbers, reached * ratio - back), np.searchsorted(numbers, (reached + 1) * ratio)
     has_any = high > low
     return Inputs(own, reached[has_any], (sums[high] - sums[low])[has_any])
 
 
-def overlapping(due: Iterable[range], base: Windowing, own: Windowing, lookback: timedelta) -> list[range]:
-    """The windows like `own` whose input overlaps one of these windows like `base`."""
-    ratio, back = own.length // base.length, -(-lookback // base.length)
-    return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in due]
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """`heartbeat_diffs` as tables follow it: the run that computed each window, the closed windows, and those of them
+    that are still to be computed, by number. `is_expiring`: heartbeats before them are not kept, but for the lookback.
+    """
+
+    windowing: Windowing
+    lookback: timedelta
+    runs: Mapping[str, str]
+    closed: range
+    waiting: Sequence[range]
+    is_expiring: bool = False
+
+    def due(self, own: Windowing, lookback: timedelta, made: Mapping[str, Made]) -> list[int]:
+        """The numbers of the due windows of a table with windows like `own` that look back by `lookback`, in order, by
+        what made those that are computed. A window whose input is still to be computed in `heartbeat_diffs` is not due:
+        it would be computed twice."""
+        inputs, whole = inputs_of(self.runs, self.windowing, own, lookback), self._whole(own, lookback)
+        ratio, back = own.length // self.windowing.length, -(-lookback // self.windowing.length)
+        waiting = [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in self.waiting]
+        found = []
+        for number, digest in zip(inputs.numbers.tolist(), inputs.digests.tolist(), strict=True):
+            if number in whole and not any(number in span for span in waiting):
+                there = made.get(own.numbered(number).key)
+                if there is None or there.input != _text(digest):
+                    found.append(number)
+        return found
+
+    def _whole(self, own: Windowing, lookback: timedelta) -> range:
+        """The windows that lie wholly in the closed ones, and whose input is kept."""
+        ratio, further = own.length // self.windowing.length, further_back(lookback, self.lookback)
+        expired = -(-further // self.windowing.length) if self.is_expiring else 0
+        return range(-(-(self.closed.start + expired) // ratio), self.closed.stop // ratio)
 
 
-def newest_stretch(due: Sequence[int], at_most: int) -> range:
+def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:
+    """By how much a table looks back further than `heartbeat_diffs`, whose lookback says which heartbeats are kept."""
+    return max(lookback - of_diffs, NO_TIME)
+
+
+def newest_stretch(due: Iterable[int], at_most: int) -> range:
     """The newest due windows without a gap between them, at most so many."""
-    first = last = due[-1]
-    while last - first + 1 < at_most and first - 1 in set(due[-at_most:]):
+    newest = sorted(due)[-at_most:]
+    first, there = newest[-1], set(newest)
+    while first - 1 in there:
         first -= 1
-    return range(first, last + 1)
+    return range(first, newest[-1] + 1)
 
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+
+
+def _text(digest: int) -> str:
+    return f"{digest:016x}"

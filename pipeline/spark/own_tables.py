@@ -138,13 +138,15 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
         wrong = f"has the column {twice[0]} twice"
     elif absent:
         wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
+    elif len(names) == 1:
+        wrong = f"has no column beside {PARTITION}"
     elif MADE in names:
         wrong = f"has a column {MADE}, which the lake uses itself; give it another name"
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
         wrong = f"has a column {PARTITION} that is no text; take the heartbeats' own"
     if wrong:
         raise TableFailed(f"the table {definition.name} {wrong}")
-    schema = to_arrow_schema(rows.schema)
+    schema = to_arrow_schema(rows.schema, timezone="UTC")
     return stored_schema(pa.schema([column.with_nullable(True) for column in schema]))
 
 

@@ -11,15 +11,7 @@ from functools import partial
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.lake.layout import (
-    CORRECTIONS,
-    HEARTBEAT_DIFFS,
-    HEARTBEATS,
-    PARTITIONS,
-    QUARANTINE,
-    STREAM_STATUS,
-    Lake,
-)
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.quarantine import DAY_FORMAT
@@ -82,6 +74,7 @@ class Housekeeper:
             ("compaction", QUARANTINE, partial(self._compact, QUARANTINE, "publish_time")),
             ("compaction", CORRECTIONS, partial(self._compact, CORRECTIONS, "corrected_at")),
             *(("earlier versions", name, partial(self._trim, name)) for name in PARTITIONS),
+            ("earlier versions", "tables", self._trim_own),
             ("orphans", "lake", self._remove_orphans),
         ]
         for name, about, do in every:
@@ -118,7 +111,7 @@ class Housekeeper:
         if hour is not None:
             yield self._dropped(HEARTBEATS, hour.strftime(HOUR_FORMAT), f"of event hours before {iso(hour)}")
         if first is not None:
-            for name in (HEARTBEAT_DIFFS, STREAM_STATUS):
+            for name in self._lake.by_window():
                 yield self._dropped(name, windowing.containing(first).key, f"of windows before {iso(first)}")
 
     def _drop_quarantine(self) -> Iterator[Done]:
@@ -192,6 +185,11 @@ class Housekeeper:
         ended = f"ended more than {format_duration(self._keep.versions)} ago"
         says = f"deleted {did.files} files and {did.commits} commits of versions that {ended}"
         yield _done(asdict(did), says, f"no version {ended}")
+
+    def _trim_own(self) -> Iterator[Done]:
+        for name in self._lake.own_tables():
+            for says, figures in self._trim(f"{OWN_TABLES}/{name}"):
+                yield f"{name}: {says}", figures
 
     def _remove_orphans(self) -> Iterator[Done]:
         found = find_orphans(self._lake, self._settings.lake, self._clock.now() - self._keep.orphans)

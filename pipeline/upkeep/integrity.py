@@ -34,7 +34,7 @@ from tidemark.pipeline.lake.tables.table import CUT, DataFile, LakeTable, data_f
 from tidemark.pipeline.lake.tables.windowed import run_of
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.windows import Window, runs_of_neighbours
+from tidemark.pipeline.windows import KEY_FORMAT, Window, runs_of_neighbours
 
 Progress = Callable[[str, int, int], None]
 """Told what is being looked at, how much of it is done, and how much there is."""
@@ -68,9 +68,19 @@ class DamagedInput:
 
 
 @dataclass(frozen=True, slots=True)
+class DamagedOwn:
+    """A window of a table of one's own with a file that is gone or unreadable."""
+
+    table: str
+    window: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Integrity:
     """What a check found in the windows `[start, end)`: the numbers of windows and of their files; the broken windows;
-    the damaged files of `heartbeats`; and, in words, what could not be determined."""
+    the damaged files of `heartbeats`; the damaged windows of tables of one's own; and, in words, what could not be
+    determined."""
 
     start: datetime
     end: datetime
@@ -79,6 +89,7 @@ class Integrity:
     broken: Sequence[Broken] = ()
     inputs: Sequence[DamagedInput] = ()
     unknown: Sequence[str] = ()
+    own: Sequence[DamagedOwn] = ()
 
     @property
     def repairable(self) -> list[list[Window]]:
@@ -127,7 +138,26 @@ def check_windows(
         Broken(windows[key], faults[key], reasons[key], _blocks(windows[key], inputs, watermark))
         for key in sorted(faults)
     ]
-    return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown)
+    own = [damaged for name in lake.own_tables() for damaged in _damaged_own(lake, name, start, end, tell)]
+    return Integrity(start, end, len(windows), sum(map(len, files.values())), broken, inputs, unknown, own)
+
+
+def forget_damaged(lake: Lake, damaged: Iterable[DamagedOwn]) -> None:
+    """Take the damaged windows out of their tables, whose sensor has them computed again then. Raises LakeError."""
+    by_table = defaultdict[str, set[str]](set)
+    for one in damaged:
+        by_table[one.table].add(one.window)
+    for name, keys in by_table.items():
+        lake.own_table(name).forget(keys)
+
+
+def _damaged_own(lake: Lake, name: str, start: datetime, end: datetime, tell: Progress) -> Iterator[DamagedOwn]:
+    """The damaged windows of a table of one's own that begin in `[start, end)`."""
+    table = lake.own_table(name).table
+    first, last = (moment.strftime(KEY_FORMAT) for moment in (start, end))
+    files = [file for file in data_files(table.current(), table.partition_column) if first <= file.partition < last]
+    for file, why in _looked_at(table, files, tell):
+        yield DamagedOwn(name, file.partition, f"{table.file_location(file.path)}: {why}")
 
 
 def _files_of(table: LakeTable, windows: Mapping[str, Window]) -> list[DataFile]:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
-from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, PARTITIONS, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.layout import PARTITIONS, Lake
 from tidemark.pipeline.lake.store.address import arrow_files, table_uri
 from tidemark.pipeline.lake.store.disk import TEMPORARY
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -57,9 +57,9 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
     with table_errors(place):  # listed before the tables are read: what is committed meanwhile is no orphan
         found = arrow_files(settings, "").get_file_info(pafs.FileSelector("", allow_not_found=True, recursive=True))
     old = {info.path.lstrip("/"): info for info in found if info.type == pafs.FileType.File and info.mtime <= before}
-    of_windows = [lake.table(name) for name in (HEARTBEAT_DIFFS, STREAM_STATUS)]
+    by_window = lake.by_window()
     what = {name: text for name in old if (text := _left_by_a_kill(name)) is not None}
-    for name in PARTITIONS:
+    for name in dict.fromkeys((*PARTITIONS, *by_window)):
         table = lake.table(name)
         if table.current() is not None:
             keys = {path: _key(path.removeprefix(f"{name}/")) for path in old if path.startswith(f"{name}/")}
@@ -67,7 +67,10 @@ def find_orphans(lake: Lake, settings: LakeSettings, before: datetime) -> list[O
                 run = _run_of(path.removeprefix(f"{name}/"))
                 what[path] = "no version of the table lists it" if run is None else f"left by run {run}"
     manifests = {name: name.removeprefix(MANIFESTS).removesuffix(".json") for name in old if name.startswith(MANIFESTS)}
-    what |= dict.fromkeys(_unnamed(manifests, of_windows), "the manifest of a run that has committed nothing")
+    what |= dict.fromkeys(
+        _unnamed(manifests, [lake.table(name) for name in by_window]),
+        "the manifest of a run that has committed nothing",
+    )
     return [
         Orphan(name, f"{place}/{name}", old[name].size, old[name].mtime, text) for name, text in sorted(what.items())
     ]

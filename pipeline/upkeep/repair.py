@@ -46,7 +46,7 @@ class Survey:
     @property
     def is_sound(self) -> bool:
         """Whether there is nothing to mend."""
-        return not (self.needs_a_hand or self.integrity.broken or self.orphans)
+        return not (self.needs_a_hand or self.integrity.broken or self.integrity.own or self.orphans)
 
     @property
     def needs_a_hand(self) -> bool:
@@ -83,6 +83,8 @@ def findings(survey: Survey, now: datetime) -> Iterator[Finding]:
         yield Finding(
             "damaged", f"{damaged.path}: {damaged.why}. {made} from it and cannot be computed: {remedy}", True
         )
+    for own in survey.integrity.own:
+        yield Finding("damaged", f"{own.window} of {own.table}: {own.why}")
     for text in survey.integrity.unknown:
         yield Finding("unknown", text, True)
     for number, why in survey.log.damaged:

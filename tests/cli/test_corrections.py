@@ -10,7 +10,7 @@ from tests.cli.test_cli import Place
 from tests.lake.test_streams import KEYS, WINDOWS, beats, put
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
-from tidemark.pipeline.quality.corrected import DIFFS_KEY, Followed, follow
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[bold]x[/bold]\u202e"
 CONFIG = '[lake]\nuri = "file:{folder}/lake"\n'
@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> Place:
     put(lake.diffs(), "one", {KEYS[0]: [first, second], KEYS[1]: beats(1, "a")})
     put(lake.diffs(), "two", {KEYS[0]: [first, {**second, "gap_seconds": 12.5, "message_id": None}]}, version=4)
     put(lake.diffs(), "three", {KEYS[1]: [*beats(1, "a"), beats(1, HOSTILE)[0]]}, version=5)
-    assert follow(lake.corrections(), Followed(HEARTBEAT_DIFFS, lake.diffs(), DIFFS_KEY), SystemClock()) == 2
+    assert follow(lake.corrections(), FollowedTable(HEARTBEAT_DIFFS, lake.diffs(), DIFFS_KEY), SystemClock()) == 2
     return found
 
 

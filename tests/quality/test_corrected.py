@@ -26,7 +26,7 @@ from tidemark.pipeline.lake.tables.corrections import CONTENT, Corrections, Posi
 from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality import corrected
-from tidemark.pipeline.quality.corrected import DIFFS_KEY, Followed, follow
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.upkeep.compaction import compact, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans
@@ -75,7 +75,7 @@ class Place:
         pq.write_table(pa.Table.from_pylist(beats, schema), f"{place}/part-0.parquet", filesystem=diffs.files)
 
     def follow(self, corrections: Corrections | None = None) -> int:
-        followed = Followed(HEARTBEAT_DIFFS, self.lake.diffs(), DIFFS_KEY)
+        followed = FollowedTable(HEARTBEAT_DIFFS, self.lake.diffs(), DIFFS_KEY)
         return follow(corrections or self.lake.corrections(), followed, NOTICED)
 
     def noted(self) -> list[dict[str, Any]]:
@@ -363,7 +363,7 @@ class Disturbed(Corrections):
     def _commit(self, *args: Any) -> None:
         if not self.disturbed:
             self.disturbed += 1
-            followed = Followed("another", self.place.lake.own_table("another"), ())
+            followed = FollowedTable("another", self.place.lake.own_table("another"), ())
             assert follow(self.place.lake.corrections(), followed, NOTICED) == 2
         super()._commit(*args)
 
@@ -434,7 +434,7 @@ def test_in_a_bucket_each_correction_is_noted_once_and_a_quiet_look_reads_one_ob
     slow.place = place
     assert place.follow(slow) == 0
     assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])
-    held = Followed(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
+    held = FollowedTable(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
     held.table.table.current()  # a run has it open
     corrections = place.lake.corrections()
     proxy.calls()
@@ -459,7 +459,7 @@ def test_a_table_of_ones_own_is_followed_by_its_key(place: Place) -> None:
             own.files.create_dir(folder, recursive=True)
             pq.write_table(pa.Table.from_pylist(rows, schema), f"{folder}/part-0.parquet", filesystem=own.files)
         own.replace(run, fence)
-    assert follow(place.lake.corrections(), Followed("per_region", own, ("region",)), NOTICED) == 3
+    assert follow(place.lake.corrections(), FollowedTable("per_region", own, ("region",)), NOTICED) == 3
     noted = {(row["table_version"], row["change"], row["key"]): row for row in place.noted()}
     assert [noted[2, "added", f'{{"region":"{region}"}}']["old_row"] for region in ("north", "south")] == [None] * 2
     changed_row = noted[3, "changed", '{"region":"north"}']

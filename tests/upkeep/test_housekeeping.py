@@ -24,6 +24,7 @@ from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEA
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
+from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_report
 from tidemark.pipeline.settings import Settings
@@ -435,6 +436,37 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
     assert not any(path.exists() for path in (orphan, drain, begun, commit))
     assert stream.exists(), "its messages are acknowledged, and it may go on with them in a year"
     assert of(chores, "orphans", "lake")[0].figures["files"] == 4
+
+
+# Tables of one's own
+
+
+def test_a_table_of_ones_own_is_kept_and_trimmed_as_the_others_are(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    own, keys = house.lake.own_table("mine"), [window.key for window in WINDOWS[:5]]
+    own.prepare(pa.schema({"stream_id": pa.string(), "window": pa.string()}), dict.fromkeys(keys, Made("v", "0")))
+    for number in range(2):  # the second one replaces the first one's files
+        run = DiffRun(f"own-{number}", keys, 1, at(600), at(600))
+        own.leave_manifest(run)
+        own.replace(run, own.fence(keys))
+    files = house.files("tables/mine")
+    assert len(files) == len(keys)
+    orphan = house.folder / f"tables/mine/runs/dead-1/window={keys[0]}/made=v.0/part-0.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"left behind")
+    house.clock = ManualClock(datetime.now(tz=START.tzinfo) + 2 * DAY)
+    found = find_orphans(house.lake, house.settings().lake, house.clock.now() - DAY)
+    of_table = [one.name for one in found if "mine" in one.name or "own-" in one.name]
+    assert of_table == [str(orphan.relative_to(house.folder))], "neither a manifest nor a file of an earlier version"
+    assert trim(house.lake.table("tables/mine"), NOTHING).files == len(keys)
+    house.tidy(windows=DAY)
+    assert not orphan.exists()
+    assert house.files("tables/mine") == files, "the watermark is not that far"
+    house.compute_silence(300, 6000)
+    house.decide(MANY_DAYS.total_seconds())
+    dropped = of(house.tidy(windows=DAY), "retention", "windows")
+    assert any("out of tables/mine: 5 partitions" in chore.says for chore in dropped)
+    assert own.made() == {}
 
 
 # As a whole

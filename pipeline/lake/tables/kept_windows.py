@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tidemark.pipeline.errors import ObjectExists, WindowExpired
 from tidemark.pipeline.lake.store.objects import ObjectStore
@@ -44,9 +44,12 @@ class KeptWindows:
         for earlier in self._keys()[:-1]:
             self._objects.delete(_name(earlier))
 
-    def refuse_expired(self, windows: Sequence[Window]) -> None:
-        """Raise WindowExpired if one of the windows is no longer kept."""
+    def refuse_expired(self, windows: Sequence[Window], further: timedelta = timedelta(0)) -> None:
+        """Raise WindowExpired if one of the windows is no longer kept, or begins less than `further` after the first
+        that is."""
         since = self.since()
+        if since is not None:
+            since += further
         expired = [window for window in windows if since is not None and window.start < since]
         if expired:
             raise WindowExpired(

@@ -190,9 +190,20 @@ class WindowedTable:
             "visible, run it again"
         )
 
+    def forget(self, windows: Iterable[str]) -> None:
+        """Take windows out of the newest version, in one transaction, so that they count as not computed. Raises
+        TableConflict, LakeError."""
+        table, forgotten = self.table.current(), set(windows)
+        if table is not None and (removes := self._removes(table, forgotten)):
+            self._transact(table, removes, {"tidemark.forgot": str(len(forgotten))})
+            self.table.make_durable()
+
     def _commit(self, table: DeltaTable, run: DiffRun, adds: list[AddAction], windows: set[str]) -> None:
+        self._transact(table, [*adds, *self._removes(table, windows)], {"tidemark.run": run.name})
+
+    def _removes(self, table: DeltaTable, windows: set[str]) -> list[RemoveAction]:
         removed_at = to_us(self._clock.now()) // 1000
-        removes = [
+        return [
             RemoveAction(
                 path=file.path,
                 data_change=True,
@@ -203,13 +214,15 @@ class WindowedTable:
             for file in data_files(table, PARTITION)
             if file.partition in windows
         ]
+
+    def _transact(self, table: DeltaTable, files: Sequence[AddAction | RemoveAction], says: dict[str, str]) -> None:
         with table_errors(self.table.uri):
             table.create_write_transaction(
-                [*adds, *removes],
+                [*files],
                 mode="append",
                 schema=table.schema(),
                 partition_by=[PARTITION],
-                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata={"tidemark.run": run.name}),
+                commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=says),
             )
 
     def _existing_or_created(self) -> DeltaTable:

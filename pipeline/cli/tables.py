@@ -1,0 +1,111 @@
+"""The command that shows tables of one's own: which windows they have, by which version, and their rows."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of
+from tidemark.pipeline.cli.output import columns, console, print_json, safe
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.due_windows import Followed
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.spark.table_definition import TableDefinition, own_tables
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table: its windows, those of them that another version computed, its rows, and which windows are due. What only
+    a definition tells is None for a table that the settings do not name."""
+
+    name: str
+    windows: int
+    rows: int
+    newest: str | None
+    versions: dict[str, int]
+    version: str | None = None
+    due: int | None = None
+
+    @property
+    def by_other_versions(self) -> int | None:
+        """Windows that another version of the definition has computed."""
+        return None if self.version is None else self.windows - self.versions.get(self.version, 0)
+
+
+def tables(
+    name: Annotated[str | None, typer.Argument(help="A table, to see its rows.")] = None,
+    window: Annotated[str | None, typer.Option(help="The key of a window; without it, the newest computed.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show your own tables over closed windows: their windows and versions, or the rows of one."""
+    settings = load_settings()
+    if name is not None:
+        _rows(settings, name, window, limit, as_json=as_json)
+        return
+    found = list(_found(settings))
+    if as_json:
+        for each in found:
+            facts = ("name", "windows", "rows", "newest", "version", "versions", "by_other_versions", "due")
+            print_json({fact: getattr(each, fact) for fact in facts})
+        return
+    counts = ("windows", "rows", "due", "by other versions")
+    table = columns("table", "newest window", "version", right=counts)
+    for each in found:
+        told = (each.name, each.newest, each.version, each.windows, each.rows, each.due, each.by_other_versions)
+        table.add_row(*map(safe, told))
+    console().print(table if found else "the settings name no tables of your own, and the lake has none")
+
+
+def _found(settings: Settings) -> list[Shown]:
+    lake = lake_of(settings)
+    defined, there = own_tables(settings), lake.own_tables()
+    followed = _followed(settings, lake) if defined else None
+    return [_shown(settings, lake, name, defined.get(name), followed) for name in sorted({*defined, *there})]
+
+
+def _shown(
+    settings: Settings, lake: Lake, name: str, definition: TableDefinition | None, followed: Followed | None
+) -> Shown:
+    made = lake.own_table(name).made()
+    facts: dict[str, Any] = {}
+    if definition is not None and followed is not None:
+        due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
+        facts = {"version": definition.version, "due": len(due)}
+    versions = dict(Counter(one.version for one in made.values()))
+    return Shown(name, len(made), sum(one.rows for one in made.values()), max(made, default=None), versions, **facts)
+
+
+def _followed(settings: Settings, lake: Lake) -> Followed:
+    windowing, lookback = settings.windowing, settings.windows.lookback
+    kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest_watermark()
+    closed = kept.closed(None if watermark is None else min(watermark, SystemClock().now()))
+    waiting = list(lake.window_index(windowing, lookback).update().due(closed))
+    return Followed(windowing, lookback, lake.diffs().runs(), closed, waiting, kept.since() is not None)
+
+
+def _rows(settings: Settings, name: str, window: str | None, limit: int, *, as_json: bool) -> None:
+    table = lake_of(settings).own_table(name)
+    made = table.made()
+    if not made:
+        raise LakeError(
+            f"no window of {name} is computed in {settings.lake.uri}; `tidemark tables` lists what there is"
+        )
+    key = max(made) if window is None else window
+    if key not in made:
+        raise LakeError(f"window {key} of {name} is not computed; the newest is {max(made)}")
+    found = table.read([key])
+    rows = found.slice(0, limit)
+    if as_json:
+        for row in rows.to_pylist():
+            print_json(row)
+        return
+    shown = columns(*rows.column_names)
+    for row in rows.to_pylist():
+        shown.add_row(*("" if value is None else safe(value) for value in row.values()))
+    terminal = console()
+    terminal.print(shown)
+    terminal.print(f"[dim]{rows.num_rows} of {found.num_rows} rows of window {key}[/]")

@@ -1,0 +1,73 @@
+"""Which windows of a table of one's own are due, beside a plain count of it."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidemark.pipeline.lake.tables.own_table import Made
+from tidemark.pipeline.quality.due_windows import Followed, inputs_of, newest_stretch
+from tidemark.pipeline.windows import Windowing
+
+START = datetime(2026, 11, 21, tzinfo=UTC)
+BASE = Windowing(timedelta(minutes=5), START)
+FIRST = BASE.number_of(START)
+
+
+def inputs_of_window(own: Windowing, number: int, lookback: timedelta, runs: Mapping[str, str]) -> dict[str, str]:
+    """The runs of the windows of the base that overlap a window's input."""
+    window = own.numbered(number)
+    return {
+        key: run
+        for key, run in runs.items()
+        if BASE.named(key).end > window.start - lookback and BASE.named(key).start < window.end
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ratio=st.sampled_from([1, 2, 12]),
+    lookback=st.sampled_from([0, 1, 5, 7, 70]),
+    before=st.dictionaries(st.integers(0, 40), st.sampled_from("ab"), max_size=30),
+    after=st.dictionaries(st.integers(0, 40), st.sampled_from("abc"), max_size=30),
+    waiting=st.sets(st.integers(0, 40), max_size=3),
+    closed=st.integers(0, 45),
+)
+def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_waits(
+    ratio: int, lookback: int, before: dict[int, str], after: dict[int, str], waiting: set[int], closed: int
+) -> None:
+    own, back = Windowing(ratio * BASE.length, START), timedelta(minutes=lookback)
+    runs_before, runs = (
+        {BASE.numbered(FIRST + number).key: run for number, run in found.items()} for found in (before, after)
+    )
+    inputs = inputs_of(runs_before, BASE, own, back)
+    computed = [own.numbered(number) for number in inputs.numbers.tolist()]
+    made = {window.key: Made("v", inputs.digest(window)) for window in computed}
+    spans = [range(FIRST + number, FIRST + number + 1) for number in sorted(waiting)]
+    followed = Followed(BASE, timedelta(minutes=10), runs, range(FIRST, FIRST + closed), spans)
+
+    waits = {BASE.numbered(span.start).key: "" for span in spans}
+    expected = []
+    for number in range(own.number_of(START), own.number_of(START) + 60):
+        now = inputs_of_window(own, number, back, runs)
+        is_whole = own.numbered(number).end <= START + closed * BASE.length
+        if now and is_whole and not inputs_of_window(own, number, back, waits):
+            is_computed = own.numbered(number).key in made
+            if not is_computed or now != inputs_of_window(own, number, back, runs_before):
+                expected.append(number)
+    assert followed.due(own, back, made) == expected
+
+
+def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() -> None:
+    runs = {BASE.numbered(FIRST + number).key: "run" for number in range(6)}
+    for is_expiring, first in ((False, FIRST), (True, FIRST + 3)):
+        followed = Followed(BASE, timedelta(minutes=10), runs, range(FIRST, FIRST + 6), (), is_expiring)
+        assert followed.due(BASE, timedelta(minutes=22), {})[0] == first
+        assert followed.due(BASE, timedelta(minutes=10), {})[0] == FIRST
+
+
+def test_the_newest_windows_come_first_and_as_one_stretch() -> None:
+    assert newest_stretch([1, 2, 5, 6, 7], 10) == range(5, 8)
+    assert newest_stretch([1, 2, 5, 6, 7], 2) == range(6, 8)
+    assert newest_stretch([4], 10) == range(4, 5)

@@ -1,0 +1,359 @@
+"""Tables of one's own: the examples beside DuckDB on the same data, and what goes wrong in somebody's function."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
+
+from tests.lake.builders import append_beats
+from tests.spark.beats import T0, at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.due_windows import Followed, inputs_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
+from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
+from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
+from tidemark.pipeline.spark.plan import DiffPlan
+from tidemark.pipeline.spark.replacement import Outcome
+from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, windowed
+from tidemark.pipeline.windows import Window, Windowing
+
+EXAMPLES = Path(__file__).parents[2] / "examples/tables"
+KINDS = {"region": FieldKind.TEXT, "temperature": FieldKind.NUMBER}
+PLAN = DiffPlan(KINDS, timedelta(minutes=10), timedelta(seconds=30), timedelta(minutes=5))
+BASE = Windowing(PLAN.window_length, T0 - timedelta(days=1))
+OF_WINDOWS = WindowSettings(length=PLAN.window_length, first=BASE.first)
+
+SESSIONS = """
+WITH input AS (
+    SELECT w AS window_start, stream_id, event_time FROM beats, windows
+    WHERE event_time >= w - INTERVAL 10 MINUTE AND event_time < w + INTERVAL 5 MINUTE
+), marked AS (
+    SELECT *, coalesce(event_time - lag(event_time) OVER s > INTERVAL 2 MINUTE, true) AS begins FROM input
+    WINDOW s AS (PARTITION BY window_start, stream_id ORDER BY event_time)
+), numbered AS (
+    SELECT *, sum(begins::INT) OVER (PARTITION BY window_start, stream_id ORDER BY event_time) AS session FROM marked
+)
+SELECT strftime(window_start, '%Y-%m-%dT%H-%MZ') AS window, stream_id, min(event_time) AS began_at,
+    max(event_time) AS last_at, count(*) AS heartbeats
+FROM numbered GROUP BY window_start, stream_id, session HAVING max(event_time) >= window_start
+"""
+PER_REGION = """
+SELECT strftime(time_bucket(INTERVAL 5 MINUTE, event_time), '%Y-%m-%dT%H-%MZ') AS window, region,
+    count(*) AS heartbeats, count(DISTINCT stream_id) AS streams,
+    min(temperature) AS least_temperature, max(temperature) AS greatest_temperature
+FROM beats WHERE time_bucket(INTERVAL 5 MINUTE, event_time) IN (SELECT w FROM windows) GROUP BY ALL
+"""
+BY_DUCKDB = {"sessions": SESSIONS, "per_region": PER_REGION}
+
+
+class House:
+    """A lake on disk, with `heartbeat_diffs` and tables of one's own over it."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.folder, self.spark = folder, spark
+        self.lake = Lake(LakeSettings(uri=f"file:{folder}"), KINDS, ManualClock(at(9000)))
+        self.beats: list[tuple[str, float]] = []
+
+    def land(self, *beats: tuple[str, float]) -> None:
+        """Land heartbeats of streams at event times. A region is a stream's first letter."""
+        self.beats += beats
+        moments = [at(event) for _, event in beats]
+        names = [f"{stream}@{event}" for stream, event in beats]
+        columns: dict[str, list[Any]] = {
+            "stream_id": [stream for stream, _ in beats],
+            "event_time": moments,
+            "publisher_id": names,
+            "message_id": names,
+            "publish_time": moments,
+            "ordering_key": [None] * len(beats),
+            "attributes": [[("site", "north")] for _ in beats],
+            "payload": [b"{}" for _ in beats],
+            "landed_at": [at(9000)] * len(beats),
+            "late": [False] * len(beats),
+            "region": [stream[0] for stream, _ in beats],
+            "temperature": [float(event) for _, event in beats],
+        }
+        append_beats(self.lake.heartbeats(), columns)
+
+    def compute_base(self, *windows: Window) -> None:
+        """Compute windows of `heartbeat_diffs`."""
+        lake, clock = self.lake, ManualClock(at(9000))
+        parts = (lake.heartbeats(), lake.diffs(), lake.stream_status())
+        compute_windows(MicroBatch(self.spark, *parts, PLAN, at(9000), "base", clock), windows)
+
+    def inputs(self, table: TableDefinition) -> Any:
+        return inputs_of(self.lake.diffs().runs(), BASE, table.windowing(OF_WINDOWS), table.lookback)
+
+    def due(self, table: TableDefinition, watermark: datetime, waiting: Sequence[range] = ()) -> list[str]:
+        """The keys of the windows that are due."""
+        own, made = table.windowing(OF_WINDOWS), self.lake.own_table(table.name).made()
+        closed = range(BASE.number_of(BASE.first), BASE.number_of(watermark))
+        followed = Followed(BASE, PLAN.lookback, self.lake.diffs().runs(), closed, waiting)
+        return [own.numbered(number).key for number in followed.due(own, table.lookback, made)]
+
+    def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> Outcome:
+        """Compute windows of the table, by their keys."""
+        batch = OwnBatch(
+            self.spark,
+            definition=table,
+            table=self.lake.own_table(table.name),
+            heartbeats=self.lake.heartbeats(),
+            fields=KINDS,
+            inputs=self.inputs(table),
+            watermark=watermark or at(9000),
+            run="own",
+            clock=ManualClock(at(9000)),
+        )
+        return compute_own(batch, list(map(table.windowing(OF_WINDOWS).named, keys)))
+
+    def rows(self, table: TableDefinition) -> list[dict[str, Any]]:
+        """Every row of the table, in one order."""
+        own = self.lake.own_table(table.name)
+        return in_order(own.read(own.made()).to_pylist())
+
+    def by_duckdb(self, table: TableDefinition, windows: Iterable[str]) -> list[dict[str, Any]]:
+        """The same rows from what was landed, by other code."""
+        landed = [
+            {"stream_id": stream, "event_time": at(event), "region": stream[0], "temperature": event}
+            for stream, event in dict.fromkeys(self.beats)
+        ]
+        with duckdb.connect() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.register("beats", pa.Table.from_pylist(landed))
+            connection.register("windows", pa.table({"w": [BASE.named(key).start for key in windows]}))
+            found = connection.sql(BY_DUCKDB[table.name]).to_arrow_table().to_pylist()
+        return in_order(found)
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted((dict(sorted(row.items())) for row in rows), key=lambda row: str(list(row.values())))
+
+
+def example(name: str) -> TableDefinition:
+    kinds = {"per_region": TableSettings(sql=str(EXAMPLES / "per_region.sql"), key=["region"])}
+    table = kinds.get(name) or TableSettings(python=str(EXAMPLES / f"{name}.py"))
+    return own_tables(Settings(windows=OF_WINDOWS, tables={name: table}))[name]
+
+
+@pytest.fixture
+def house(tmp_path: Path, spark: SparkSession) -> House:
+    return House(tmp_path / "lake", spark)
+
+
+WINDOWS = list(BASE.between(at(0), at(1500)))
+FIRST_BEATS = [
+    (f"{region}{number}", 40.0 * beat + number) for region in "ns" for number in range(3) for beat in range(30)
+]
+
+
+@pytest.mark.parametrize("name", ["per_region", "sessions"])
+def test_an_example_has_the_rows_that_duckdb_makes_through_late_heartbeats_a_backfill_and_a_repair(
+    house: House, name: str
+) -> None:
+    table = example(name)
+    house.land(*(beat for beat in FIRST_BEATS if not 300 <= beat[1] < 520), ("n0", -100.0), ("x9", 1100.5))
+    house.compute_base(*WINDOWS)
+    due = house.due(table, at(1500))
+    assert due == [window.key for window in WINDOWS]
+    house.compute(table, *due)
+    assert house.rows(table) == house.by_duckdb(table, due)
+    assert house.due(table, at(1500)) == []
+
+    house.land(*(beat for beat in FIRST_BEATS if 300 <= beat[1] < 520), ("n0", 41.5))  # late, one of them a copy's
+    house.land(*FIRST_BEATS[:5])
+    house.compute_base(*WINDOWS[:2])  # as the check of missed heartbeats requests it
+    again = house.due(table, at(1500))
+    assert again == [window.key for window in (WINDOWS[:4] if table.lookback else WINDOWS[:2])]
+    house.compute(table, *again)
+    assert house.rows(table) == house.by_duckdb(table, due)
+
+    before = house.rows(table)
+    house.compute(table, *due)  # a backfill from the UI
+    assert house.rows(table) == before
+
+    own = house.lake.own_table(table.name)
+    own.forget([WINDOWS[1].key])  # what a repair does to a window whose file is damaged
+    assert house.due(table, at(1500)) == [WINDOWS[1].key]
+    house.compute(table, WINDOWS[1].key)
+    assert house.rows(table) == before
+
+
+def test_a_window_of_an_hour_over_windows_of_five_minutes_waits_until_all_of_them_are_computed(house: House) -> None:
+    @windowed(key="region", window="1h")
+    def hourly(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.groupBy("window", "region").agg(F.count("*").alias("heartbeats"))
+
+    house.land(*(("n", 290.0 * number) for number in range(20)), ("s", -1.0))
+    house.compute_base(*BASE.between(at(-300), at(7200)))
+    assert house.due(hourly, at(3599)) == ["2026-11-21T11-00Z"]
+    waiting = [range(BASE.number_of(at(3300)), BASE.number_of(at(3300)) + 1)]
+    assert house.due(hourly, at(7200), waiting) == ["2026-11-21T11-00Z", "2026-11-21T13-00Z"]
+    due = house.due(hourly, at(7200))
+    assert due == ["2026-11-21T11-00Z", "2026-11-21T12-00Z", "2026-11-21T13-00Z"]
+    house.compute(hourly, *due)
+    counts = {(row["window"], row["region"]): row["heartbeats"] for row in house.rows(hourly)}
+    assert counts == {
+        ("2026-11-21T11-00Z", "s"): 1,
+        ("2026-11-21T12-00Z", "n"): 13,
+        ("2026-11-21T13-00Z", "n"): 7,
+    }
+
+
+def test_each_window_gets_its_own_input_however_the_range_is_cut(house: House) -> None:
+    @windowed(lookback="7m")
+    def seen(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        site = F.col("attributes")["site"].alias("site")
+        return heartbeats.select("window", "window_start", "window_end", "stream_id", "event_time", site)
+
+    house.land(*(("n", 61.0 * number - 400) for number in range(30)))
+    house.compute_base(*WINDOWS)
+    house.compute(seen, *(window.key for window in WINDOWS))
+    whole = house.rows(seen)
+    for row in whole:
+        assert row["window_start"] - timedelta(minutes=7) <= row["event_time"] < row["window_end"]
+        assert BASE.named(row["window"]) == Window(row["window_start"], row["window_end"])
+        assert row["site"] == "north"
+    assert len(whole) == sum(
+        -420 <= 61.0 * number - 400 - 300 * window < 300 for number in range(30) for window in range(5)
+    )
+    for window in reversed(WINDOWS):
+        house.compute(seen, window.key)
+    assert house.rows(seen) == whole
+
+
+def test_a_window_without_rows_is_computed_and_says_by_which_version(house: House) -> None:
+    @windowed()
+    def nothing(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.where("false").select("window", "stream_id")
+
+    house.compute_base(*WINDOWS[:2])  # nothing has landed at all
+    assert dict(house.compute(nothing, WINDOWS[0].key).rows) == {WINDOWS[0].key: 0}
+    house.land(("n", 10.0), ("n", 400.0))
+    assert dict(house.compute(nothing, WINDOWS[1].key).rows) == {WINDOWS[1].key: 0}
+    changed = replace(nothing, version="another")
+    assert dict(house.compute(changed, WINDOWS[1].key).rows) == {WINDOWS[1].key: 0}
+    made = house.lake.own_table("nothing").made()
+    assert {key: one.version for key, one in made.items()} == {
+        WINDOWS[0].key: nothing.version,
+        WINDOWS[1].key: "another",
+    }
+    assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
+
+
+def failing(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+    raise RuntimeError("no such region")
+
+
+def in_a_worker(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+    return heartbeats.select("window", F.udf(lambda _: 1 // 0)("stream_id").alias("never"))
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (failing, "no such region"),
+        (in_a_worker, "ZeroDivisionError"),
+        (lambda heartbeats, _: heartbeats.select("stream_id"), "has no column window, only stream_id"),
+        (lambda heartbeats, _: heartbeats.select("window", F.lit(1).alias("a"), F.lit(2).alias("A")), "column a twice"),
+        (lambda heartbeats, _: heartbeats.select("window"), "has no column beside window"),
+        (lambda heartbeats, _: heartbeats.select("late", F.lit(1).alias("window")), "that is no text"),
+        (
+            lambda heartbeats, _: heartbeats.select("late", F.lit("2026").alias("window")),
+            "a row is of none of the windows",
+        ),
+        (
+            lambda heartbeats, _: heartbeats.select("late", F.lit(None).cast("string").alias("window")),
+            "cannot be computed",
+        ),
+        (lambda _, __: None, "is a NoneType; return a DataFrame"),
+        (lambda heartbeats, _: heartbeats.select("window", F.expr("make_dt_interval(1)").alias("i")), "cannot be"),
+    ],
+)
+def test_what_is_wrong_with_a_function_is_said_and_nothing_is_committed(house: House, build: Any, said: str) -> None:
+    table = replace(windowed()(failing), name="broken", build=build)
+    house.land(("n", 10.0))
+    with pytest.raises(TableFailed, match="the table broken") as failed:
+        house.compute(table, WINDOWS[0].key)
+    assert said in str(failed.value)
+    assert house.lake.own_table("broken").made() == {}
+
+
+def test_a_column_whose_type_changes_is_refused_and_a_new_one_is_added(house: House) -> None:
+    @windowed()
+    def shaped(heartbeats: DataFrame, windows: Windows) -> DataFrame:
+        return heartbeats.select("window", F.lit(1).alias("n"))
+
+    house.land(("n", 10.0))
+    house.compute(shaped, WINDOWS[0].key)
+    wider = replace(
+        shaped, build=lambda heartbeats, _: heartbeats.select("window", F.lit(1).alias("n"), F.lit("x").alias("m"))
+    )
+    house.compute(wider, WINDOWS[0].key)
+    assert house.rows(wider) == [{"m": "x", "n": 1, "window": WINDOWS[0].key}]
+    other = replace(shaped, build=lambda heartbeats, _: heartbeats.select("window", F.lit("one").alias("n")))
+    with pytest.raises(LakeError, match=r"the column n of shaped is int32 in the lake, and would be string now: cast"):
+        house.compute(other, WINDOWS[0].key)
+    assert house.rows(shaped) == [{"m": "x", "n": 1, "window": WINDOWS[0].key}]
+
+
+def test_a_window_above_the_watermark_is_refused(house: House) -> None:
+    house.land(("n", 10.0))
+    with pytest.raises(WindowNotClosed, match="cannot be trusted yet"):
+        house.compute(example("per_region"), WINDOWS[0].key, watermark=at(299))
+
+
+def written(folder: Path, text: str) -> TableSettings:
+    (folder / "table.py").write_text(text)
+    return TableSettings(python=str(folder / "table.py"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "has no function mine that @tidemark.windowed decorates"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("import tidemark\n@tidemark.windowed(window='7m')\ndef mine(h, w): return h", "has windows of 7m, which must"),
+        (
+            "import tidemark\n@tidemark.windowed(lookback='600m')\ndef mine(h, w): return h",
+            "looks back 10h; write less",
+        ),
+        ("import tidemark\n@tidemark.windowed(lookback='soon')\ndef mine(h, w): return h", "importing"),
+    ],
+)
+def test_a_file_that_defines_no_fitting_table_is_refused_by_name(tmp_path: Path, text: str, said: str) -> None:
+    settings = Settings(windows=OF_WINDOWS, tables={"mine": written(tmp_path, text)})
+    with pytest.raises(InvalidSettings, match="mine") as refused:
+        own_tables(settings)
+    assert said in str(refused.value)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    text = "import tidemark\n@tidemark.windowed()\ndef heartbeats(h, w): return h"
+    with pytest.raises(InvalidSettings, match="is not a free name"):
+        own_tables(Settings(windows=OF_WINDOWS, tables={"heartbeats": written(tmp_path, text)}))
+
+
+def test_a_changed_function_or_option_is_a_changed_version(tmp_path: Path) -> None:
+    texts = [
+        "import tidemark\n@tidemark.windowed()\ndef mine(h, w): return h",
+        "import tidemark\n@tidemark.windowed(key='a')\ndef mine(h, w): return h",
+        "import tidemark\n@tidemark.windowed(version='2')\ndef mine(h, w): return h",
+        "import tidemark\n@tidemark.windowed()\ndef mine(h, w): return h.limit(1)",
+    ]
+    versions = set()
+    for number, text in enumerate(texts):
+        (tmp_path / str(number)).mkdir()
+        table = written(tmp_path / str(number), text)
+        versions |= {own_tables(Settings(windows=OF_WINDOWS, tables={"mine": table}))["mine"].version for _ in "ab"}
+    assert len(versions) == len(texts)
