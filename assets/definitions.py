@@ -7,6 +7,7 @@ import dagster as dg
 from tidemark.assets.backlog import backlog_job
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
+from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.drain import drain_job, drain_sensor
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.own_tables import own_table_definitions
@@ -36,7 +37,8 @@ def build_definitions(
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. Raises InvalidSettings."""
     clock = clock or SystemClock()
-    own = own_table_definitions(settings, clock, own_tables(settings, tables))
+    mine = own_tables(settings, tables)
+    own = own_table_definitions(settings, clock, mine)
     # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
     # lists every partition, which for a year of windows takes longer than computing a few.
     diffs, status = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, STREAM_STATUS)
@@ -60,6 +62,7 @@ def build_definitions(
             stream_status_asset(settings),
             tuning_asset(settings),
             *own.assets,
+            *corrections_asset(settings, mine),
         ],
         jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs],
         asset_checks=asset_checks(settings, clock),

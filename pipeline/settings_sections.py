@@ -361,6 +361,7 @@ class WindowSettings(Section):
     heartbeat_period: Positive = timedelta(seconds=30)
     max_windows_per_run: int = Field(288, ge=1, le=10_000)
     recompute_missed: str = "automatic"
+    corrections: bool = False
 
     @field_validator("recompute_missed")
     @classmethod
@@ -505,6 +506,7 @@ class HousekeepingSettings(Section):
     heartbeats: KeptDays = None
     windows: KeptDays = None
     quarantine: KeptDays = None
+    corrections: KeptDays = None
     log: KeptDays = timedelta(days=30)
     versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
     orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY

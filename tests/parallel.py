@@ -23,6 +23,7 @@ SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
 SHARED_JVM = {
     "tests/dagster/test_backlog.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_corrections.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_drain.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,

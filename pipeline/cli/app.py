@@ -14,6 +14,7 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
+from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
@@ -64,7 +65,7 @@ app = typer.Typer(
 )
 for command in (
     *(init, provision, connector, doctor, try_, publish, up, demo, status, watermark, explain, diffs, streams),
-    *(tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
+    *(corrections, tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command("try" if command is try_ else None)(command)
 
