@@ -57,6 +57,8 @@ class RejectionReason(StrEnum):
     BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
     IN_THE_FUTURE = "IN_THE_FUTURE"
     TOO_OLD = "TOO_OLD"
+    NO_ELEMENTS = "NO_ELEMENTS"
+    TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A payload field that is compared. Without a `path`, its value is at its own name."""
+    """A payload field that is compared. Without a `path`, its value is at its own name. A path that begins with
+    `payload:` or `each:` says of which; the element is meant otherwise, where there is one."""
 
     kind: FieldKind
     path: str | None = None
@@ -81,7 +84,8 @@ class MessageContract:
 
     The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. If
     `payload_is_json` is false, a payload may be anything, and nothing is read from it. Without a `max_age`, an event
-    may have happened however long before its message is published.
+    may have happened however long before its message is published. `each` is the array in the payload of which each
+    element is a heartbeat.
     """
 
     event_time: Place
@@ -95,11 +99,17 @@ class MessageContract:
     timezone: tzinfo | None = None
     payload_is_json: bool = True
     max_age: timedelta | None = None
+    each: Place | None = None
 
     @property
     def needs_payload(self) -> bool:
-        """Whether the event time, the stream or the publisher's id is in the payload."""
-        return any(place.kind is PlaceKind.PAYLOAD for place in (self.event_time, *self.stream_id, self.publisher_id))
+        """Whether the event time, the stream or the publisher's id is in the payload, or several heartbeats are."""
+        places = (self.event_time, *self.stream_id, self.publisher_id)
+        return self.each is not None or any(place.kind is PlaceKind.PAYLOAD for place in places)
+
+    def place_of(self, name: str) -> Place:
+        """Where a compared field is."""
+        return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +128,13 @@ class HeartbeatReader:
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
 
+    def payload(self, data: bytes) -> Any | Rejection:
+        """The payload parsed, or the reason why it is not as the contract has it."""
+        return read_payload(data, may_be_list=self.contract.each is not None)
+
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
+        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an
+        Element where a message holds several.
 
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
         `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
@@ -184,13 +199,21 @@ class HeartbeatReader:
         return "/".join(parts)
 
 
-def read_payload(data: bytes) -> dict[str, Any] | Rejection:
-    """The payload as a JSON object, or the reason why it is not one."""
+def field_place(path: str, otherwise: PlaceKind) -> Place:
+    """The place that a compared field's path names; without a prefix it is in the part `otherwise`."""
+    for kind in (PlaceKind.PAYLOAD, PlaceKind.EACH):
+        if path.startswith(f"{kind}:"):
+            return Place(kind, path.removeprefix(f"{kind}:"))
+    return Place(otherwise, path)
+
+
+def read_payload(data: bytes, *, may_be_list: bool = False) -> Any | Rejection:
+    """The payload as a JSON object, or as a list if it may be one; or the reason why it is neither."""
     try:
         payload = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
-    if not isinstance(payload, dict):
+    if not isinstance(payload, dict) and not (may_be_list and isinstance(payload, list)):
         return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
     return payload
 

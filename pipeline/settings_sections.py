@@ -30,6 +30,7 @@ from tidemark.pipeline.heartbeat import (
     FieldKind,
     MessageContract,
     compared_columns,
+    field_place,
 )
 from tidemark.pipeline.places import Place, PlaceKind, finder
 
@@ -114,6 +115,14 @@ def _value_place(text: str) -> str:
     return text
 
 
+def _array_place(text: str) -> str:
+    if text and Place.of(text).kind is not PlaceKind.PAYLOAD:
+        raise ValueError(
+            "write payload:PATH, where PATH is the array, such as payload:readings[]; payload:@ is all of it"
+        )
+    return text
+
+
 def _listed(places: str | list[str]) -> list[str]:
     return [places] if isinstance(places, str) else places
 
@@ -135,7 +144,7 @@ def _compared(value: object) -> object:
         if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
             raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
         if path is not None:
-            finder(path)
+            finder(field_place(path, PlaceKind.PAYLOAD).name)
     if not isinstance(kind, str) or kind not in list(FieldKind):
         raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
     return ComparedField(FieldKind(kind), path)
@@ -164,6 +173,7 @@ OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@
 OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
 TimePlace = Annotated[str, AfterValidator(_time_place)]
 ValuePlace = Annotated[str, AfterValidator(_value_place)]
+ArrayPlace = Annotated[str, AfterValidator(_array_place)]
 StreamParts = Annotated[
     str | list[str],
     AfterValidator(_stream_parts),
@@ -282,6 +292,7 @@ class MessageSettings(Section):
     max_age: OptionalBound = None
     fields: ComparedFields = Field(default_factory=dict)
     payload: Literal["none", "bytes", "json"] = "json"
+    each: ArrayPlace = Field("", validate_default=True)
 
     @field_validator("fields")
     @classmethod
@@ -311,6 +322,22 @@ class MessageSettings(Section):
             raise ValueError(f"{taken[0]} takes values from the payload, which must be json then")
         return value
 
+    @field_validator("each")
+    @classmethod
+    def _where_elements_are_meant(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("payload", "json") != "json":
+            raise ValueError("the array is in the payload, which must be json then")
+        taken = [
+            name
+            for name in ("event_time", "stream_id", "publisher_id")
+            if any(place.startswith("each:") for place in _listed(info.data.get(name, "")))
+        ]
+        fields: dict[str, ComparedField] = info.data.get("fields", {})
+        taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
+        if taken and not value:
+            raise ValueError(f"{taken[0]} is in the elements of an array; say which, such as payload:readings[]")
+        return value
+
     @property
     def kinds(self) -> dict[str, FieldKind]:
         """The kind of each compared field."""
@@ -330,6 +357,7 @@ class MessageSettings(Section):
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
             payload_is_json=self.payload == "json",
             max_age=self.max_age,
+            each=Place.of(self.each) if self.each else None,
         )
 
 
