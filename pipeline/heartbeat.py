@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import orjson
@@ -121,16 +122,13 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Judges messages by a contract."""
+    """Judges messages by a contract. `payload` parses one as the contract has it, or gives the reason why not."""
 
     def __init__(self, contract: MessageContract) -> None:
         self.contract = contract
+        self.payload = read_payload if contract.each is None else partial(read_payload, may_be_list=True)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
-
-    def payload(self, data: bytes) -> Any | Rejection:
-        """The payload parsed, or the reason why it is not as the contract has it."""
-        return read_payload(data, may_be_list=self.contract.each is not None)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
         """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an

@@ -115,8 +115,8 @@ def _value_place(text: str) -> str:
     return text
 
 
-def _array_place(text: str) -> str:
-    if text and Place.of(text).kind is not PlaceKind.PAYLOAD:
+def _array_place(text: str | None) -> str | None:
+    if text is not None and Place.of(text).kind is not PlaceKind.PAYLOAD:
         raise ValueError(
             "write payload:PATH, where PATH is the array, such as payload:readings[]; payload:@ is all of it"
         )
@@ -173,7 +173,7 @@ OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@
 OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
 TimePlace = Annotated[str, AfterValidator(_time_place)]
 ValuePlace = Annotated[str, AfterValidator(_value_place)]
-ArrayPlace = Annotated[str, AfterValidator(_array_place)]
+OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
 StreamParts = Annotated[
     str | list[str],
     AfterValidator(_stream_parts),
@@ -292,7 +292,7 @@ class MessageSettings(Section):
     max_age: OptionalBound = None
     fields: ComparedFields = Field(default_factory=dict)
     payload: Literal["none", "bytes", "json"] = "json"
-    each: ArrayPlace = Field("", validate_default=True)
+    each: OptionalArray = Field(None, validate_default=True)
 
     @field_validator("fields")
     @classmethod
@@ -324,8 +324,8 @@ class MessageSettings(Section):
 
     @field_validator("each")
     @classmethod
-    def _where_elements_are_meant(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("payload", "json") != "json":
+    def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("payload", "json") != "json":
             raise ValueError("the array is in the payload, which must be json then")
         taken = [
             name
@@ -334,7 +334,7 @@ class MessageSettings(Section):
         ]
         fields: dict[str, ComparedField] = info.data.get("fields", {})
         taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
-        if taken and not value:
+        if taken and value is None:
             raise ValueError(f"{taken[0]} is in the elements of an array; say which, such as payload:readings[]")
         return value
 
@@ -357,7 +357,7 @@ class MessageSettings(Section):
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
             payload_is_json=self.payload == "json",
             max_age=self.max_age,
-            each=Place.of(self.each) if self.each else None,
+            each=None if self.each is None else Place.of(self.each),
         )
 
 

@@ -225,11 +225,9 @@ class JudgedBatch:
         reader: HeartbeatReader,
         watermark: datetime | None,
     ) -> Iterator["JudgedBatch"]:
-        contract = reader.contract
+        contract, read = reader.contract, reader.payload
         payloads: list[Payload] = (
-            [reader.payload(data or b"") for data in payload_bytes]
-            if contract.payload_is_json
-            else [None] * len(payload_bytes)
+            [read(data or b"") for data in payload_bytes] if contract.payload_is_json else [None] * len(payload_bytes)
         )
         if contract.each is None:
             yield cls._judged(whole, attributes, payloads, published_us, reader, watermark)

@@ -194,9 +194,9 @@ def count(
     A message that lags more than `laggard` is judged by its payload as well, where it is there: one without a payload
     may have lost it to a transform, and counts in full.
     """
-    published_us, contract = publish_times_us(messages), reader.contract
+    published_us, contract, read = publish_times_us(messages), reader.contract, reader.payload
     attributes = [message.attributes for message in messages]  # protobuf's maps: of many keys, three are looked up
-    payloads = [reader.payload(message.data) for message in messages] if contract.needs_payload else None
+    payloads = [read(message.data) for message in messages] if contract.needs_payload else None
     if contract.each is not None and payloads is not None:
         return _count_elements(messages, attributes, payloads, reader, copies)
     judged = judge(attributes, payloads, published_us, reader)
@@ -205,7 +205,7 @@ def count(
     if laggard is not None and contract.payload_is_json and not contract.needs_payload:
         for row in np.flatnonzero(is_good & (published - event_us > duration_us(laggard))).tolist():
             data = messages[row].data
-            is_good[row] = not data or not isinstance(reader.payload(data), Rejection)
+            is_good[row] = not data or not isinstance(read(data), Rejection)
     ids = publisher_ids(contract, attributes, payloads) if copies.is_on else []
     data = [message.data for message in messages] if any(ids) else []
     return _counted(judged, is_good, published, ids, data, copies)
