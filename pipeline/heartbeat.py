@@ -65,8 +65,8 @@ def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A field that is compared. Without a `path`, its value is in the payload at its own name; a path may be
-    `attribute:NAME`."""
+    """A field that is compared. Without a `path`, its value is at its own name. A path that begins with `attribute:`,
+    `payload:` or `each:` says in what; otherwise it is in the element where there is one, else in the payload."""
 
     kind: FieldKind
     path: str | None = None
@@ -77,7 +77,8 @@ class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
     The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
-    `max_age`, an event may have happened however long before its message is published.
+    `max_age`, an event may have happened however long before its message is published. `each` is the array in the
+    payload of which each element is a heartbeat.
     """
 
     event_time: Place
@@ -91,12 +92,18 @@ class MessageContract:
     timezone: tzinfo | None = None
     payload: PayloadFormat = JSON_OBJECTS
     max_age: timedelta | None = None
+    each: Place | None = None
 
     @property
     def needs_payload(self) -> bool:
         """Whether the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
-        of itself is in attributes or in the payload."""
-        return any(map(self._may_be_in_payload, (self.event_time, *self.stream_id, self.publisher_id)))
+        of itself is in attributes or in the payload. Also if several heartbeats are in it."""
+        places = (self.event_time, *self.stream_id, self.publisher_id)
+        return self.each is not None or any(map(self._may_be_in_payload, places))
+
+    def place_of(self, name: str) -> Place:
+        """Where a compared field is."""
+        return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
 
     def _may_be_in_payload(self, place: Place) -> bool:
         is_of_event = self.payload.envelope is Envelope.CLOUDEVENTS and place.name.startswith(PREFIX)
@@ -116,7 +123,7 @@ class HeartbeatReader:
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
         self.contract = contract
-        self._decoder = PayloadDecoder(contract.payload, schemas)
+        self._decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
 
@@ -126,7 +133,8 @@ class HeartbeatReader:
         return self._decoder.decode(attributes, payloads)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
+        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an
+        Element where a message holds several.
 
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
         `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
@@ -211,6 +219,14 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
         except orjson.JSONDecodeError:
             return text
     return text
+
+
+def field_place(path: str, otherwise: PlaceKind) -> Place:
+    """The place that a compared field's path names; without a prefix it is in the part `otherwise`."""
+    for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
+        if path.startswith(f"{kind}:"):
+            return Place(kind, path.removeprefix(f"{kind}:"))
+    return Place(otherwise, path)
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:

@@ -92,6 +92,7 @@ def test_nothing_but_text_or_a_whole_number_names_a_stream(who: object) -> None:
         ({"event_time": Place.of("payload:when")}, True),
         ({"stream_id": (Place.of("attribute:site"), Place.of("payload:who"))}, True),
         ({"publisher_id": Place.of("payload:id")}, True),
+        ({"each": Place.of("payload:readings")}, True),
     ],
 )
 def test_the_payload_is_needed_only_where_a_place_is_in_it(changed: dict[str, Any], needed: bool) -> None:
