@@ -106,9 +106,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Everything is imported: look for garbage from here on. A worker looks among what comes alone; elsewhere libraries
-    would complain at the exit of what they cannot free."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        gc.freeze()
+    """Everything is imported: look for garbage from here on."""
     gc.set_threshold(*COLLECT_AFTER)
     gc.enable()
