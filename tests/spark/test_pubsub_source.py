@@ -1,5 +1,6 @@
 """The source `pubsub` on a real Spark and the emulator: everything once quiet, whatever is killed on the way."""
 
+import io
 import json
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import fastavro
 import pyarrow.parquet as pq
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
@@ -107,6 +109,32 @@ def test_readers_get_every_message_whole_and_the_rejected_go_to_quarantine(
     assert from_us(offset["watermark_us"]).timestamp() == watermark.timestamp()
     kept = {path.name.split("-")[0] for path in (world.lake / "landings" / offset["run"]).iterdir()} - {"over"}
     assert {int(number) for number in kept} == {offset["batch"]}, "what was processed is deleted"
+
+
+def test_workers_read_avro_by_a_schema_that_they_find_themselves(spark: SparkSession, world: PubSubWorld) -> None:
+    fields = [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]
+    fields += [{"name": "device", "type": "string"}, {"name": "load", "type": "double"}]
+    schema = {"type": "record", "name": "Beat", "fields": fields}
+    (world.folder / "beat.avsc").write_text(json.dumps(schema))
+    now_ms = int(time.time() * 1000)
+    records = [{"at": now_ms - number, "device": f"s{number % 7}", "load": number / 2} for number in range(200)]
+    messages = []
+    for record in records:
+        written = io.BytesIO()
+        fastavro.schemaless_writer(written, schema, record)
+        messages.append({"data": written.getvalue()})
+    messages.append({"data": messages[0]["data"][:-3]})
+    world.publisher.publish(topic=world.settings.topic_path, messages=messages)
+    places = {"eventTime": "payload:at", "streamId": "payload:device", "publisherId": "attribute:none"}
+    options = world.options(payload="avro", schema=str(world.folder / "beat.avsc"), readers="2", **places)
+    batches = Batches()
+    until = time.monotonic() + QUIET_WITHIN_SECONDS
+    while not (len(batches.ids) >= len(records) and world.is_quiet()):
+        assert time.monotonic() < until
+        read_available(spark, options, world.folder / "checkpoint", batches.take, "pubsub")
+    rows = {(row["stream_id"], row["load"]) for found in batches.rows.values() for row in found}
+    assert rows == {(record["device"], record["load"]) for record in records}
+    assert len(quarantined(world)) == 1
 
 
 def test_workers_killed_at_every_step_lose_nothing(spark: SparkSession, world: PubSubWorld) -> None:
