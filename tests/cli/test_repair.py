@@ -20,7 +20,7 @@ lookback = "90s"
 uri = "file:{folder}/lake"
 
 [dagster]
-code_port = {port}
+web_port = {port}
 """
 
 
