@@ -6,11 +6,10 @@ back nor pushes it forward.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 import orjson
@@ -18,9 +17,21 @@ import orjson
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.event_times import EventTimeUnit, advice, read_event_time
-from tidemark.pipeline.places import Place, PlaceKind, id_of
+from tidemark.pipeline.payloads.cloudevents import PREFIX
+from tidemark.pipeline.payloads.decoder import Decoded, PayloadDecoder
+from tidemark.pipeline.payloads.definitions import Definitions
+from tidemark.pipeline.payloads.formats import Envelope, PayloadFormat
+from tidemark.pipeline.payloads.json_text import json_kind
+from tidemark.pipeline.payloads.json_text import read_payload as read_payload
+from tidemark.pipeline.payloads.rejections import Rejection as Rejection
+from tidemark.pipeline.payloads.rejections import RejectionReason as RejectionReason
+from tidemark.pipeline.places import LONGEST_ID, Place, PlaceKind, id_of
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
+"""JSON's grammar of a number, within what a 64-bit number can hold."""
+OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
+"""A compared field's path that begins so names an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -29,6 +40,10 @@ RESERVED_FIELD_NAMES = frozenset(
     )
 )
 """Columns of the lake's tables. A compared field cannot have one of these names."""
+
+
+JSON_OBJECTS = PayloadFormat()
+"""How payloads are written where nothing else is said."""
 
 
 class FieldKind(StrEnum):
@@ -48,32 +63,10 @@ def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
     return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
 
 
-class RejectionReason(StrEnum):
-    """Why a message is in quarantine."""
-
-    NO_EVENT_TIME = "NO_EVENT_TIME"
-    UNREADABLE_EVENT_TIME = "UNREADABLE_EVENT_TIME"
-    NO_STREAM_ID = "NO_STREAM_ID"
-    UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
-    BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
-    IN_THE_FUTURE = "IN_THE_FUTURE"
-    TOO_OLD = "TOO_OLD"
-    NO_ELEMENTS = "NO_ELEMENTS"
-    TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A reason code, and a sentence with the value that was wrong."""
-
-    reason: RejectionReason
-    detail: str
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A payload field that is compared. Without a `path`, its value is at its own name. A path that begins with
-    `payload:` or `each:` says of which; the element is meant otherwise, where there is one."""
+    """A field that is compared. Without a `path`, its value is at its own name. A path that begins with `attribute:`,
+    `payload:` or `each:` says in what; otherwise it is in the element where there is one, else in the payload."""
 
     kind: FieldKind
     path: str | None = None
@@ -83,10 +76,9 @@ class ComparedField:
 class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
-    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. If
-    `payload_is_json` is false, a payload may be anything, and nothing is read from it. Without a `max_age`, an event
-    may have happened however long before its message is published. `each` is the array in the payload of which each
-    element is a heartbeat.
+    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
+    `max_age`, an event may have happened however long before its message is published. `each` is the array in the
+    payload of which each element is a heartbeat.
     """
 
     event_time: Place
@@ -98,19 +90,24 @@ class MessageContract:
     paths: Mapping[str, str] = field(default_factory=dict)
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     timezone: tzinfo | None = None
-    payload_is_json: bool = True
+    payload: PayloadFormat = JSON_OBJECTS
     max_age: timedelta | None = None
     each: Place | None = None
 
     @property
     def needs_payload(self) -> bool:
-        """Whether the event time, the stream or the publisher's id is in the payload, or several heartbeats are."""
+        """Whether the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
+        of itself is in attributes or in the payload. Also if several heartbeats are in it."""
         places = (self.event_time, *self.stream_id, self.publisher_id)
-        return self.each is not None or any(place.kind is PlaceKind.PAYLOAD for place in places)
+        return self.each is not None or any(map(self._may_be_in_payload, places))
 
     def place_of(self, name: str) -> Place:
         """Where a compared field is."""
         return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
+
+    def _may_be_in_payload(self, place: Place) -> bool:
+        is_of_event = self.payload.envelope is Envelope.CLOUDEVENTS and place.name.startswith(PREFIX)
+        return place.kind is PlaceKind.PAYLOAD or (place.kind is PlaceKind.ATTRIBUTE and is_of_event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +119,18 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Judges messages by a contract. `payload` parses one as the contract has it, or gives the reason why not."""
+    """Judges messages by a contract. `schemas` are those of the topic, where the contract names no file of them."""
 
-    def __init__(self, contract: MessageContract) -> None:
+    def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
         self.contract = contract
-        self.payload = read_payload if contract.each is None else partial(read_payload, may_be_list=True)
+        self._decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
+
+    def decode(self, attributes: Sequence[Mapping[str, str]], payloads: Sequence[bytes | None]) -> Decoded:
+        """Messages' attributes and objects, as all that is read from them is found. Raises TidemarkError, as
+        `PayloadDecoder.decode` does."""
+        return self._decoder.decode(attributes, payloads)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
         """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an
@@ -144,7 +146,8 @@ class HeartbeatReader:
         else:
             written = contract.event_time.find(attributes, payload)
             if written is None or written == "":
-                return Rejection(RejectionReason.NO_EVENT_TIME, f"{contract.event_time} is absent")
+                wrong = f"{contract.event_time} is {_missing(contract.event_time, written)}"
+                return Rejection(RejectionReason.NO_EVENT_TIME, wrong)
             event_time_us = read_event_time(written, unit, contract.timezone)
         if event_time_us is None:
             is_auto = unit is EventTimeUnit.AUTO
@@ -190,30 +193,40 @@ class HeartbeatReader:
             value = place.find(attributes, payload)
             part = value if place.kind is PlaceKind.ATTRIBUTE else id_of(value)
             if not part:
-                is_absent = value is None or value == ""
-                wrong = "absent or empty" if is_absent else f"{_short(value)}, not a short text or a whole number"
+                if value is None or value == "":
+                    wrong = _missing(place, value)
+                elif isinstance(value, str):
+                    wrong = f"{_short(value)}, of {len(value)} characters; an id has at most {LONGEST_ID}"
+                else:
+                    wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
                 return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
             parts.append(part)
         return "/".join(parts)
 
 
+def read_attribute(text: str | None, kind: FieldKind) -> Any:
+    """An attribute's text as the value that JSON would have: a number, true or false, or any JSON. What is not written
+    so stays the text."""
+    if text is None:
+        return None
+    if kind is FieldKind.NUMBER:
+        return number if NUMBER.fullmatch(text) and math.isfinite(number := float(text)) else text
+    if kind is FieldKind.BOOLEAN:
+        return {"true": True, "false": False}.get(text, text)
+    if kind is FieldKind.JSON:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
 def field_place(path: str, otherwise: PlaceKind) -> Place:
     """The place that a compared field's path names; without a prefix it is in the part `otherwise`."""
-    for kind in (PlaceKind.PAYLOAD, PlaceKind.EACH):
+    for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
         if path.startswith(f"{kind}:"):
             return Place(kind, path.removeprefix(f"{kind}:"))
     return Place(otherwise, path)
-
-
-def read_payload(data: bytes, *, may_be_list: bool = False) -> Any | Rejection:
-    """The payload as a JSON object, or as a list if it may be one; or the reason why it is neither."""
-    try:
-        payload = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
-    if not isinstance(payload, dict) and not (may_be_list and isinstance(payload, list)):
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
-    return payload
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:
@@ -235,10 +248,17 @@ def read_field(value: Any, kind: FieldKind) -> Any:
                 return None
 
 
+def _missing(place: Place, value: Any) -> str:
+    """How a value that is None or an empty text is missing. In a payload, null is found like nothing."""
+    if value == "":
+        return "empty"
+    return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"
+
+
 def _short(value: Any) -> str:
-    if isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 64):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | float) or (isinstance(value, int) and value.bit_length() <= 64):
         text = repr(value[:80] if isinstance(value, str) else value)
         return text if len(text) <= 80 else text[:77] + "..."
-    return (
-        "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a number beyond 64 bits"
-    )
+    return "a number beyond 64 bits" if isinstance(value, int) else json_kind(value)

@@ -25,6 +25,7 @@ from tidemark.pipeline.durations import Duration, format_duration, parse_duratio
 from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.heartbeat import (
     FIELD_NAME,
+    OF_ATTRIBUTE,
     RESERVED_FIELD_NAMES,
     ComparedField,
     FieldKind,
@@ -32,7 +33,8 @@ from tidemark.pipeline.heartbeat import (
     compared_columns,
     field_place,
 )
-from tidemark.pipeline.places import Place, PlaceKind, finder
+from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
+from tidemark.pipeline.places import Place, PlaceKind
 
 ZERO = timedelta(0)
 DAY = timedelta(days=1)
@@ -49,6 +51,8 @@ SNAPSHOT_BUDGET = 10 << 30
 MOST_PARTS = 10
 """Parts of a stream's id."""
 NEVER, AUTOMATIC = "never", "automatic"
+BY_HAND: Literal["by hand"] = "by hand"
+ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
@@ -144,7 +148,8 @@ def _compared(value: object) -> object:
         if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
             raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
         if path is not None:
-            finder(field_place(path, PlaceKind.PAYLOAD).name)
+            place = field_place(path, PlaceKind.PAYLOAD)
+            Place.of(f"{place.kind}:{place.name}")
     if not isinstance(kind, str) or kind not in list(FieldKind):
         raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
     return ComparedField(FieldKind(kind), path)
@@ -281,7 +286,9 @@ class PubSubSettings(PullSettings):
 
 
 class MessageSettings(Section):
-    """Where a message carries its time and its stream, and which payload fields are compared."""
+    """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     event_time: TimePlace = "attribute:event_time"
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
@@ -291,7 +298,10 @@ class MessageSettings(Section):
     max_future_skew: NotNegative = timedelta(minutes=5)
     max_age: OptionalBound = None
     fields: ComparedFields = Field(default_factory=dict)
-    payload: Literal["none", "bytes", "json"] = "json"
+    payload: Encoding = Encoding.JSON
+    schema_: str = Field("", alias="schema")  # pydantic has a method of that name
+    compression: Compression = Compression.AUTO
+    envelope: Envelope = Envelope.NONE
     each: OptionalArray = Field(None, validate_default=True)
 
     @field_validator("fields")
@@ -310,23 +320,31 @@ class MessageSettings(Section):
 
     @field_validator("payload")
     @classmethod
-    def _nothing_taken_from_bytes(cls, value: str, info: ValidationInfo) -> str:
+    def _nothing_taken_from_bytes(cls, value: Encoding, info: ValidationInfo) -> Encoding:
         taken = [
             name
             for name in ("event_time", "stream_id", "publisher_id")
             if any(place.startswith("payload:") for place in _listed(info.data.get(name, "")))
         ]
-        if info.data.get("fields"):
+        fields: dict[str, ComparedField] = info.data.get("fields", {})
+        if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
             taken.append("fields")
-        if value != "json" and taken:
-            raise ValueError(f"{taken[0]} takes values from the payload, which must be json then")
+        if not PayloadFormat(value).is_read and taken:
+            raise ValueError(f"{taken[0]} takes values from the payload, which must be json, avro or protobuf then")
+        return value
+
+    @field_validator("schema_")
+    @classmethod
+    def _for_what_has_one(cls, value: str, info: ValidationInfo) -> str:
+        if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
+            raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
         return value
 
     @field_validator("each")
     @classmethod
     def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and info.data.get("payload", "json") != "json":
-            raise ValueError("the array is in the payload, which must be json then")
+        if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
+            raise ValueError("the array is in the payload, which must be json, avro or protobuf then")
         taken = [
             name
             for name in ("event_time", "stream_id", "publisher_id")
@@ -355,7 +373,7 @@ class MessageSettings(Section):
             paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
             event_time_unit=self.event_time_unit,
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
-            payload_is_json=self.payload == "json",
+            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_),
             max_age=self.max_age,
             each=None if self.each is None else Place.of(self.each),
         )
@@ -370,6 +388,7 @@ class WindowSettings(Section):
     heartbeat_period: Positive = timedelta(seconds=30)
     max_windows_per_run: int = Field(288, ge=1, le=10_000)
     recompute_missed: str = "automatic"
+    corrections: bool = False
 
     @field_validator("recompute_missed")
     @classmethod
@@ -502,12 +521,19 @@ class TuneSettings(Section):
     keep_reports: int = Field(30, ge=1)
 
 
+class QuarantineSettings(Section):
+    """When rejected messages are judged again."""
+
+    requeue: Literal["by hand", "when the contract changes"] = BY_HAND
+
+
 class HousekeepingSettings(Section):
     """How long each kind of object is kept. None keeps it for ever."""
 
     heartbeats: KeptDays = None
     windows: KeptDays = None
     quarantine: KeptDays = None
+    corrections: KeptDays = None
     log: KeptDays = timedelta(days=30)
     versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
     orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY

@@ -48,7 +48,7 @@ def written(tmp_path: Path) -> Written:
 
 
 def keys_of(section: type[BaseModel]) -> set[str]:
-    return set(section.model_fields)
+    return {field.alias or name for name, field in section.model_fields.items()}
 
 
 def sections() -> dict[str, type[BaseModel]]:
@@ -413,7 +413,19 @@ def test_two_compared_fields_cannot_make_the_same_column(fields: dict[str, str],
 
 def test_a_missing_settings_file_is_reported(tmp_path: Path) -> None:
     message = refusal(tmp_path / "absent.toml")
-    assert message.startswith(f"there is no settings file {tmp_path / 'absent.toml'}; ")
+    assert message == f"there is no settings file {tmp_path / 'absent.toml'}; name one that is there"
+
+
+def test_a_missing_settings_file_that_a_variable_names_or_nobody_is_reported_in_these_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMARK_CONFIG", raising=False)
+    with pytest.raises(InvalidSettings, match=r"tidemark\.toml; name one with --config or \$TIDEMARK_CONFIG, or have"):
+        load_settings()
+    monkeypatch.setenv("TIDEMARK_CONFIG", "gone.toml")
+    with pytest.raises(InvalidSettings, match=r"gone\.toml; mend --config or \$TIDEMARK_CONFIG"):
+        load_settings()
 
 
 def test_a_file_that_is_no_toml_is_reported_as_unreadable(written: Written, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS
 IS = {
     Component.TRACKER: "the sensors `tracking` and `drain`: the watermark",
     Component.LANDER: "the sensor `landing`",
-    Component.CHECKS: "the sensor `staleness`: what is late, missed or lost, and changed subscriptions",
+    Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
     Component.RUNS: "runs, on Spark and beside it: windows, drains, housekeeping, repair, the tuning report",
     Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
     Component.PROVISION: "`tidemark provision`, once, under an account of its own",
@@ -58,6 +58,9 @@ METRICS = Need(
     Permission("monitoring.timeSeries.list", On.PROJECT),
     "readings by Cloud Monitoring, and base's size before a snapshot",
 )
+SCHEMA = Need(
+    Permission("pubsub.schemas.get", On.PROJECT), "read the revisions of the topic's schema, where payloads have one"
+)
 OBJECTS = (
     Need(GET, "read the log and the tables"),
     Need(LIST, "find their newest entries"),
@@ -74,6 +77,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         *SNAPSHOTS,
         Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
         METRICS,
+        SCHEMA,
         *OBJECTS,
         Need(DELETE, "replace the note of how far the log has come"),
     ),
@@ -81,6 +85,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(CONSUME, "pull and acknowledge on base, and read how much is left of it"),
         *SNAPSHOTS,
         METRICS,
+        SCHEMA,
         *OBJECTS,
         Need(DELETE, "replace a table's pointer to its newest checkpoint"),
         *LARGE_FILES,
@@ -91,12 +96,13 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
             "notice that a subscription no longer is what the method needs",
         ),
         *OBJECTS,
-        Need(DELETE, "replace the checkpoint of the check of missed heartbeats"),
+        Need(DELETE, "replace the checkpoint of the check of missed heartbeats, and the note of the contract"),
     ),
     Component.RUNS: (
         Need(CONSUME, "drain both subscriptions, and read how much is left"),
         *SNAPSHOTS,
         METRICS,
+        SCHEMA,
         *OBJECTS,
         Need(DELETE, "housekeeping, repair, and the temporary files that Spark writes"),
         *LARGE_FILES,
@@ -108,7 +114,11 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
         Need(Permission("pubsub.subscriptions.get", On.SUBSCRIPTION), "compare both with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
-        Need(CONSUME, "read base's backlog when tracking is new"),
+        Need(
+            Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),
+            "with `--sample`: delete the subscription that it made",
+        ),
+        Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),
 }
@@ -118,12 +128,17 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 """With `pubsub.reading = "monitoring"` no part that runs needs these."""
 
 
-def permissions_of(components: Iterable[Component], reading: str = "auto") -> dict[Permission, list[Component]]:
-    """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each."""
+def permissions_of(
+    components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False
+) -> dict[Permission, list[Component]]:
+    """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each.
+    `asks_for_schemas`: payloads are read by the topic's own schema."""
     found: dict[Permission, list[Component]] = {}
     for component in components:
         for permission, _ in NEEDS[component]:
             if component in RUNNING and _is_spared(permission.name, reading):
+                continue
+            if permission == SCHEMA.permission and not asks_for_schemas:
                 continue
             found.setdefault(permission, []).append(component)
     return found

@@ -23,6 +23,7 @@ from tidemark.pipeline.heartbeat import (
     HeartbeatReader,
     MessageContract,
     Rejection,
+    read_attribute,
     read_field,
 )
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
@@ -219,16 +220,14 @@ class JudgedBatch:
     def _parts(
         cls,
         whole: pa.Table,
-        attributes: Sequence[Attributes],
+        attributes: Sequence[Mapping[str, str]],
         payload_bytes: Sequence[bytes | None],
         published_us: Sequence[int],
         reader: HeartbeatReader,
         watermark: datetime | None,
     ) -> Iterator["JudgedBatch"]:
-        contract, read = reader.contract, reader.payload
-        payloads: list[Payload] = (
-            [read(data or b"") for data in payload_bytes] if contract.payload_is_json else [None] * len(payload_bytes)
-        )
+        contract = reader.contract
+        attributes, payloads = reader.decode(attributes, payload_bytes)
         if contract.each is None:
             yield cls._judged(whole, attributes, payloads, published_us, reader, watermark)
             return
@@ -240,8 +239,8 @@ class JudgedBatch:
     def _judged(
         cls,
         whole: pa.Table,
-        attributes: Sequence[Attributes],
-        payloads: list[Payload],
+        attributes: Sequence[Mapping[str, str]],
+        payloads: Sequence[Payload],
         published_us: Sequence[int],
         reader: HeartbeatReader,
         watermark: datetime | None,
@@ -253,7 +252,7 @@ class JudgedBatch:
         event_us = judged.event_us[judged.is_heartbeat]
         is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
         known = _picked(payloads, rows)
-        fields = {name: _field(contract, name, kind, known) for name, kind in contract.fields.items()}
+        fields = {name: _field(contract, name, kind, attributes, known, rows) for name, kind in contract.fields.items()}
         heartbeats = {
             "stream_id": _picked(judged.stream_ids, rows),
             "event_time": pa.array(event_us).cast(MOMENT),
@@ -298,7 +297,7 @@ def _taken(whole: pa.Table, rows: Sequence[int]) -> dict[str, pa.Array]:
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 
 
-def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
+def _picked(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
@@ -311,11 +310,20 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], int]:
     return read, sum(one is None and value is not None for one, value in zip(read, values, strict=True))
 
 
-def _field(contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any]) -> tuple[list[Any], int]:
-    """The same for a field of the contract, of payloads or elements."""
-    if contract.each is None:
-        return field_column(values_at(contract.place_of(name).name, known), kind)
+def _field(
+    contract: MessageContract,
+    name: str,
+    kind: FieldKind,
+    attributes: Sequence[Mapping[str, str]],
+    known: Sequence[Any],
+    rows: Sequence[int],
+) -> tuple[list[Any], int]:
+    """The same for a field of the contract in these rows, whose payloads or elements are `known`."""
     place = contract.place_of(name)
+    if place.kind is PlaceKind.ATTRIBUTE:
+        return field_column([read_attribute(attributes[row].get(place.name), kind) for row in rows], kind)
+    if contract.each is None:
+        return field_column(values_at(place.name, known), kind)
     return (
         field_column(values_in(place, known), kind) if place.kind is PlaceKind.EACH else _repeated(place, kind, known)
     )

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
@@ -65,6 +66,12 @@ class Requeuer:
     log: TrackingLog
     reader: HeartbeatReader
     clock: Clock
+
+    @classmethod
+    def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
+        """For a lake and a reader of the contract of now."""
+        parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.tracking_log()
+        return cls(*parts, reader, clock)
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
         """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed

@@ -174,7 +174,7 @@ def test_a_rejection_names_the_element_and_how_many_cannot_be_used() -> None:
     rejected = JudgedBatch.of([message(0, orjson.dumps(payload), site="s")], READER, None, from_us(NOW)).rejected
     (row,) = rejected.to_pylist()
     assert row["reason"] == "NO_EVENT_TIME"
-    assert row["detail"] == "element #1 of 4: each:ts is absent; 2 of 4 elements cannot be used"
+    assert row["detail"] == "element #1 of 4: each:ts is absent or null; 2 of 4 elements cannot be used"
 
 
 # Bounds
