@@ -37,6 +37,7 @@ SHARED_JVM = {
     "tests/spark/test_doctor_of_executors.py": SPARK_SESSION,
     "tests/spark/test_drain.py": SPARK_SESSION,
     "tests/spark/test_drain_on_cloud_storage.py": SPARK_SESSION,
+    "tests/spark/test_elements.py": SPARK_SESSION,
     "tests/spark/test_micro_batch.py": SPARK_SESSION,
     "tests/spark/test_micro_batch_on_cloud_storage.py": SPARK_SESSION,
     "tests/spark/test_private_files.py": SPARK_SESSION,

@@ -1,5 +1,7 @@
 """What the drain's readers of tracking count as what: as ticks do, with what their process remembers."""
 
+import json
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings
-from tidemark.pipeline.spark.drain import PERSISTED, Connections, Side, Split, batches
+from tidemark.pipeline.spark.drain import LANDED, PERSISTED, Connections, Side, Split, batches
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
 from tidemark.pipeline.watermark.state import Beginning
 
@@ -47,3 +49,30 @@ def test_readers_judge_the_payload_of_laggards_and_remember_copies_from_round_to
         (start + 100, start + 98),
         (start + 130, COPY),
     }
+
+
+def test_readers_land_and_count_each_reading_of_a_message(tmp_path: Path) -> None:
+    world = LandsReadings(tmp_path)
+    settings = Settings(
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),
+        message=MessageSettings(each="payload:@", event_time="each:@"),
+        lake=LakeSettings(uri=f"file:{tmp_path}/lake"),
+    )
+    world.log.begin(Beginning(at(-1)))
+    world.wait(100)
+    world.topic.publish(None, payload=json.dumps([to_us(at(second)) // 1000 for second in (97, 98, 99)]).encode())
+    rows = []
+    for side, subscription in ((Side.TRACKING, world.tracking), (Side.BASE, world.base)):
+        split = Split(side, "run", settings, timedelta(seconds=10))
+        connections = Connections(split)
+        connections.clock, connections.log = world.clock, world.log
+        rows += batches(split, connections, subscription, 0)
+    tracked, landed = PERSISTED.validate_json(rows[0]["persisted"]), LANDED.validate_json(rows[-1]["landed"])
+    assert (tracked.messages, landed.messages, landed.heartbeats) == (1, 1, 3)
+    assert world.log.catch_up().histogram.count.tolist() == [1, 1, 1]
+
+
+class LandsReadings(World):
+    """Judges nothing by the contract of other worlds."""
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None: ...

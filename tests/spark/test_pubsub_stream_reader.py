@@ -133,6 +133,21 @@ def test_a_payload_of_bytes_is_handed_on_as_it_is(world: World) -> None:
     assert [row["payload"] for batch in reader.read(partition) for row in batch.to_pylist()] == [b"\xff\x00"]
 
 
+def test_each_reading_of_a_message_is_a_row_of_its_own(world: World) -> None:
+    ms = to_us(at(900)) // 1000
+    published = world.topic.publish(None, payload={"readings": [{"ts": ms, "c": "a"}, {"c": "b"}, {"ts": ms, "c": 7}]})
+    reader = reader_of(
+        world, readers="1", each="payload:readings[]", eventTime="each:ts", streamId='["attribute:stream_id", "each:c"]'
+    )
+    start = reader.initialOffset()
+    (partition,) = reader.partitions(start, next_offset(reader, start))
+    rows = [row for batch in reader.read(partition) for row in batch.to_pylist()]
+    number = published.message_id
+    assert [(row["message_id"], row["stream_id"]) for row in rows] == [(f"{number}#0", "a/a"), (f"{number}#2", "a/7")]
+    assert [row["payload"] for row in rows] == [published.data, None]
+    assert world.quarantined_ids() == [number]
+
+
 def test_processed_batches_are_deleted_and_cannot_be_read_again(world: World) -> None:
     world.topic.publish(900)
     reader = reader_of(world, readers="1", keepBatches="0")

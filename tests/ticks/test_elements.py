@@ -196,8 +196,8 @@ def test_ten_megabytes_of_elements_become_one_rejected_message() -> None:
 
 
 def test_the_parts_of_a_batch_are_bounded_in_rows_and_in_bytes() -> None:
-    payload = {"readings": [reading(n % 100) for n in range(elements.MOST_ELEMENTS)], "meta": {"unit": "x" * 9_000_000}}
-    data = orjson.dumps(payload)
+    readings = [reading(n % 100) for n in range(elements.MOST_ELEMENTS)]
+    data = orjson.dumps({"readings": readings, "meta": {"unit": "x" * 3000}, "more": "x" * 9_000_000})
     assert len(data) < 10_000_000
     found = parts([message(number, data, site="s", note="n" * 1024) for number in range(7)])
     assert [(part.messages, len(part.heartbeats)) for part in found] == [(5, 50_000), (2, 20_000)]
