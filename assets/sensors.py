@@ -12,7 +12,7 @@ from tidemark.assets.requests import CHOICE, Choosing, OneAsks, Request, next_re
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BudgetSettings
 from tidemark.pipeline.ticks.budget import Budget
@@ -38,7 +38,7 @@ def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, landing: AtWork, jobs: Jobs, asking: OneAsks
 ) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
-    reader, policy, choosing = HeartbeatReader(settings.contract), settings.policy, Choosing()
+    reader, policy, choosing = reader_of(settings.contract, settings.pubsub), settings.policy, Choosing()
     budget, closings = budget_of(settings.track), Closings(settings.windowing)
     copies = RememberedCopies(settings.track.copies_remembered)
 
@@ -94,7 +94,7 @@ def landing_sensor(
     settings: Settings, clock: Clock, pace: Pace, tracking: Pace, at_work: AtWork
 ) -> dg.SensorDefinition:
     """Land what the base subscription delivers, shortly before each tick of `tracking`."""
-    reader, budget = HeartbeatReader(settings.contract), budget_of(settings.land)
+    reader, budget = reader_of(settings.contract, settings.pubsub), budget_of(settings.land)
 
     @ticking_sensor(
         settings,

@@ -6,7 +6,7 @@ back nor pushes it forward.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
@@ -17,9 +17,20 @@ import orjson
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.event_times import EventTimeUnit, advice, read_event_time
+from tidemark.pipeline.payloads.cloudevents import PREFIX
+from tidemark.pipeline.payloads.decoder import Decoded, PayloadDecoder
+from tidemark.pipeline.payloads.definitions import Definitions
+from tidemark.pipeline.payloads.formats import Envelope, PayloadFormat
+from tidemark.pipeline.payloads.json_text import read_payload as read_payload
+from tidemark.pipeline.payloads.rejections import Rejection as Rejection
+from tidemark.pipeline.payloads.rejections import RejectionReason as RejectionReason
 from tidemark.pipeline.places import Place, PlaceKind, id_of
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
+"""JSON's grammar of a number, within what a 64-bit number can hold."""
+OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
+"""A compared field's path that begins so names an attribute."""
 RESERVED_FIELD_NAMES = frozenset(
     (
         *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
@@ -28,6 +39,10 @@ RESERVED_FIELD_NAMES = frozenset(
     )
 )
 """Columns of the lake's tables. A compared field cannot have one of these names."""
+
+
+JSON_OBJECTS = PayloadFormat()
+"""How payloads are written where nothing else is said."""
 
 
 class FieldKind(StrEnum):
@@ -47,29 +62,10 @@ def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
     return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
 
 
-class RejectionReason(StrEnum):
-    """Why a message is in quarantine."""
-
-    NO_EVENT_TIME = "NO_EVENT_TIME"
-    UNREADABLE_EVENT_TIME = "UNREADABLE_EVENT_TIME"
-    NO_STREAM_ID = "NO_STREAM_ID"
-    UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
-    BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
-    IN_THE_FUTURE = "IN_THE_FUTURE"
-    TOO_OLD = "TOO_OLD"
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A reason code, and a sentence with the value that was wrong."""
-
-    reason: RejectionReason
-    detail: str
-
-
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A payload field that is compared. Without a `path`, its value is at its own name."""
+    """A field that is compared. Without a `path`, its value is in the payload at its own name; a path may be
+    `attribute:NAME`."""
 
     kind: FieldKind
     path: str | None = None
@@ -79,9 +75,8 @@ class ComparedField:
 class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
-    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. If
-    `payload_is_json` is false, a payload may be anything, and nothing is read from it. Without a `max_age`, an event
-    may have happened however long before its message is published.
+    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
+    `max_age`, an event may have happened however long before its message is published.
     """
 
     event_time: Place
@@ -93,13 +88,18 @@ class MessageContract:
     paths: Mapping[str, str] = field(default_factory=dict)
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
     timezone: tzinfo | None = None
-    payload_is_json: bool = True
+    payload: PayloadFormat = JSON_OBJECTS
     max_age: timedelta | None = None
 
     @property
     def needs_payload(self) -> bool:
-        """Whether the event time, the stream or the publisher's id is in the payload."""
-        return any(place.kind is PlaceKind.PAYLOAD for place in (self.event_time, *self.stream_id, self.publisher_id))
+        """Whether the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
+        of itself is in attributes or in the payload."""
+        return any(map(self._may_be_in_payload, (self.event_time, *self.stream_id, self.publisher_id)))
+
+    def _may_be_in_payload(self, place: Place) -> bool:
+        is_of_event = self.payload.envelope is Envelope.CLOUDEVENTS and place.name.startswith(PREFIX)
+        return place.kind is PlaceKind.PAYLOAD or (place.kind is PlaceKind.ATTRIBUTE and is_of_event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +111,18 @@ class Heartbeat:
 
 
 class HeartbeatReader:
-    """Judges messages by a contract."""
+    """Judges messages by a contract. `schemas` are those of the topic, where the contract names no file of them."""
 
-    def __init__(self, contract: MessageContract) -> None:
+    def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
         self.contract = contract
+        self._decoder = PayloadDecoder(contract.payload, schemas)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
+
+    def decode(self, attributes: Sequence[Mapping[str, str]], payloads: Sequence[bytes | None]) -> Decoded:
+        """Messages' attributes and objects, as all that is read from them is found. Raises TidemarkError, as
+        `PayloadDecoder.decode` does."""
+        return self._decoder.decode(attributes, payloads)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
         """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
@@ -184,15 +190,21 @@ class HeartbeatReader:
         return "/".join(parts)
 
 
-def read_payload(data: bytes) -> dict[str, Any] | Rejection:
-    """The payload as a JSON object, or the reason why it is not one."""
-    try:
-        payload = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
-    if not isinstance(payload, dict):
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but a {type(payload).__name__}, not an object")
-    return payload
+def read_attribute(text: str | None, kind: FieldKind) -> Any:
+    """An attribute's text as the value that JSON would have: a number, true or false, or any JSON. What is not written
+    so stays the text."""
+    if text is None:
+        return None
+    if kind is FieldKind.NUMBER:
+        return number if NUMBER.fullmatch(text) and math.isfinite(number := float(text)) else text
+    if kind is FieldKind.BOOLEAN:
+        return {"true": True, "false": False}.get(text, text)
+    if kind is FieldKind.JSON:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
 
 
 def read_field(value: Any, kind: FieldKind) -> Any:

@@ -273,7 +273,8 @@ def _nearest(place: list[str]) -> str:
     section = Settings.model_fields.get(place[0])
     known = list(Settings.model_fields)
     if len(place) > 1 and section is not None and isinstance(section.annotation, type):
-        known = list(getattr(section.annotation, "model_fields", {}))
+        fields = getattr(section.annotation, "model_fields", {})
+        known = [field.alias or name for name, field in fields.items()]
     close = get_close_matches(place[-1], known, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(known)}"
 
@@ -282,9 +283,12 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     lake, storage = settings.lake, str((base / settings.dagster.storage).resolve())
     if lake.folder is not None:
         lake = lake.model_copy(update={"uri": f"file:{(base / lake.folder).resolve()}"})
+    message = settings.message
+    if message.schema_:
+        message = message.model_copy(update={"schema_": str((base / message.schema_).resolve())})
     tables = {name: _with_absolute_source(table, base) for name, table in settings.tables.items()}
     dagster = settings.dagster.model_copy(update={"storage": storage})
-    return settings.model_copy(update={"lake": lake, "dagster": dagster, "tables": tables})
+    return settings.model_copy(update={"lake": lake, "message": message, "dagster": dagster, "tables": tables})
 
 
 def _with_absolute_source(table: sections.TableSettings, base: Path) -> sections.TableSettings:

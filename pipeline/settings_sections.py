@@ -25,12 +25,14 @@ from tidemark.pipeline.durations import Duration, format_duration, parse_duratio
 from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.heartbeat import (
     FIELD_NAME,
+    OF_ATTRIBUTE,
     RESERVED_FIELD_NAMES,
     ComparedField,
     FieldKind,
     MessageContract,
     compared_columns,
 )
+from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.places import Place, PlaceKind, finder
 
 ZERO = timedelta(0)
@@ -134,7 +136,9 @@ def _compared(value: object) -> object:
         path, kind = value.get("path"), value.get("kind")
         if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
             raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
-        if path is not None:
+        if path is not None and path.startswith(OF_ATTRIBUTE):
+            Place.of(path)
+        elif path is not None:
             finder(path)
     if not isinstance(kind, str) or kind not in list(FieldKind):
         raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
@@ -271,7 +275,9 @@ class PubSubSettings(PullSettings):
 
 
 class MessageSettings(Section):
-    """Where a message carries its time and its stream, and which payload fields are compared."""
+    """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
     event_time: TimePlace = "attribute:event_time"
     event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
@@ -281,7 +287,10 @@ class MessageSettings(Section):
     max_future_skew: NotNegative = timedelta(minutes=5)
     max_age: OptionalBound = None
     fields: ComparedFields = Field(default_factory=dict)
-    payload: Literal["none", "bytes", "json"] = "json"
+    payload: Encoding = Encoding.JSON
+    schema_: str = Field("", alias="schema")  # pydantic has a method of that name
+    compression: Compression = Compression.AUTO
+    envelope: Envelope = Envelope.NONE
 
     @field_validator("fields")
     @classmethod
@@ -299,16 +308,24 @@ class MessageSettings(Section):
 
     @field_validator("payload")
     @classmethod
-    def _nothing_taken_from_bytes(cls, value: str, info: ValidationInfo) -> str:
+    def _nothing_taken_from_bytes(cls, value: Encoding, info: ValidationInfo) -> Encoding:
         taken = [
             name
             for name in ("event_time", "stream_id", "publisher_id")
             if any(place.startswith("payload:") for place in _listed(info.data.get(name, "")))
         ]
-        if info.data.get("fields"):
+        fields: dict[str, ComparedField] = info.data.get("fields", {})
+        if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
             taken.append("fields")
-        if value != "json" and taken:
-            raise ValueError(f"{taken[0]} takes values from the payload, which must be json then")
+        if not PayloadFormat(value).is_read and taken:
+            raise ValueError(f"{taken[0]} takes values from the payload, which must be json, avro or protobuf then")
+        return value
+
+    @field_validator("schema_")
+    @classmethod
+    def _for_what_has_one(cls, value: str, info: ValidationInfo) -> str:
+        if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
+            raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
         return value
 
     @property
@@ -328,7 +345,7 @@ class MessageSettings(Section):
             paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
             event_time_unit=self.event_time_unit,
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
-            payload_is_json=self.payload == "json",
+            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_),
             max_age=self.max_age,
         )
 

@@ -48,7 +48,7 @@ def written(tmp_path: Path) -> Written:
 
 
 def keys_of(section: type[BaseModel]) -> set[str]:
-    return set(section.model_fields)
+    return {field.alias or name for name, field in section.model_fields.items()}
 
 
 def sections() -> dict[str, type[BaseModel]]:

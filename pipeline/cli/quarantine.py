@@ -11,8 +11,9 @@ from tidemark.pipeline.cli.options import AsJson, lake_of, moment
 from tidemark.pipeline.cli.output import columns, console, facts_table, grid, print_json, progress_bar, safe, text_of
 from tidemark.pipeline.clock import EPOCH, SystemClock
 from tidemark.pipeline.durations import parse_duration
-from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.quarantine import Rejected
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.ticks.requeue import Requeuer
@@ -94,7 +95,12 @@ def requeue(
     lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
     stored = lake.quarantine()
     requeuer = Requeuer(
-        stored, lake.heartbeats(), lake.requeued(), lake.tracking_log(), HeartbeatReader(settings.contract), clock
+        stored,
+        lake.heartbeats(),
+        lake.requeued(),
+        lake.tracking_log(),
+        reader_of(settings.contract, settings.pubsub),
+        clock,
     )
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         judging = progress.add_task("judging", total=stored.rows_of(meant))

@@ -108,7 +108,9 @@ def _wanted(setup: Setup, on: On) -> dict[Permission, list[Component]]:
     """What is to be granted on such a resource, and who needs it. What provisioning needs is asked of the project:
     a topic or subscription that is not there yet grants nothing."""
     found: dict[Permission, list[Component]] = {}
-    for permission, parts in permissions_of(setup.components, setup.settings.pubsub.reading).items():
+    settings = setup.settings
+    asks = settings.contract.payload.asks_for_schemas
+    for permission, parts in permissions_of(setup.components, settings.pubsub.reading, asks_for_schemas=asks).items():
         for part in parts:
             if on is (On.PROJECT if part is Component.PROVISION else permission.on):
                 found.setdefault(permission, []).append(part)

@@ -36,9 +36,7 @@ AFTER_THE_DEADLINE_SECONDS = 1.0
 """With the fault `answers_the_gone` a pull waits for so long after its caller's deadline. What comes then is leased to
 nobody."""
 
-IGNORED_OF_A_TOPIC = frozenset(
-    {"message_retention_duration", "schema_settings", "message_transforms", "ingestion_data_source_settings"}
-)
+IGNORED_OF_A_TOPIC = frozenset({"message_retention_duration", "message_transforms", "ingestion_data_source_settings"})
 """Settings of a topic that are stored and returned but have no effect."""
 
 IGNORED = frozenset(
@@ -261,6 +259,25 @@ class SubscriberService(Service):
             raise Invalid("a seek is to a time or to a snapshot")
         self._model.seek(request.subscription, to, self._shared.now())
         self._shared.changed.notify_all()
+
+
+class SchemaService(Service):
+    """Schemas and their revisions, which are given out as they came: no message is checked against one."""
+
+    def create_schema(self, request: Any, _: Any) -> Any:
+        name = limits.resource("schemas", f"{limits.project(request.parent)}schemas/{request.schema_id}")
+        return self._model.schemas.create(name, request.schema, self._shared.now())
+
+    def commit_schema(self, request: Any, _: Any) -> Any:
+        return self._model.schemas.commit(limits.resource("schemas", request.name), request.schema, self._shared.now())
+
+    def get_schema(self, request: Any, _: Any) -> Any:
+        limits.resource("schemas", request.name.partition("@")[0])
+        return self._model.schemas.get(request.name)
+
+    def list_schema_revisions(self, request: Any, _: Any) -> Any:
+        newest_first = self._model.schemas.of(limits.resource("schemas", request.name))[::-1]
+        return page("schemas", newest_first, request)
 
 
 def listed(field: str, resources: list[Any], request: Any) -> dict[str, Any]:

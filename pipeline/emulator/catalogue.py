@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.refusals import AlreadyExists, DeadlineExceeded, NotFound, Throttled, Unavailable
+from tidemark.pipeline.emulator.schemas import Schemas
 from tidemark.pipeline.emulator.unacknowledged import Journal, Outstanding
 
 Found = TypeVar("Found")
@@ -42,6 +43,7 @@ class Catalogue:
     def __init__(self, rng: random.Random, faults: Faults) -> None:
         self.faults = faults
         self._rng = rng
+        self.schemas = Schemas(rng)
         self._topics: dict[str, Any] = {}
         self._subscriptions: dict[str, State] = {}
         self._snapshots: dict[str, tuple[Any, Journal]] = {}

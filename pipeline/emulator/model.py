@@ -48,7 +48,7 @@ class PubSubModel(Catalogue):
         Publish times never go back. Raises NotFound.
         """
         self._before()
-        self._topic(topic)
+        added = self.schemas.attributes(self._topic(topic).schema_settings)
         publish_us = max(to_us(at), self._newest_publish_us)
         self._newest_publish_us = publish_us
         if self.faults.whole_seconds:
@@ -62,6 +62,8 @@ class PubSubModel(Catalogue):
             stamp = message.publish_time
             stamp.seconds = seconds
             stamp.nanos = nanos
+            if added:
+                message.attributes.update(added)
         delay_us = duration_us(self.faults.visible_after)
         for state in self._subscriptions.values():
             if state.config.topic != topic:

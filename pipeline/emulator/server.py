@@ -12,7 +12,13 @@ from google.pubsub_v1 import types
 
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.emulator import refusals
-from tidemark.pipeline.emulator.api import PULLS_WAIT_AT_MOST, PublisherService, Shared, SubscriberService
+from tidemark.pipeline.emulator.api import (
+    PULLS_WAIT_AT_MOST,
+    PublisherService,
+    SchemaService,
+    Shared,
+    SubscriberService,
+)
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.errors import ServiceFailed
 
@@ -37,6 +43,10 @@ STATUS: Mapping[type[refusals.ModelError], grpc.StatusCode] = {
 NOT_SERVED = {
     "google.pubsub.v1.Publisher": ("UpdateTopic", "DetachSubscription"),
     "google.pubsub.v1.Subscriber": ("ModifyPushConfig", "StreamingPull"),
+    "google.pubsub.v1.SchemaService": (
+        *("ListSchemas", "DeleteSchema", "DeleteSchemaRevision", "RollbackSchema"),
+        *("ValidateSchema", "ValidateMessage"),
+    ),
 }
 
 REQUESTS = {"CreateTopic": types.Topic, "CreateSubscription": types.Subscription}
@@ -80,10 +90,11 @@ def served(
 
 
 def handlers(shared: Shared) -> list[Any]:
-    """Both services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
+    """The services as gRPC handlers over plain protobuf, since the client package has no generated servicers."""
     services = {
         "google.pubsub.v1.Publisher": PublisherService(shared),
         "google.pubsub.v1.Subscriber": SubscriberService(shared),
+        "google.pubsub.v1.SchemaService": SchemaService(shared),
     }
     found = []
     for name, service in services.items():

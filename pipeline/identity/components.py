@@ -58,6 +58,9 @@ METRICS = Need(
     Permission("monitoring.timeSeries.list", On.PROJECT),
     "readings by Cloud Monitoring, and base's size before a snapshot",
 )
+SCHEMA = Need(
+    Permission("pubsub.schemas.get", On.PROJECT), "read the revisions of the topic's schema, where payloads have one"
+)
 OBJECTS = (
     Need(GET, "read the log and the tables"),
     Need(LIST, "find their newest entries"),
@@ -74,6 +77,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         *SNAPSHOTS,
         Need(Permission("pubsub.snapshots.list", On.PROJECT), "find what a crash during a reading left behind"),
         METRICS,
+        SCHEMA,
         *OBJECTS,
         Need(DELETE, "replace the note of how far the log has come"),
     ),
@@ -81,6 +85,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(CONSUME, "pull and acknowledge on base, and read how much is left of it"),
         *SNAPSHOTS,
         METRICS,
+        SCHEMA,
         *OBJECTS,
         Need(DELETE, "replace a table's pointer to its newest checkpoint"),
         *LARGE_FILES,
@@ -97,6 +102,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(CONSUME, "drain both subscriptions, and read how much is left"),
         *SNAPSHOTS,
         METRICS,
+        SCHEMA,
         *OBJECTS,
         Need(DELETE, "housekeeping, repair, and the temporary files that Spark writes"),
         *LARGE_FILES,
@@ -118,12 +124,17 @@ BY_CHOICE = frozenset({"pubsub.snapshots.create", "pubsub.snapshots.delete", "pu
 """With `pubsub.reading = "monitoring"` no part that runs needs these."""
 
 
-def permissions_of(components: Iterable[Component], reading: str = "auto") -> dict[Permission, list[Component]]:
-    """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each."""
+def permissions_of(
+    components: Iterable[Component], reading: str = "auto", *, asks_for_schemas: bool = False
+) -> dict[Permission, list[Component]]:
+    """The permissions that these need with `pubsub.reading`, in the table's order, and which of them need each.
+    `asks_for_schemas`: payloads are read by the topic's own schema."""
     found: dict[Permission, list[Component]] = {}
     for component in components:
         for permission, _ in NEEDS[component]:
             if component in RUNNING and _is_spared(permission.name, reading):
+                continue
+            if permission == SCHEMA.permission and not asks_for_schemas:
                 continue
             found.setdefault(permission, []).append(component)
     return found

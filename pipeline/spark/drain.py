@@ -23,12 +23,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tidemark.pipeline.clock import Clock, SystemClock, to_us
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ReadingUnavailable
-from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
@@ -156,6 +156,7 @@ class Connections:
         settings = split.settings
         self.client = subscriber_client(*settings.pubsub.server)
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
+        self.reader = reader_of(settings.contract, settings.pubsub)
         self.copies = RememberedCopies(settings.track.copies_remembered)
         self.log, self.heartbeats, self.quarantine = lake.tracking_log(), lake.heartbeats(), lake.quarantine()
 
@@ -169,7 +170,7 @@ def _read(split: Split, to: Connections, reader: int) -> Iterator[dict[str, Any]
 
 
 def batches(split: Split, to: Connections, subscription: PubSubSubscription, reader: int) -> Iterator[dict[str, Any]]:
-    clock, contract, chosen = to.clock, HeartbeatReader(split.settings.contract), split.settings.drain
+    clock, chosen = to.clock, split.settings.drain
     began, until = clock.now(), clock.monotonic() + split.time.total_seconds()
     is_last = False
     while not is_last and (left := until - clock.monotonic()) > 0:
@@ -180,7 +181,7 @@ def batches(split: Split, to: Connections, subscription: PubSubSubscription, rea
             persisted = persist(
                 subscription,
                 log=to.log,
-                reader=contract,
+                reader=to.reader,
                 budget=budget,
                 clock=clock,
                 copies=to.copies,
@@ -192,7 +193,7 @@ def batches(split: Split, to: Connections, subscription: PubSubSubscription, rea
                 heartbeats=to.heartbeats,
                 quarantine=to.quarantine,
                 log=to.log,
-                reader=contract,
+                reader=to.reader,
                 budget=budget,
                 clock=clock,
             )

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, field_validator
@@ -60,6 +61,13 @@ class SourceOptions(MessageSettings, PullSettings):
     def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
         if value.folder is not None and not value.folder.is_absolute():
             raise ValueError("write the folder with its whole path, file:///…: driver and executors may run elsewhere")
+        return value
+
+    @field_validator("schema_")
+    @classmethod
+    def _where_all_find_it(cls, value: str) -> str:
+        if value and not Path(value).is_absolute():
+            raise ValueError("write the schema's file or folder with its whole path: executors read it themselves")
         return value
 
     @property

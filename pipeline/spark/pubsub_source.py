@@ -28,6 +28,7 @@ from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
 from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
 from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
 from tidemark.pipeline.spark.diffs import spark_schema
 from tidemark.pipeline.spark.pubsub_options import WATERMARK, SourceOptions, read_options
@@ -58,6 +59,11 @@ class Connections:
         client = CLIENTS.get(options.server, lambda: subscriber_client(*options.server))
         with closing(PubSubSubscription(client, options.path, self.clock, options)) as subscription:
             yield subscription
+
+    def reader(self) -> HeartbeatReader:
+        """The contract's reader, which a worker process keeps with the schemas that it has read."""
+        options = self.options
+        return CLIENTS.get((options.server, repr(options.contract)), lambda: reader_of(options.contract, options))
 
     def objects(self) -> ObjectStore:
         """Where it lands."""
@@ -152,7 +158,7 @@ class Landing:
                 objects=objects,
                 quarantine=connections.lake.quarantine(),
                 watermark=watermark,
-                reader=HeartbeatReader(self._options.contract),
+                reader=connections.reader(),
                 budget=self._options.budget,
                 clock=connections.clock,
                 is_over=lambda: batches.is_over(offset.batch),

@@ -18,13 +18,14 @@ import pyarrow as pa
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.event_times import NANOSECONDS_EACH, EventTimeUnit
 from tidemark.pipeline.heartbeat import (
+    OF_ATTRIBUTE,
     FieldKind,
     Heartbeat,
     HeartbeatReader,
     MessageContract,
     Rejection,
+    read_attribute,
     read_field,
-    read_payload,
 )
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
@@ -199,25 +200,21 @@ class JudgedBatch:
     def _of(
         cls,
         whole: pa.Table,
-        attributes: Sequence[Attributes],
+        attributes: Sequence[Mapping[str, str]],
         payload_bytes: Sequence[bytes | None],
         published_us: Sequence[int],
         reader: HeartbeatReader,
         watermark: datetime | None,
     ) -> "JudgedBatch":
         contract = reader.contract
-        payloads: list[Payload] = (
-            [read_payload(data or b"") for data in payload_bytes]
-            if contract.payload_is_json
-            else [None] * len(payload_bytes)
-        )
+        attributes, payloads = reader.decode(attributes, payload_bytes)
         judged = judge(attributes, payloads, published_us, reader)
         rows = np.flatnonzero(judged.is_heartbeat).tolist()
         event_us = judged.event_us[judged.is_heartbeat]
         is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
         known = _picked(payloads, rows)
         fields = {
-            name: field_column(values_at(contract.paths.get(name, name), known), kind)
+            name: field_column(_field_values(contract.paths.get(name, name), kind, attributes, known, rows), kind)
             for name, kind in contract.fields.items()
         }
         heartbeats = {
@@ -264,6 +261,16 @@ def _taken(whole: pa.Table, rows: Sequence[int]) -> dict[str, pa.Array]:
 
 def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
     return column if len(rows) == len(column) else [column[row] for row in rows]
+
+
+def _field_values(
+    path: str, kind: FieldKind, attributes: Sequence[Mapping[str, str]], known: Sequence[Any], rows: Sequence[int]
+) -> list[Any]:
+    """A compared field's values in these rows, whose payloads are `known`."""
+    if not path.startswith(OF_ATTRIBUTE):
+        return values_at(path, known)
+    name = path.removeprefix(OF_ATTRIBUTE)
+    return [read_attribute(attributes[row].get(name), kind) for row in rows]
 
 
 def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], int]:

@@ -11,7 +11,7 @@ import numpy as np
 from tidemark.pipeline.clock import Clock, duration_us, from_us
 from tidemark.pipeline.durations import rough
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
-from tidemark.pipeline.heartbeat import HeartbeatReader, Rejection, read_payload
+from tidemark.pipeline.heartbeat import HeartbeatReader, Rejection
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
@@ -29,6 +29,10 @@ from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkStat
 
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
 """A clock may be behind the server's by as much before a tick says so."""
+
+AT_ONCE = 200
+"""Laggards whose payloads are decoded together. Objects that live on cost the garbage collector more than the decoding
+of a few at a time. With a schema it is all of them, as what is looked up in vain is bounded by call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +194,20 @@ def count(
     may have lost it to a transform, and counts in full.
     """
     published_us, contract = publish_times_us(messages), reader.contract
-    attributes = [message.attributes for message in messages]  # protobuf's maps: of many keys, three are looked up
-    payloads = [read_payload(message.data) for message in messages] if contract.needs_payload else None
+    attributes: Sequence[Any] = [message.attributes for message in messages]  # protobuf's maps: few keys are looked up
+    payloads = None
+    if contract.needs_payload:
+        attributes, payloads = reader.decode(attributes, [message.data for message in messages])
     judged = judge(attributes, payloads, published_us, reader)
     published, event_us = np.array(published_us, dtype=np.int64), judged.event_us
     is_good = judged.is_heartbeat.copy()
-    if laggard is not None and contract.payload_is_json and not contract.needs_payload:
-        for row in np.flatnonzero(is_good & (published - event_us > duration_us(laggard))).tolist():
-            data = messages[row].data
-            is_good[row] = not data or not isinstance(read_payload(data), Rejection)
+    if laggard is not None and contract.payload.is_read and not contract.needs_payload:
+        late = np.flatnonzero(is_good & (published - event_us > duration_us(laggard))).tolist()
+        at_once = AT_ONCE if not contract.payload.has_schema else len(late) or 1
+        for rows in (late[first : first + at_once] for first in range(0, len(late), at_once)):
+            held = {row: data for row in rows if (data := messages[row].data)}
+            decoded = reader.decode([attributes[row] for row in held], list(held.values()))
+            is_good[list(held)] = [not isinstance(payload, Rejection) for payload in decoded.payloads]
     counted_us = np.where(is_good, event_us, NO_MINIMUM)
     ids = publisher_ids(contract, attributes, payloads) if copies.is_on else []
     if not any(ids):

@@ -21,7 +21,7 @@ from tests.pubsub.fake_monitoring import served as serve_monitoring
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served as serve_pubsub
-from tidemark.pipeline.identity.components import NEEDS, Component
+from tidemark.pipeline.identity.components import NEEDS, SCHEMA, Component
 from tidemark.pipeline.identity.methods import (
     BREAK_OFF,
     On,
@@ -67,8 +67,9 @@ def servers() -> Iterator[Servers]:
 
 
 def of(component: Component, *, on_bucket: bool = True) -> set[Permission]:
-    """What the table says."""
-    return {need.permission for need in NEEDS[component] if on_bucket or need.permission.on is not On.BUCKET}
+    """What the table says of a topic without a schema."""
+    needed = {need.permission for need in NEEDS[component]} - {SCHEMA.permission}
+    return {permission for permission in needed if on_bucket or permission.on is not On.BUCKET}
 
 
 def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:

@@ -13,6 +13,7 @@ from tests.watermark.builders import at, ints, seconds
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.places import Place
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
@@ -133,7 +134,7 @@ def test_a_laggard_that_its_payload_rejects_only_occupies(world: World, payload:
     histogram = count([laggard], reader, RememberedCopies(), seconds(10)).histogram
     assert histogram.event_bucket.tolist() == [NO_EVENT if occupies else to_us(at(50)) // 1_000_000]
     in_the_band = count([laggard], reader, RememberedCopies(), seconds(50)).histogram
-    bytes_alone = HeartbeatReader(replace(CONTRACT, payload_is_json=False))
+    bytes_alone = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.NONE)))
     assert in_the_band == count([laggard], bytes_alone, RememberedCopies(), seconds(10)).histogram
     assert in_the_band.event_bucket.tolist() == [to_us(at(50)) // 1_000_000]
 

@@ -27,6 +27,7 @@ from tidemark.pipeline.heartbeat import (
 )
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.places import Place, finder, id_of
 from tidemark.pipeline.ticks.judging import JudgedBatch
 from tidemark.pipeline.ticks.tracking import histogram_of
@@ -35,9 +36,10 @@ from tidemark.pipeline.watermark.histogram import NO_EVENT, Histogram
 NOW = to_us(at(100_000))
 FIRST, LAST = to_us(CONTRACT.first_event_time), NOW + to_us(START + CONTRACT.max_future_skew) - to_us(START)
 FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind.BOOLEAN, "other": FieldKind.JSON}
+NOTHING = PayloadFormat(Encoding.NONE)
 CONTRACTS = (
     replace(CONTRACT, fields=FIELDS),
-    replace(CONTRACT, fields={}, payload_is_json=False),
+    replace(CONTRACT, fields={}, payload=NOTHING),
     replace(CONTRACT, fields=FIELDS, event_time=Place.of("payload:load")),
     replace(CONTRACT, fields=FIELDS, stream_id=(Place.of("payload:status"),)),
     replace(CONTRACT, fields=FIELDS, first_event_time=CONTRACT.first_event_time + timedelta(microseconds=1)),
@@ -128,7 +130,7 @@ def message(number: int, attributes: Mapping[str, str | None], payload: bytes, o
 
 def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, Any]:
     """What the contract says of one message, and its payload."""
-    payload = read_payload(one.data) if contract.payload_is_json else None
+    payload = read_payload(one.data) if contract.payload.is_read else None
     if isinstance(payload, Rejection):
         verdict = payload if contract.needs_payload else HeartbeatReader(contract).read(one.attributes, None, NOW)
         return (verdict if isinstance(verdict, Rejection) else payload), {}
@@ -182,7 +184,9 @@ def test_the_histogram_of_a_batch_is_the_sum_of_its_messages(messages: list[Any]
     reader = HeartbeatReader(contract)
     apart = sum((histogram_of([one], reader) for one in messages), start=Histogram.empty())
     assert histogram_of(messages, reader) == apart
-    verdicts = [by_row(replace(contract, payload_is_json=contract.needs_payload), one)[0] for one in messages]
+    verdicts = [
+        by_row(contract if contract.needs_payload else replace(contract, payload=NOTHING), one)[0] for one in messages
+    ]
     event_us = [min(verdict.event_time_us, NOW) for verdict in verdicts if isinstance(verdict, Heartbeat)]
     assert apart.oldest_event_us == min(event_us, default=None)
     assert int(apart.count[apart.event_bucket == NO_EVENT].sum()) == len(messages) - len(event_us)

@@ -14,6 +14,7 @@ from tidemark.pipeline.errors import CorruptObject, LakeFull, LakeUnreachable, P
 from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.places import Place
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.watermark.state import DecisionRecord
@@ -134,7 +135,7 @@ def test_places_in_a_nested_payload_land_as_columns(world: World) -> None:
 
 
 def test_a_payload_that_is_not_decoded_may_be_anything(world: World) -> None:
-    world.reader = HeartbeatReader(replace(CONTRACT, payload_is_json=False, fields={}))
+    world.reader = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.NONE), fields={}))
     for payload in (b"", b"\xff", b"["):
         world.topic.publish(900, payload=payload)
     assert world.land().heartbeats == 3

@@ -1,0 +1,143 @@
+"""Avro's values that JSON has no form for, as plain values: times as RFC 3339 text, bytes as base64, decimals as
+numbers, NaN as null.
+
+They are readers of logical types of our own, which `avro_schema` writes into each schema. fastavro calls them, and no
+value is looked at twice.
+"""
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from typing import Any
+
+from fastavro.read import LOGICAL_READERS
+
+EPOCH, EPOCH_ANYWHERE = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)  # noqa: DTZ001 a local time names no zone
+OWN = "tidemark-"
+MOST_DIGITS = 1000
+"""Digits of a decimal type. One that declares more is read as bytes, as the specification says of invalid ones."""
+
+DECIMALS = Context(prec=MOST_DIGITS)
+LONGEST_DECIMAL = 416
+"""Bytes of so many digits. Reading a decimal takes time by the square of its length."""
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _written(at: datetime, nanoseconds: int = 0) -> str:
+    text = at.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return f"{text}{nanoseconds:03d}" if nanoseconds else text
+
+
+def _utc_millis(value: int) -> str:
+    return _written(EPOCH + timedelta(microseconds=value * 1000)) + "Z"
+
+
+def _utc_micros(value: int) -> str:
+    return _written(EPOCH + timedelta(microseconds=value)) + "Z"
+
+
+def _utc_nanos(value: int) -> str:
+    return _written(EPOCH + timedelta(microseconds=value // 1000), value % 1000) + "Z"
+
+
+def _local_millis(value: int) -> str:
+    return _written(EPOCH_ANYWHERE + timedelta(microseconds=value * 1000))
+
+
+def _local_micros(value: int) -> str:
+    return _written(EPOCH_ANYWHERE + timedelta(microseconds=value))
+
+
+def _local_nanos(value: int) -> str:
+    return _written(EPOCH_ANYWHERE + timedelta(microseconds=value // 1000), value % 1000)
+
+
+def _date(value: int) -> str:
+    return date.fromordinal(EPOCH.toordinal() + value).isoformat()
+
+
+def _time(microseconds: int) -> str:
+    if not 0 <= microseconds < 86_400_000_000:
+        raise ValueError(f"{microseconds} microseconds are no time of a day")
+    return (EPOCH + timedelta(microseconds=microseconds)).time().isoformat()
+
+
+def _time_millis(value: int) -> str:
+    return _time(value * 1000)
+
+
+def plain_number(value: Decimal) -> int | float | str:
+    """A decimal as a number if JSON's holds it exactly, otherwise as text."""
+    if value == value.to_integral_value() and abs(value) < 1 << 63:
+        return int(value)
+    number = float(value)
+    return number if math.isfinite(number) and Decimal(repr(number)) == value else format(value, "f")
+
+
+def _decimal(value: bytes, schema: Mapping[str, Any]) -> int | float | str:
+    if len(value) > LONGEST_DECIMAL:
+        raise ValueError(f"a decimal of {len(value)} bytes")
+    unscaled = Decimal(int.from_bytes(value, "big", signed=True))
+    return plain_number(unscaled.scaleb(-schema.get("scale", 0), DECIMALS))
+
+
+OF_LOGICAL: Mapping[tuple[str, str], str] = {
+    ("long", "timestamp-millis"): "utc-millis",
+    ("long", "timestamp-micros"): "utc-micros",
+    ("long", "timestamp-nanos"): "utc-nanos",
+    ("long", "local-timestamp-millis"): "local-millis",
+    ("long", "local-timestamp-micros"): "local-micros",
+    ("long", "local-timestamp-nanos"): "local-nanos",
+    ("int", "date"): "date",
+    ("int", "time-millis"): "time-millis",
+    ("long", "time-micros"): "time-micros",
+    ("bytes", "decimal"): "decimal",
+    ("fixed", "decimal"): "decimal",
+}
+"""What reads Avro's logical types. A UUID is text already, and an unknown one is what it is made of."""
+
+OF_TYPE: Mapping[str, str] = {"float": "finite", "double": "finite", "bytes": "base64", "fixed": "base64"}
+"""What reads a type without a logical one, where that is needed."""
+
+SIMPLE: Mapping[str, Callable[[Any], Any]] = {
+    "finite": _finite,
+    "base64": _base64,
+    "utc-millis": _utc_millis,
+    "utc-micros": _utc_micros,
+    "utc-nanos": _utc_nanos,
+    "local-millis": _local_millis,
+    "local-micros": _local_micros,
+    "local-nanos": _local_nanos,
+    "date": _date,
+    "time-millis": _time_millis,
+    "time-micros": _time,
+}
+
+
+def _ignoring_schemas(read: Callable[[Any], Any]) -> Callable[..., Any]:
+    def reader(value: Any, _: Any = None, __: Any = None) -> Any:
+        return read(value)
+
+    return reader
+
+
+READERS: dict[str, Callable[..., Any]] = {name: _ignoring_schemas(read) for name, read in SIMPLE.items()}
+READERS["decimal"] = lambda value, schema, _=None: _decimal(value, schema)
+
+
+def register() -> None:
+    """Make the readers known to fastavro, whose table of them is the process's."""
+    for kind, name in {*((kind, name) for (kind, _), name in OF_LOGICAL.items()), *OF_TYPE.items()}:
+        LOGICAL_READERS[f"{kind}-{OWN}{name}"] = READERS[name]
+
+
+register()

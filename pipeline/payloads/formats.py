@@ -1,0 +1,54 @@
+"""How a topic's payloads are written."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Encoding(StrEnum):
+    """How a payload holds its values. From NONE and BYTES nothing is read."""
+
+    NONE = "none"
+    BYTES = "bytes"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+class Compression(StrEnum):
+    """Which payloads are compressed. AUTO: those that say or show it."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    AUTO = "auto"
+
+
+class Envelope(StrEnum):
+    """What the values are wrapped in."""
+
+    NONE = ""
+    CLOUDEVENTS = "cloudevents"
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadFormat:
+    """How payloads are written. `schema` is a file or a folder, or empty: the topic's own schema in Pub/Sub."""
+
+    encoding: Encoding = Encoding.JSON
+    compression: Compression = Compression.AUTO
+    envelope: Envelope = Envelope.NONE
+    schema: str = ""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether payloads are decoded at all."""
+        return self.encoding not in (Encoding.NONE, Encoding.BYTES)
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether payloads can be read by a schema alone."""
+        return self.encoding in (Encoding.AVRO, Encoding.PROTOBUF)
+
+    @property
+    def asks_for_schemas(self) -> bool:
+        """Whether payloads are read by the schema that the topic has in Pub/Sub."""
+        return self.has_schema and not self.schema

@@ -1,0 +1,33 @@
+"""Why a message is rejected."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RejectionReason(StrEnum):
+    """Why a message is in quarantine."""
+
+    NO_EVENT_TIME = "NO_EVENT_TIME"
+    UNREADABLE_EVENT_TIME = "UNREADABLE_EVENT_TIME"
+    NO_STREAM_ID = "NO_STREAM_ID"
+    UNREADABLE_PAYLOAD = "UNREADABLE_PAYLOAD"
+    BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
+    IN_THE_FUTURE = "IN_THE_FUTURE"
+    TOO_OLD = "TOO_OLD"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A reason code, and a sentence with the value that was wrong."""
+
+    reason: RejectionReason
+    detail: str
+
+
+class Unreadable(Exception):
+    """A payload cannot be read. The message is the rejection's detail; the decoder catches it."""
+
+
+def quoted(value: str) -> str:
+    """A text of a message as a detail quotes it: escaped, and cut."""
+    return repr(value if len(value) <= 80 else value[:77] + "...")
