@@ -79,7 +79,8 @@ class DemoFolder:
         self.summary = root / "summary.json"
 
     def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
-        """Empty the folder, and write the settings and what they name, with free ports: the usual ones where possible."""
+        """Empty the folder, and write the settings and the files that they name, with free ports: the usual ones where
+        possible."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tidemark.pipeline.demo.summary import Summary
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.errors import TidemarkError
+
+SOURCE = SyntheticSource(jitter=timedelta(seconds=8), duplicates=0.05, broken=0.05)
+"""Broken enough that each reason occurs in both variants within minutes."""
 
 COUNTS = ("published", "landed", "quarantined", "rows", "differences", "late", "missed")
 
@@ -47,7 +51,7 @@ def main() -> int:
     table.add_column("")
     for shape in asked.shapes:
         terminal.rule(shape)
-        source = SyntheticSource(streams=asked.streams, jitter=timedelta(seconds=8), shape=SHAPES[shape])
+        source = replace(SOURCE, streams=asked.streams, shape=SHAPES[shape])
         try:
             summary = run_demo(
                 (asked.folder / shape).resolve(),

@@ -3,7 +3,7 @@
 import io
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import fastavro
 
@@ -40,7 +40,7 @@ event_time = "payload:at"
 stream_id = "payload:device"
 publisher_id = "payload:id"
 {SAME_NAMES}"""
-    files = {f"schemas/{revision}.avsc": json.dumps(schema, indent=1) for revision, schema in SCHEMAS.items()}
+    files: ClassVar = {f"schemas/{revision}.avsc": json.dumps(schema, indent=1) for revision, schema in SCHEMAS.items()}
 
     def said(self, beat: Beat) -> Beat:
         return without_status_at_first(beat)

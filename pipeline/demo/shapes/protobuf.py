@@ -1,7 +1,7 @@
 """Protobuf messages, whose schema gets a field in mid-stream."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -48,7 +48,7 @@ event_time = "payload:at"
 stream_id = "payload:device"
 publisher_id = "payload:id"
 {SAME_NAMES}"""
-    files = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}
+    files: ClassVar = {f"schemas/{revision}.proto": _text(fields) for revision, fields in FIELDS.items()}
     reasons = tuple(reason for reason in REASONS if reason is not RejectionReason.UNREADABLE_EVENT_TIME)
 
     def said(self, beat: Beat) -> Beat:

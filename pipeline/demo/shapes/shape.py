@@ -7,8 +7,15 @@ from typing import Any, ClassVar, NamedTuple
 from tidemark.pipeline.clock import from_us, iso
 from tidemark.pipeline.heartbeat import RejectionReason
 
-REASONS = tuple(reason for reason in RejectionReason if reason is not RejectionReason.TOO_OLD)
-"""`message.max_age` is off in the demonstration, so that its history may be as old as one likes."""
+REASONS = (
+    RejectionReason.NO_EVENT_TIME,
+    RejectionReason.UNREADABLE_EVENT_TIME,
+    RejectionReason.NO_STREAM_ID,
+    RejectionReason.UNREADABLE_PAYLOAD,
+    RejectionReason.BEFORE_FIRST_WINDOW,
+    RejectionReason.IN_THE_FUTURE,
+)
+"""Not TOO_OLD: `message.max_age` is off in the demonstration, so that its history may be as old as one likes."""
 
 ABSENT = (None, "")
 SPOILT_TIMES = {
