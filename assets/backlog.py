@@ -7,6 +7,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of
 from tidemark.assets.checks import evaluation_of
+from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.live_first import Front, Parts
 from tidemark.assets.lost_runs import beating
@@ -86,6 +87,7 @@ def compute_and_report(
     report = silence_report(lake, [window.key for window in windows])
     for key, said in report.metadata.items():
         yield dg.AssetMaterialization(status, partition=key, metadata=said)
+    yield from corrections_noted(lake, [diffs_followed(lake)])
     return len(done.rows), report.windows
 
 

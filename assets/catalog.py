@@ -22,8 +22,12 @@ HEARTBEATS = dg.AssetKey("heartbeats")
 QUARANTINED = dg.AssetKey("quarantine")
 HEARTBEAT_DIFFS = dg.AssetKey("heartbeat_diffs")
 STREAM_STATUS = dg.AssetKey("stream_status")
+CORRECTIONS = dg.AssetKey("corrections")
 WATERMARK_TUNING = dg.AssetKey("watermark_tuning")
-ASSETS = (TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS, WATERMARK_TUNING)
+ASSETS = (
+    *(TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS, STREAM_STATUS),
+    *(CORRECTIONS, WATERMARK_TUNING),
+)
 
 ON_COMPUTED = dg.AutomationCondition.eager().without(dg.AutomationCondition.in_latest_time_window())
 """Requests a partition of an asset of your own when the window that it depends on is computed, or computed again.

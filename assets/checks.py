@@ -8,6 +8,7 @@ from itertools import islice
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, key_of, ticking_sensor
+from tidemark.assets.fields import fields_check, fields_result
 from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
@@ -32,8 +33,8 @@ NAMED = 20
 """Windows, streams or minutes that a check's metadata names."""
 
 AUDIT_EVERY = timedelta(minutes=5)
-"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files, the check
-`subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
+"""The audit and the check `passed_over` read an hour of the tables, `quarantine_share` the newest files,
+`fields_present` their statistics, the check `subscriptions` asks Pub/Sub twice, and what they find is not urgent."""
 
 CHECK_EVERY, STEPS_AT_ONCE = timedelta(minutes=1), 3
 """How often what is late and missed is counted, if ticks are not further apart, and how many steps of a long check are
@@ -44,7 +45,7 @@ REQUEST_EVERY = timedelta(minutes=1)
 
 COUNTS = (
     *("missed", "stale_windows", "mended", "late", "late_copies", "lost_at_least", "lost_at_most", "passed_over"),
-    *("breaks", "dangers", "quarantined", "most_frequent_reason"),
+    *("breaks", "dangers", "quarantined", "most_frequent_reason", "null_fields"),
 )
 """A check is reported again when one of these changes; a growing number of rows alone is no news."""
 
@@ -82,7 +83,8 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         the messages parks them."""
         return quarantine_result(lake_of(context, settings), user, clock.now())
 
-    return [missed, late, lost_outside, passed_over, quarantine_share, subscriptions_check(settings)]
+    of_heartbeats = [late, lost_outside, passed_over, fields_check(settings, clock)]
+    return [missed, *of_heartbeats, quarantine_share, subscriptions_check(settings)]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -121,7 +123,7 @@ def late_result(lake: LakeResource, user: str, watermark: datetime | None, now: 
         description=(
             f"{late.total} late heartbeats of {late.rows} rows ({late.share:.3%}) with event times since "
             f"{iso(late.since)}, and {late.copies} late copies; `tidemark tune` says which band would have been "
-            "enough. What a requeue has landed is late without that"
+            "enough. What a requeue landed is among them, whatever the band"
         ),
         metadata={
             "late": late.total,
@@ -295,6 +297,8 @@ def staleness_sensor(
             if settings.watermark.max_lag is not None:
                 results.append(passed_over_result(lake, user, now))
             results.append(quarantine_result(lake, user, now))
+            if settings.message.fields:
+                results.append(fields_result(lake, user, now))
             results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
         if missed.left:

@@ -7,11 +7,13 @@ import dagster as dg
 from tidemark.assets.backlog import backlog_job
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
+from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.drain import drain_job, drain_sensor
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.own_tables import own_table_definitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
+from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
@@ -35,7 +37,8 @@ def build_definitions(
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. Raises InvalidSettings."""
     clock = clock or SystemClock()
-    own = own_table_definitions(settings, clock, own_tables(settings, tables))
+    mine = own_tables(settings, tables)
+    own = own_table_definitions(settings, clock, mine)
     # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
     # lists every partition, which for a year of windows takes longer than computing a few.
     diffs, status = key_of(settings, HEARTBEAT_DIFFS), key_of(settings, STREAM_STATUS)
@@ -49,6 +52,7 @@ def build_definitions(
         tags=tags_of(settings),
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
+    requeue = requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     return dg.Definitions(
@@ -58,8 +62,9 @@ def build_definitions(
             stream_status_asset(settings),
             tuning_asset(settings),
             *own.assets,
+            *corrections_asset(settings, mine),
         ],
-        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), housekeeping, *own.jobs],
+        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs],
         asset_checks=asset_checks(settings, clock),
         sensors=[
             tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
@@ -67,6 +72,7 @@ def build_definitions(
             drain_sensor(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
             *own.sensors,
+            *requeue_sensors(settings, clock, requeue),
         ],
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={

@@ -8,12 +8,14 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, Jobs, key_of, ticking_sensor, windowed_asset
+from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import LOOK_EVERY, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import TableFailed, TidemarkError, WindowExpired, WindowNotClosed
+from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import Followed, further_back, inputs_of, newest_stretch
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START, compute_job, name_of
 from tidemark.pipeline.settings import Settings
@@ -86,6 +88,8 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
         with failing_run(WindowExpired, WindowNotClosed, TableFailed), beating(context):
             done = compute_table(table, windows, lake, spark, context.run.run_id)
             twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
+            followed = FollowedTable(table.name, lake.own_table("run", table.name), table.key)
+            noted = list(corrections_noted(lake, [followed]))
         for window, rows in done.rows.items():
             said = {
                 "dagster/partition_row_count": rows,
@@ -93,6 +97,8 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
                 "heartbeats_version": done.heartbeats_version,
             }
             context.add_asset_metadata(said, asset_key=key, partition_key=window)
+        for event in noted:
+            context.log_event(event)
         context.log.info(
             f"computed {len(done.rows)} windows, {sum(done.rows.values())} rows, by version {table.version}"
         )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, STREAM_STATUS, WATERMARK, key_of, windowed_asset
+from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating
 from tidemark.pipeline.clock import SystemClock, iso
@@ -55,8 +56,11 @@ def heartbeat_diffs_asset(settings: Settings) -> dg.AssetsDefinition:
         windows = sorted(map(settings.windowing.named, context.partition_keys))
         with failing_run(WindowExpired, WindowNotClosed), beating(context):
             computed = compute_range(windows, lake, spark, context.run.run_id)
+            noted = list(corrections_noted(lake, [diffs_followed(lake)]))
         for key in computed.rows:
             context.add_asset_metadata(metadata_of(computed, key), asset_key=diffs, partition_key=key)
+        for event in noted:
+            context.log_event(event)
         context.log.info(
             f"computed {len(computed.rows)} windows, {sum(computed.rows.values())} rows, from version "
             f"{computed.heartbeats_version} of heartbeats ({computed.input_rows} rows in its files)"

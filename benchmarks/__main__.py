@@ -19,6 +19,7 @@ from benchmarks.large import measure_large
 from benchmarks.machine import Machine, machine
 from benchmarks.measures import Measure, show, write
 from benchmarks.memory import measure_memory
+from benchmarks.own_table import measure_own_table
 from benchmarks.sizes import measure_histogram_bytes, measure_tick_write_bytes
 from benchmarks.ticks import measure_land, measure_track
 
@@ -29,6 +30,7 @@ STAGES: dict[str, Stage] = {
     "land": lambda *given: [measure_land(*given)],
     "diffs": measure_diffs,
     "diffs_large": measure_large,
+    "own_table": measure_own_table,
     "catch_up": measure_catch_up,
     "freshness": measure_freshness,
     "idle_tick": lambda *given: [measure_idle_tick(*given)],

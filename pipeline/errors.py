@@ -120,3 +120,7 @@ class ServiceFailed(TidemarkError):
 
 class TraceUnusable(TidemarkError):
     """A trace cannot be replayed: it is empty, or a column is missing or of an unusable type."""
+
+
+class SampleUnusable(TidemarkError):
+    """A sample for a trial cannot be read as a message, or there are too many."""

@@ -21,10 +21,11 @@ from tidemark.pipeline.payloads.cloudevents import PREFIX
 from tidemark.pipeline.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.payloads.definitions import Definitions
 from tidemark.pipeline.payloads.formats import Envelope, PayloadFormat
+from tidemark.pipeline.payloads.json_text import json_kind
 from tidemark.pipeline.payloads.json_text import read_payload as read_payload
 from tidemark.pipeline.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.payloads.rejections import RejectionReason as RejectionReason
-from tidemark.pipeline.places import Place, PlaceKind, id_of
+from tidemark.pipeline.places import LONGEST_ID, Place, PlaceKind, id_of
 
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
@@ -64,8 +65,8 @@ def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedField:
-    """A field that is compared. Without a `path`, its value is in the payload at its own name; a path may be
-    `attribute:NAME`."""
+    """A field that is compared. Without a `path`, its value is at its own name. A path that begins with `attribute:`,
+    `payload:` or `each:` says in what; otherwise it is in the element where there is one, else in the payload."""
 
     kind: FieldKind
     path: str | None = None
@@ -76,7 +77,8 @@ class MessageContract:
     """Where a message carries its event time and its stream, and which payload fields are compared.
 
     The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
-    `max_age`, an event may have happened however long before its message is published.
+    `max_age`, an event may have happened however long before its message is published. `each` is the array in the
+    payload of which each element is a heartbeat.
     """
 
     event_time: Place
@@ -90,12 +92,18 @@ class MessageContract:
     timezone: tzinfo | None = None
     payload: PayloadFormat = JSON_OBJECTS
     max_age: timedelta | None = None
+    each: Place | None = None
 
     @property
     def needs_payload(self) -> bool:
         """Whether the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
-        of itself is in attributes or in the payload."""
-        return any(map(self._may_be_in_payload, (self.event_time, *self.stream_id, self.publisher_id)))
+        of itself is in attributes or in the payload. Also if several heartbeats are in it."""
+        places = (self.event_time, *self.stream_id, self.publisher_id)
+        return self.each is not None or any(map(self._may_be_in_payload, places))
+
+    def place_of(self, name: str) -> Place:
+        """Where a compared field is."""
+        return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
 
     def _may_be_in_payload(self, place: Place) -> bool:
         is_of_event = self.payload.envelope is Envelope.CLOUDEVENTS and place.name.startswith(PREFIX)
@@ -115,7 +123,7 @@ class HeartbeatReader:
 
     def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
         self.contract = contract
-        self._decoder = PayloadDecoder(contract.payload, schemas)
+        self._decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
 
@@ -125,7 +133,8 @@ class HeartbeatReader:
         return self._decoder.decode(attributes, payloads)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
-        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it.
+        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an
+        Element where a message holds several.
 
         Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
         `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
@@ -137,7 +146,8 @@ class HeartbeatReader:
         else:
             written = contract.event_time.find(attributes, payload)
             if written is None or written == "":
-                return Rejection(RejectionReason.NO_EVENT_TIME, f"{contract.event_time} is absent")
+                wrong = f"{contract.event_time} is {_missing(contract.event_time, written)}"
+                return Rejection(RejectionReason.NO_EVENT_TIME, wrong)
             event_time_us = read_event_time(written, unit, contract.timezone)
         if event_time_us is None:
             is_auto = unit is EventTimeUnit.AUTO
@@ -183,8 +193,12 @@ class HeartbeatReader:
             value = place.find(attributes, payload)
             part = value if place.kind is PlaceKind.ATTRIBUTE else id_of(value)
             if not part:
-                is_absent = value is None or value == ""
-                wrong = "absent or empty" if is_absent else f"{_short(value)}, not a short text or a whole number"
+                if value is None or value == "":
+                    wrong = _missing(place, value)
+                elif isinstance(value, str):
+                    wrong = f"{_short(value)}, of {len(value)} characters; an id has at most {LONGEST_ID}"
+                else:
+                    wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
                 return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
             parts.append(part)
         return "/".join(parts)
@@ -207,6 +221,14 @@ def read_attribute(text: str | None, kind: FieldKind) -> Any:
     return text
 
 
+def field_place(path: str, otherwise: PlaceKind) -> Place:
+    """The place that a compared field's path names; without a prefix it is in the part `otherwise`."""
+    for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
+        if path.startswith(f"{kind}:"):
+            return Place(kind, path.removeprefix(f"{kind}:"))
+    return Place(otherwise, path)
+
+
 def read_field(value: Any, kind: FieldKind) -> Any:
     """A compared field's value, or None if it is absent, null or not of the configured kind."""
     if value is None:
@@ -226,10 +248,17 @@ def read_field(value: Any, kind: FieldKind) -> Any:
                 return None
 
 
+def _missing(place: Place, value: Any) -> str:
+    """How a value that is None or an empty text is missing. In a payload, null is found like nothing."""
+    if value == "":
+        return "empty"
+    return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"
+
+
 def _short(value: Any) -> str:
-    if isinstance(value, str | float | bool) or (isinstance(value, int) and value.bit_length() <= 64):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | float) or (isinstance(value, int) and value.bit_length() <= 64):
         text = repr(value[:80] if isinstance(value, str) else value)
         return text if len(text) <= 80 else text[:77] + "..."
-    return (
-        "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else "a number beyond 64 bits"
-    )
+    return "a number beyond 64 bits" if isinstance(value, int) else json_kind(value)

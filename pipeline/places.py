@@ -1,11 +1,12 @@
-"""Where a message carries a value: in an attribute, in its payload, or in its publish time."""
+"""Where a message carries a value: in an attribute, in its payload, in an element of its payload's array, or in its
+publish time."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jmespath
 import orjson
@@ -14,6 +15,8 @@ from jmespath.functions import Functions
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN_PATH = re.compile(rf"{PLAIN_NAME.pattern}(\.{PLAIN_NAME.pattern})*")
+ITSELF = "@"
+"""The JMESPath of the whole."""
 LONGEST_PATH = 200
 """Characters of a path. The library recurses with a path's nesting, and stays far from Python's limit."""
 LONGEST_ID = 1024
@@ -27,25 +30,27 @@ class PlaceKind(StrEnum):
 
     ATTRIBUTE = "attribute"
     PAYLOAD = "payload"
+    EACH = "each"
     PUBLISH_TIME = "publish_time"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An attribute by its name, a payload's value by its path, or the publish time."""
+    """An attribute by its name, a value of the payload or of an element by its path, or the publish time."""
 
     kind: PlaceKind
     name: str = ""
 
     @classmethod
     def of(cls, text: str) -> "Place":
-        """Read `attribute:NAME`, `payload:PATH` or `publish_time`. Raises ValueError, which says what to write."""
+        """Read `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError, which says what to
+        write."""
         if text == PlaceKind.PUBLISH_TIME:
             return cls(PlaceKind.PUBLISH_TIME)
         kind, _, name = text.partition(":")
-        if kind not in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD) or not name:
+        if kind not in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH) or not name:
             raise ValueError("write attribute:NAME or payload:PATH, such as attribute:ts or payload:device.id")
-        if kind == PlaceKind.PAYLOAD:
+        if kind != PlaceKind.ATTRIBUTE:
             finder(name)
         return cls(PlaceKind(kind), name)
 
@@ -53,8 +58,39 @@ class Place:
         return f"{self.kind}:{self.name}" if self.name else str(self.kind)
 
     def find(self, attributes: Mapping[str, str], payload: Any) -> Any:
-        """The value there, or None. It is not for the publish time."""
-        return attributes.get(self.name) if self.kind is PlaceKind.ATTRIBUTE else finder(self.name)(payload)
+        """The value there, or None. `payload` may be an Element. It is not for the publish time."""
+        if self.kind is PlaceKind.ATTRIBUTE:
+            return attributes.get(self.name)
+        if type(payload) is Element:
+            return payload.find(self)
+        return finder(self.name)(payload)
+
+
+class WholePayload:
+    """A parsed payload. Each of its places is looked up once, however many elements ask for it."""
+
+    __slots__ = ("_found", "_payload")
+
+    def __init__(self, payload: Any) -> None:
+        self._payload, self._found = payload, dict[str, Any]()
+
+    def find(self, path: str) -> Any:
+        """The value at a path, or None."""
+        if path not in self._found:
+            self._found[path] = finder(path)(self._payload)
+        return self._found[path]
+
+
+class Element(NamedTuple):
+    """An element of the array in a payload: its number, its value, and the payload."""
+
+    number: int
+    value: Any
+    whole: WholePayload
+
+    def find(self, place: Place) -> Any:
+        """The value at a place of the element or of the payload, or None."""
+        return finder(place.name)(self.value) if place.kind is PlaceKind.EACH else self.whole.find(place.name)
 
 
 @cache
@@ -65,6 +101,8 @@ def finder(path: str) -> Callable[[Any], Any]:
     """
     if len(path) > LONGEST_PATH:
         raise ValueError(f"a path has at most {LONGEST_PATH} characters")
+    if path == ITSELF:
+        return lambda payload: payload
     if PLAIN_PATH.fullmatch(path):
         names = path.split(".")
 
@@ -93,6 +131,22 @@ def finder(path: str) -> Callable[[Any], Any]:
             return None
 
     return search
+
+
+@cache
+def flattened(path: str) -> Callable[[Any], Any] | None:
+    """For a path such as `readings[]` the finder of its array, which is to be flattened; None for other paths."""
+    within = path.removesuffix("[]")
+    return finder(within or ITSELF) if within != path and (not within or PLAIN_PATH.fullmatch(within)) else None
+
+
+def values_in(place: Place, payloads: Sequence[Any]) -> list[Any]:
+    """The value at a place of each payload or element, or None. Where some are Elements, the others are None."""
+    if type(next((payload for payload in payloads if payload is not None), None)) is not Element:
+        return values_at(place.name, payloads)
+    if place.kind is PlaceKind.EACH:
+        return values_at(place.name, [None if element is None else element.value for element in payloads])
+    return [None if element is None else element.find(place) for element in payloads]
 
 
 def values_at(path: str, payloads: Sequence[Any]) -> list[Any]:

@@ -4,6 +4,8 @@ Every setting, with its meaning, is in the `tidemark.toml` at the project's root
 is relative to the file.
 """
 
+import hashlib
+import json
 import logging
 import os
 import re
@@ -41,6 +43,9 @@ OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
 )
 """Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
+
+NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
+"""What to do where no file is named and none is in the current folder."""
 
 WRITTEN_BOUND = re.compile(r"datetime\.timedelta\((?:0|(?:days=(?P<days>\d+))?(?:, )?(?:seconds=(?P<seconds>\d+))?)\)")
 """The bound of a duration as pydantic writes it in an error."""
@@ -85,6 +90,7 @@ class Settings(BaseSettings):
     land: sections.LandBudget = sections.LandBudget()
     drain: sections.DrainSettings = sections.DrainSettings()
     tune: sections.TuneSettings = sections.TuneSettings()
+    quarantine: sections.QuarantineSettings = sections.QuarantineSettings()
     housekeeping: sections.HousekeepingSettings = sections.HousekeepingSettings()
     lake: sections.LakeSettings = sections.LakeSettings()
     spark: sections.SparkSettings = sections.SparkSettings()
@@ -116,6 +122,16 @@ class Settings(BaseSettings):
         return self.message.contract_from(self.windows.first)
 
     @property
+    def contract_digest(self) -> str:
+        """A digest of what messages are judged by. Settings that are as by default are left out, so that one that a
+        later version adds is no change."""
+        judged_by = {
+            "first": self.windows.first.isoformat(),
+            **self.message.model_dump(mode="json", exclude_defaults=True),
+        }
+        return hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode()).hexdigest()
+
+    @property
     def policy(self) -> Policy:
         """How the watermark is decided. On the service an empty reading_slack is 1 s, and an empty base_slack the
         band; on the emulator both are zero."""
@@ -137,7 +153,8 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     """
     named = path or os.environ.get("TIDEMARK_CONFIG")
     file = Path("tidemark.toml" if named is None else named).resolve()
-    written = _read_toml(file) if needs_file or named is not None or file.exists() else {}
+    how = "name one that is there" if path else NO_FILE if named is None else "mend --config or $TIDEMARK_CONFIG"
+    written = _read_toml(file, how) if needs_file or named is not None or file.exists() else {}
     _move_to_new_names(written, file)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
@@ -156,14 +173,11 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     return _with_absolute_paths(settings, file.parent)
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def _read_toml(file: Path, how_to_name_it: str) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InvalidSettings(
-            f"there is no settings file {file}; run from the project's root, or name one with --config or "
-            "$TIDEMARK_CONFIG"
-        ) from error
+        raise InvalidSettings(f"there is no settings file {file}; {how_to_name_it}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidSettings(f"the settings file {file} cannot be read: {error}") from error
 

@@ -31,9 +31,10 @@ from tidemark.pipeline.heartbeat import (
     FieldKind,
     MessageContract,
     compared_columns,
+    field_place,
 )
 from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.places import Place, PlaceKind, finder
+from tidemark.pipeline.places import Place, PlaceKind
 
 ZERO = timedelta(0)
 DAY = timedelta(days=1)
@@ -50,6 +51,8 @@ SNAPSHOT_BUDGET = 10 << 30
 MOST_PARTS = 10
 """Parts of a stream's id."""
 NEVER, AUTOMATIC = "never", "automatic"
+BY_HAND: Literal["by hand"] = "by hand"
+ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
 LENGTHS = tuple(
     timedelta(minutes=minutes)
     for minutes in (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, *(60 * h for h in (1, 2, 3, 4, 6, 8, 12, 24)))
@@ -116,6 +119,14 @@ def _value_place(text: str) -> str:
     return text
 
 
+def _array_place(text: str | None) -> str | None:
+    if text is not None and Place.of(text).kind is not PlaceKind.PAYLOAD:
+        raise ValueError(
+            "write payload:PATH, where PATH is the array, such as payload:readings[]; payload:@ is all of it"
+        )
+    return text
+
+
 def _listed(places: str | list[str]) -> list[str]:
     return [places] if isinstance(places, str) else places
 
@@ -136,10 +147,9 @@ def _compared(value: object) -> object:
         path, kind = value.get("path"), value.get("kind")
         if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
             raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
-        if path is not None and path.startswith(OF_ATTRIBUTE):
-            Place.of(path)
-        elif path is not None:
-            finder(path)
+        if path is not None:
+            place = field_place(path, PlaceKind.PAYLOAD)
+            Place.of(f"{place.kind}:{place.name}")
     if not isinstance(kind, str) or kind not in list(FieldKind):
         raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
     return ComparedField(FieldKind(kind), path)
@@ -168,6 +178,7 @@ OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@
 OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
 TimePlace = Annotated[str, AfterValidator(_time_place)]
 ValuePlace = Annotated[str, AfterValidator(_value_place)]
+OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
 StreamParts = Annotated[
     str | list[str],
     AfterValidator(_stream_parts),
@@ -291,6 +302,7 @@ class MessageSettings(Section):
     schema_: str = Field("", alias="schema")  # pydantic has a method of that name
     compression: Compression = Compression.AUTO
     envelope: Envelope = Envelope.NONE
+    each: OptionalArray = Field(None, validate_default=True)
 
     @field_validator("fields")
     @classmethod
@@ -328,6 +340,22 @@ class MessageSettings(Section):
             raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
         return value
 
+    @field_validator("each")
+    @classmethod
+    def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
+            raise ValueError("the array is in the payload, which must be json, avro or protobuf then")
+        taken = [
+            name
+            for name in ("event_time", "stream_id", "publisher_id")
+            if any(place.startswith("each:") for place in _listed(info.data.get(name, "")))
+        ]
+        fields: dict[str, ComparedField] = info.data.get("fields", {})
+        taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
+        if taken and value is None:
+            raise ValueError(f"{taken[0]} is in the elements of an array; say which, such as payload:readings[]")
+        return value
+
     @property
     def kinds(self) -> dict[str, FieldKind]:
         """The kind of each compared field."""
@@ -347,6 +375,7 @@ class MessageSettings(Section):
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
             payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_),
             max_age=self.max_age,
+            each=None if self.each is None else Place.of(self.each),
         )
 
 
@@ -359,6 +388,7 @@ class WindowSettings(Section):
     heartbeat_period: Positive = timedelta(seconds=30)
     max_windows_per_run: int = Field(288, ge=1, le=10_000)
     recompute_missed: str = "automatic"
+    corrections: bool = False
 
     @field_validator("recompute_missed")
     @classmethod
@@ -491,12 +521,19 @@ class TuneSettings(Section):
     keep_reports: int = Field(30, ge=1)
 
 
+class QuarantineSettings(Section):
+    """When rejected messages are judged again."""
+
+    requeue: Literal["by hand", "when the contract changes"] = BY_HAND
+
+
 class HousekeepingSettings(Section):
     """How long each kind of object is kept. None keeps it for ever."""
 
     heartbeats: KeptDays = None
     windows: KeptDays = None
     quarantine: KeptDays = None
+    corrections: KeptDays = None
     log: KeptDays = timedelta(days=30)
     versions: Annotated[Duration, Field(ge=DAY)] = timedelta(days=7)
     orphans: Annotated[Duration, Field(ge=LONGEST_RUN)] = DAY

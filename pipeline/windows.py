@@ -51,7 +51,10 @@ class Windowing:
 
     def named(self, key: str) -> Window:
         """The window with this key. Raises ValueError if the text is not a window's start."""
-        start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+        try:
+            start = datetime.strptime(key, KEY_FORMAT).replace(tzinfo=UTC)
+        except ValueError as error:
+            raise ValueError(f"{key!r} is no window's key, which is its start, such as 2026-11-21T05-20Z") from error
         window = self.containing(start)
         if window.start != start or window.key != key:  # strptime also reads unpadded numbers
             raise ValueError(f"{key} is not the start of a window of {format_duration(self.length)}")

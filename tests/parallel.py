@@ -4,6 +4,7 @@ A worker takes one file at a time, so that a file's fixtures are set up once. Fi
 Long files whose tests share nothing are taken test by test.
 """
 
+import gc
 import os
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ SPARK_SESSION = "the session of tests/spark"
 DAGSTER_ON_SPARK = "the session of Dagster's runs"
 SHARED_JVM = {
     "tests/dagster/test_backlog.py": DAGSTER_ON_SPARK,
+    "tests/dagster/test_corrections.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_diffs_asset.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_drain.py": DAGSTER_ON_SPARK,
     "tests/dagster/test_repair.py": DAGSTER_ON_SPARK,
@@ -56,6 +58,10 @@ LONGEST_FIRST = ("tests/wheel/test_wheel.py", SPARK_SESSION, DAGSTER_ON_SPARK, "
 """What takes longest, so that no worker is left alone with it at the end."""
 
 
+COLLECT_AFTER = 20_000, 20, 20
+"""Python's own thresholds make the tests spend a tenth of their processor time on looking for garbage."""
+
+
 class ByFile(LoadScopeScheduling):
     """Gives a worker the next file, or the next files that share a JVM."""
 
@@ -72,7 +78,8 @@ def unit_of(nodeid: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Put the temporary files of a parallel run into memory."""
+    """Put the temporary files of a parallel run into memory. Look for no garbage while modules are imported."""
+    gc.disable()
     is_parallel = getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ
     has_room = MEMORY_DISK.is_dir() and shutil.disk_usage(MEMORY_DISK).free >= ITS_BYTES
     if is_parallel and has_room and config.option.basetemp is None:
@@ -97,3 +104,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if "PYTEST_XDIST_WORKER" in os.environ:
         order = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: order.get(unit_of(item.nodeid), len(order)))
+
+
+def pytest_collection_finish() -> None:
+    """Everything is imported: look for garbage from here on."""
+    gc.set_threshold(*COLLECT_AFTER)
+    gc.enable()

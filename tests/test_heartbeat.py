@@ -92,6 +92,7 @@ def test_nothing_but_text_or_a_whole_number_names_a_stream(who: object) -> None:
         ({"event_time": Place.of("payload:when")}, True),
         ({"stream_id": (Place.of("attribute:site"), Place.of("payload:who"))}, True),
         ({"publisher_id": Place.of("payload:id")}, True),
+        ({"each": Place.of("payload:readings")}, True),
     ],
 )
 def test_the_payload_is_needed_only_where_a_place_is_in_it(changed: dict[str, Any], needed: bool) -> None:
@@ -252,7 +253,7 @@ def test_the_parts_of_a_stream_are_joined_and_the_absent_one_is_named() -> None:
     assert reader.read(attributes, {"device": {"id": 7}}, PUBLISHED_US) == Heartbeat("north/7", PUBLISHED_US)
     for payload in ({"device": 7}, [7], 7, None, {"device": [{"id": 7}]}):
         outcome = reader.read(attributes, payload, PUBLISHED_US)
-        assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "payload:device.id is absent or empty")
+        assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "payload:device.id is absent or null")
 
 
 def test_an_event_may_have_the_time_of_its_publication() -> None:
@@ -264,15 +265,20 @@ def test_an_event_may_have_the_time_of_its_publication() -> None:
 # ------------------------------------------------------------------------------------------- why one is rejected
 
 
-@pytest.mark.parametrize("attributes", [{}, {"event_time": ""}, {"Event_Time": "1"}])
-def test_a_message_without_an_event_time_is_rejected(attributes: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("attributes", "how"), [({}, "absent"), ({"event_time": ""}, "empty"), ({"Event_Time": "1"}, "absent")]
+)
+def test_a_message_without_an_event_time_is_rejected(attributes: dict[str, str], how: str) -> None:
     outcome = by_attributes(**attributes, stream_id="a")
-    assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, "attribute:event_time is absent")
+    assert outcome == Rejection(RejectionReason.NO_EVENT_TIME, f"attribute:event_time is {how}")
 
 
-@pytest.mark.parametrize("payload", [None, {}, {"when": None}, {"when": ""}])
-def test_no_event_time_in_the_payload_and_the_attribute_is_not_asked(payload: dict[str, Any] | None) -> None:
-    assert by_payload(payload) == Rejection(RejectionReason.NO_EVENT_TIME, "payload:when is absent")
+@pytest.mark.parametrize(
+    ("payload", "how"),
+    [(None, "absent or null"), ({}, "absent or null"), ({"when": None}, "absent or null"), ({"when": ""}, "empty")],
+)
+def test_no_event_time_in_the_payload_and_the_attribute_is_not_asked(payload: dict[str, Any] | None, how: str) -> None:
+    assert by_payload(payload) == Rejection(RejectionReason.NO_EVENT_TIME, f"payload:when is {how}")
 
 
 def test_an_unreadable_event_time_is_quoted() -> None:
@@ -321,10 +327,29 @@ def test_a_long_unreadable_value_is_quoted_short() -> None:
     assert len(outcome.detail) < 200
 
 
-@pytest.mark.parametrize("attributes", [{}, {"stream_id": ""}])
-def test_a_message_without_a_stream_id_is_rejected(attributes: dict[str, str]) -> None:
+@pytest.mark.parametrize(("attributes", "how"), [({}, "absent"), ({"stream_id": ""}, "empty")])
+def test_a_message_without_a_stream_id_is_rejected(attributes: dict[str, str], how: str) -> None:
     outcome = by_attributes(event_time=milliseconds(PUBLISHED_US), **attributes)
-    assert outcome == Rejection(RejectionReason.NO_STREAM_ID, "attribute:stream_id is absent or empty")
+    assert outcome == Rejection(RejectionReason.NO_STREAM_ID, f"attribute:stream_id is {how}")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (True, "true, neither a text nor a whole number of 64 bits"),
+        (1e30, "1e+30, neither a text nor a whole number of 64 bits"),
+        ([], "an array, neither a text nor a whole number of 64 bits"),
+        (2**70, "a number beyond 64 bits, neither a text nor a whole number of 64 bits"),
+        ("x" * 1025, "of 1025 characters; an id has at most 1024"),
+    ],
+)
+def test_an_id_that_is_none_is_said_in_the_words_of_json(value: object, said: str) -> None:
+    reader = HeartbeatReader(replace(BY_ATTRIBUTES, stream_id=(Place.of("payload:who"),)))
+    outcome = reader.read({"event_time": milliseconds(PUBLISHED_US)}, {"who": value}, PUBLISHED_US)
+    assert isinstance(outcome, Rejection)
+    assert outcome.reason is RejectionReason.NO_STREAM_ID
+    assert outcome.detail.startswith("payload:who is ")
+    assert outcome.detail.endswith(said)
 
 
 def test_an_event_time_exactly_at_the_first_window_is_accepted_and_one_before_is_rejected() -> None:
@@ -375,10 +400,11 @@ def test_an_event_time_exactly_as_old_as_allowed_is_accepted_and_one_beyond_is_r
         (b'{"a": NaN}', "not JSON: "),
         (b'{"a": "\\ud800"}', "not JSON: "),
         (b"[" * 100_000, "not JSON: "),
-        (b"[]", "JSON, but a list, not an object"),
-        (b'"text"', "JSON, but a str, not an object"),
-        (b"null", "JSON, but a NoneType, not an object"),
-        (b"7", "JSON, but a int, not an object"),
+        (b"[]", "JSON, but an array, not an object"),
+        (b'"text"', "JSON, but a string, not an object"),
+        (b"null", "JSON, but null, not an object"),
+        (b"true", "JSON, but a boolean, not an object"),
+        (b"7", "JSON, but a number, not an object"),
     ],
 )
 def test_a_payload_that_is_no_json_object_is_rejected(data: bytes, detail: str) -> None:

@@ -363,6 +363,14 @@ def test_monitoring_may_be_asked_on_the_service_or_where_a_server_is_named(writt
         ("[message]\npayload = 'none'\nevent_time = 'payload:at'", "event_time takes values from the payload"),
         ("[message]\npayload = 'bytes'\nstream_id = ['payload:at']", "stream_id takes values from the payload"),
         ("[message]\npayload = 'bytes'\nfields = { t = 'text' }", "fields takes values from the payload"),
+        ("[message]\nevent_time = 'each:ts'", "event_time is in the elements of an array; say which, such as"),
+        ("[message]\nfields = { t = { path = 'each:t', kind = 'text' } }", "fields.t is in the elements of an array"),
+        ("[message]\neach = 'attribute:readings'", "write payload:PATH, where PATH is the array"),
+        (
+            "[message]\neach = 'payload:readings[]'\npayload = 'bytes'",
+            "the array is in the payload, which must be json",
+        ),
+        ("[message.fields]\nt = { path = 'payload:a.', kind = 'text' }", "is not a JMESPath"),
         ("[message.fields]\nt = { path = 'a.', kind = 'text' }", "is not a JMESPath"),
         ("[message.fields]\nt = { path = 'a' }", "write a kind"),
         ("[watermark]\nquantile = nan", "less than 1"),
@@ -405,7 +413,19 @@ def test_two_compared_fields_cannot_make_the_same_column(fields: dict[str, str],
 
 def test_a_missing_settings_file_is_reported(tmp_path: Path) -> None:
     message = refusal(tmp_path / "absent.toml")
-    assert message.startswith(f"there is no settings file {tmp_path / 'absent.toml'}; ")
+    assert message == f"there is no settings file {tmp_path / 'absent.toml'}; name one that is there"
+
+
+def test_a_missing_settings_file_that_a_variable_names_or_nobody_is_reported_in_these_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TIDEMARK_CONFIG", raising=False)
+    with pytest.raises(InvalidSettings, match=r"tidemark\.toml; name one with --config or \$TIDEMARK_CONFIG, or have"):
+        load_settings()
+    monkeypatch.setenv("TIDEMARK_CONFIG", "gone.toml")
+    with pytest.raises(InvalidSettings, match=r"gone\.toml; mend --config or \$TIDEMARK_CONFIG"):
+        load_settings()
 
 
 def test_a_file_that_is_no_toml_is_reported_as_unreadable(written: Written, tmp_path: Path) -> None:
@@ -526,6 +546,26 @@ def test_the_message_contract_and_the_windows_follow_the_settings(written: Writt
     assert contract.fields == {"t": FieldKind.NUMBER, "temp": FieldKind.TEXT}
     assert contract.paths == {"temp": "metrics.temp"}
     assert settings.windowing == Windowing(timedelta(hours=1), noon)
+
+
+def test_places_of_elements_are_those_of_the_array_that_is_named(written: Written) -> None:
+    settings = load_settings(
+        written(
+            """
+            [message]
+            each = "payload:readings[]"
+            event_time = "each:ts"
+            stream_id = ["payload:device.id", "each:channel"]
+            publisher_id = "each:id"
+            fields = { t = "number", unit = { path = "payload:meta.unit", kind = "text" } }
+            """
+        )
+    )
+    contract = settings.contract
+    assert contract.each == Place.of("payload:readings[]")
+    assert (contract.event_time, contract.publisher_id) == (Place.of("each:ts"), Place.of("each:id"))
+    assert contract.stream_id == (Place.of("payload:device.id"), Place.of("each:channel"))
+    assert list(map(contract.place_of, contract.fields)) == [Place.of("each:t"), Place.of("payload:meta.unit")]
 
 
 def test_resource_names_are_written_in_full() -> None:

@@ -24,7 +24,7 @@ from tests.watermark.builders import at
 from tidemark.assets.windowed import compute_range
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
-from tidemark.pipeline.lake.layout import PARTITIONS, Lake
+from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
 from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.quality.staleness import Staleness
@@ -38,6 +38,9 @@ from tidemark.resources.lake import LakeResource
 
 NEWEST = FIXTURES / f"lake-{FORMAT}"
 NEWER = {"tidemark.version": "9.0.0", "tidemark.format": str(FORMAT + 1)}
+TABLES = tuple(name for name in PARTITIONS if name != CORRECTIONS)
+"""The tables that a lake has by the default settings."""
+
 REFUSED = "was written by tidemark 9.0.0, and this is tidemark "
 
 
@@ -90,7 +93,7 @@ def raise_its_objects(place: Path) -> None:
     for pattern in ("tracking/*/*.parquet", "log_witness/*", "diff_runs/*", "staleness/*", "reports/tuning/*.json"):
         for file in (place / "lake").glob(pattern):
             remark(file, NEWER)
-    for name in PARTITIONS:
+    for name in TABLES:
         remark_table(place, name)
 
 
@@ -142,7 +145,7 @@ def test_a_lake_that_was_kept_is_gone_on_with(fixture: str, tmp_path: Path) -> N
 
 
 def test_everything_in_a_lake_that_is_read_back_is_marked() -> None:
-    of_tables = tuple(f"{name}/" for name in PARTITIONS)
+    of_tables = tuple(f"{name}/" for name in TABLES)
     unmarked = []
     for file in (path for path in (NEWEST / "lake").rglob("*") if path.is_file()):
         name = file.relative_to(NEWEST / "lake").as_posix()
@@ -155,7 +158,7 @@ def test_everything_in_a_lake_that_is_read_back_is_marked() -> None:
         if found.get("tidemark.format") != str(FORMAT) or "tidemark.version" not in found:
             unmarked.append(name)
     assert unmarked == []
-    for name in PARTITIONS:
+    for name in TABLES:
         assert DeltaTable(NEWEST / "lake" / name).metadata().configuration["tidemark.format"] == str(FORMAT), name
     for file in ("trace.parquet", "decisions.parquet"):
         assert (pq.read_schema(NEWEST / file).metadata or {})[b"tidemark.format"] == str(FORMAT).encode()
@@ -190,7 +193,7 @@ def test_an_object_of_a_later_format_is_refused_by_its_name_and_its_version(kind
     assert "forget" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", TABLES)
 def test_a_table_of_a_later_format_is_refused_also_by_who_holds_it_open(name: str, place: Path) -> None:
     table = lake_in(place).table(name)
     assert table.current() is not None

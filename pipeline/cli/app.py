@@ -14,6 +14,7 @@ import typer
 from typer._click import ClickException, Context
 from typer.core import TyperGroup
 
+from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
@@ -26,6 +27,7 @@ from tidemark.pipeline.cli.running import connector, init, provision, recompute,
 from tidemark.pipeline.cli.streams import streams
 from tidemark.pipeline.cli.synthetic import demo, publish
 from tidemark.pipeline.cli.tables import tables
+from tidemark.pipeline.cli.trying import try_
 from tidemark.pipeline.cli.tune import tune
 from tidemark.pipeline.cli.upkeep import forget, housekeep
 from tidemark.pipeline.cli.watermark import watermark
@@ -62,10 +64,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(init, provision, connector, doctor, publish, up, demo, status, watermark, explain, diffs, streams, tables),
-    *(quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
+    *(init, provision, connector, doctor, try_, publish, up, demo, status, watermark, explain, diffs, streams),
+    *(corrections, tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
-    app.command()(command)
+    app.command("try" if command is try_ else None)(command)
 
 
 @app.callback()

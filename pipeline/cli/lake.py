@@ -13,6 +13,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.failing import Failing, read_failing
+from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
 from tidemark.pipeline.settings import load_settings
@@ -37,6 +38,7 @@ def status(as_json: AsJson = False) -> None:
         **failing_facts(failed),
         **loss_facts(losses),
         **passed_over_facts(report, lake, now),
+        **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - LOST_WITHIN)),
         **usage_facts(report, now, settings.pubsub.snapshot_bytes_a_day),
     }
     if as_json:
@@ -120,6 +122,17 @@ def passed_over_facts(report: LakeReport, lake: Lake, now: datetime) -> dict[str
         "max_lag": max_lag,
         "passed_over": passed_over(report.state.histogram, max_lag),
         "passed_over_by_stream": read_passed_over(lake.heartbeats(), max_lag, now - LOST_WITHIN, now).by_stream,
+    }
+
+
+def null_facts(found: NullFields) -> dict[str, Any]:
+    """The compared fields that are null in all that landed in the last hour, if any: in how many rows, and since when
+    at least one of them is."""
+    if not found.fields:
+        return {}
+    return {
+        "null_fields": {field.name: field.rows for field in found.fields},
+        "null_fields_since": min(field.since for field in found.fields),
     }
 
 

@@ -12,7 +12,7 @@ from tidemark.pipeline.cli.output import columns, console, facts_table, grid, pr
 from tidemark.pipeline.clock import EPOCH, SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.heartbeat import RejectionReason
-from tidemark.pipeline.lake.tables.quarantine import Rejected
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
 from tidemark.pipeline.settings import load_settings
@@ -93,18 +93,12 @@ def requeue(
     """
     settings, clock = load_settings(), SystemClock()
     lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
-    stored = lake.quarantine()
-    requeuer = Requeuer(
-        stored,
-        lake.heartbeats(),
-        lake.requeued(),
-        lake.tracking_log(),
-        reader_of(settings.contract, settings.pubsub),
-        clock,
-    )
+    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub), clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
-        judging = progress.add_task("judging", total=stored.rows_of(meant))
+        judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))
+    if meant == EVERY and not dry_run:
+        lake.judged_by().note(settings.contract_digest, clock.now())
     facts = {
         "landed": done.landed,
         "late": done.late,

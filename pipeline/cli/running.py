@@ -2,6 +2,7 @@
 
 import signal
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -10,9 +11,11 @@ import typer
 from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
-from tidemark.pipeline.cli.options import AsJson, config_file, window_named
+from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, positive, window_named
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
@@ -46,8 +49,30 @@ def init(
     print(f"next: {inside}tidemark up, and in another terminal tidemark publish, then tidemark status")
 
 
-def provision(as_json: AsJson = False) -> None:
+def provision(
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_SAMPLED,
+            help="Create nothing that stays. Show what the settings make of this many messages of the topic, as "
+            "`tidemark try` does; only what is published from now on is seen.",
+        ),
+    ] = None,
+    sample_wait: Annotated[
+        timedelta | None,
+        duration_option(
+            f"The longest that --sample waits, {format_duration(SAMPLE_WAIT)} if not given.", parser=positive
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Create the topic, the tracking subscription, then the base subscription; report what differs."""
+    if sample is not None:
+        try_topic(load_settings(), SystemClock(), sample, sample_wait or SAMPLE_WAIT, as_json=as_json)
+        return
+    if sample_wait is not None:
+        raise typer.BadParameter("--sample-wait says how long --sample waits; give a number of messages with that")
     report = asdict(provision_here(load_settings(), SystemClock()))
     if as_json:
         print_json({name: report[name] for name in MARKS})
@@ -82,6 +107,7 @@ def up() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
     say(f"with the settings of {config_file()}, the lake in {settings.lake.uri}")
+    own_tables(settings)  # raises what the code server would end by
     for finding in at_once(settings, clock):
         say(finding)
     supervisor = Supervisor(Path(settings.dagster.storage).parent, clock, say)

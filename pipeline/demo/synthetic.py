@@ -24,7 +24,7 @@ from tidemark.pipeline.demo.synthetic_beats import (
     messages,
 )
 from tidemark.pipeline.demo.truth import TruthFile, truth_of
-from tidemark.pipeline.pubsub.connection import publisher_client, reported, retrying
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, publisher_client, reported, retrying
 from tidemark.pipeline.settings import Settings
 
 BATCH = 1000
@@ -159,7 +159,7 @@ class _Sender:
 
         def call() -> Sent:
             published_at = self.clock.now()
-            with reported("publish to", self.topic, PUBLISH):
+            with reported("publish to", self.topic, PUBLISH, then=ONCE_MORE):
                 answer = self.publisher.publish(
                     request=PublishRequest.wrap(request),
                     retry=retrying(GIVE_UP_AFTER),

@@ -16,6 +16,7 @@ from tidemark.pipeline.doctor.permissions import (
 from tidemark.pipeline.doctor.quotas import check_quotas
 from tidemark.pipeline.doctor.spark import check_connector, check_java, check_python, check_spark
 from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
+from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.doctor.versions import check_lake_version, check_libraries
 
 SETTINGS, CREDENTIALS = "settings", "credentials"
@@ -23,6 +24,7 @@ PUBSUB, PERMISSIONS, QUOTAS = "Pub/Sub", "permissions", "quotas"
 CLOCK, LAKE, VERSIONS, SPARK, DAGSTER = "clock", "lake", "versions", "Spark", "Dagster"
 
 CHECKS = (
+    Check(SETTINGS, check_own_tables, seconds=60.0),
     Check(PUBSUB, check_topic),
     Check(PUBSUB, check_subscriptions),
     Check(PERMISSIONS, check_pubsub_permissions, seconds=40.0),

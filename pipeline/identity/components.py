@@ -35,7 +35,7 @@ RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS
 IS = {
     Component.TRACKER: "the sensors `tracking` and `drain`: the watermark",
     Component.LANDER: "the sensor `landing`",
-    Component.CHECKS: "the sensor `staleness`: what is late, missed or lost, and changed subscriptions",
+    Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
     Component.RUNS: "runs, on Spark and beside it: windows, drains, housekeeping, repair, the tuning report",
     Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
     Component.PROVISION: "`tidemark provision`, once, under an account of its own",
@@ -96,7 +96,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
             "notice that a subscription no longer is what the method needs",
         ),
         *OBJECTS,
-        Need(DELETE, "replace the checkpoint of the check of missed heartbeats"),
+        Need(DELETE, "replace the checkpoint of the check of missed heartbeats, and the note of the contract"),
     ),
     Component.RUNS: (
         Need(CONSUME, "drain both subscriptions, and read how much is left"),
@@ -114,7 +114,11 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(Permission("pubsub.topics.attachSubscription", On.TOPIC), "where a subscription is missing"),
         Need(Permission("pubsub.subscriptions.get", On.SUBSCRIPTION), "compare both with the settings"),
         Need(Permission("pubsub.subscriptions.create", On.PROJECT), "where one is missing"),
-        Need(CONSUME, "read base's backlog when tracking is new"),
+        Need(
+            Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),
+            "with `--sample`: delete the subscription that it made",
+        ),
+        Need(CONSUME, "read base's backlog when tracking is new, and pull a sample"),
         *SNAPSHOTS,
     ),
 }

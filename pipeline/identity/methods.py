@@ -46,6 +46,7 @@ RPC: dict[str, tuple[Permission, ...]] = {
         Permission("pubsub.subscriptions.create", On.PROJECT),
         Permission("pubsub.topics.attachSubscription", On.TOPIC),
     ),
+    "/google.pubsub.v1.Subscriber/DeleteSubscription": (Permission("pubsub.subscriptions.delete", On.SUBSCRIPTION),),
     "/google.pubsub.v1.Subscriber/CreateSnapshot": (Permission("pubsub.snapshots.create", On.PROJECT), CONSUME),
     "/google.pubsub.v1.Subscriber/DeleteSnapshot": (Permission("pubsub.snapshots.delete", On.PROJECT),),
     "/google.pubsub.v1.Subscriber/ListSnapshots": (Permission("pubsub.snapshots.list", On.PROJECT),),

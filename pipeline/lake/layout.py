@@ -13,8 +13,9 @@ from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
-from tidemark.pipeline.lake.tables import diffs, heartbeats, own_table, quarantine, windowed
+from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
+from tidemark.pipeline.lake.tables.judged_by import JudgedBy
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.requeued import Requeued
@@ -26,7 +27,7 @@ from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
 
 HEARTBEATS, QUARANTINE, HEARTBEAT_DIFFS = "heartbeats", "quarantine", "heartbeat_diffs"
-STREAM_STATUS, STREAMS = "stream_status", "streams"
+STREAM_STATUS, STREAMS, CORRECTIONS = "stream_status", "streams", "corrections"
 OWN_TABLES = own_table.FOLDER
 
 PARTITIONS = {
@@ -35,6 +36,7 @@ PARTITIONS = {
     HEARTBEAT_DIFFS: windowed.PARTITION,
     STREAM_STATUS: windowed.PARTITION,
     STREAMS: "",
+    CORRECTIONS: corrections.PARTITION,
 }
 """The lake's tables, and the column that each is partitioned by (empty: none)."""
 
@@ -79,6 +81,10 @@ class Lake:
         """Which rejected messages were requeued."""
         return Requeued(self.objects())
 
+    def judged_by(self) -> JudgedBy:
+        """By which message contract quarantine was judged last."""
+        return JudgedBy(self.objects())
+
     def diffs(self) -> diffs.HeartbeatDiffs:
         """Computed windows."""
         return diffs.HeartbeatDiffs(*self._parts(HEARTBEAT_DIFFS), diffs.diff_schema(self._fields), self._clock)
@@ -101,6 +107,11 @@ class Lake:
     def streams(self) -> Streams:
         """Each stream's first and last heartbeat."""
         return Streams(self.table(STREAMS), self.diffs())
+
+    def corrections(self) -> corrections.Corrections:
+        """What changed in windows that were computed again."""
+        bucket = arrow_files(self._settings, CORRECTIONS)
+        return corrections.Corrections(self.table(CORRECTIONS), self.objects(), bucket)
 
     def kept_windows(self, windowing: Windowing) -> KeptWindows:
         """From which window on the lake keeps what a window is computed from."""

@@ -1,6 +1,7 @@
 """The seam: from messages' attributes and bytes to objects, for every part that judges messages."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from tidemark.pipeline.payloads import cloudevents
@@ -24,10 +25,14 @@ class Decoded(NamedTuple):
 
 
 class PayloadDecoder:
-    """Decodes the payloads of one topic. `found_in` has the schemas where the format names no file of them."""
+    """Decodes the payloads of one topic. `found_in` has the schemas where the format names no file of them. JSON is an
+    object, or also an array if it `may_be_array`."""
 
-    def __init__(self, written: PayloadFormat, found_in: Definitions | None = None) -> None:
+    def __init__(
+        self, written: PayloadFormat, found_in: Definitions | None = None, *, may_be_array: bool = False
+    ) -> None:
         self._format = written
+        self._may_be_array = may_be_array
         if written.schema and written.has_schema:
             found_in = files_at(written.schema, written.encoding)
         self._revisions = Revisions(written.encoding, found_in)
@@ -44,7 +49,8 @@ class PayloadDecoder:
         is_plain = written.envelope is Envelope.NONE and written.encoding is Encoding.JSON
         if is_plain and written.compression is not Compression.GZIP:
             inflates = inflater if written.compression is Compression.AUTO else None
-            return Decoded(attributes, [read_payload(data or b"", inflates) for data in payloads])
+            read = partial(read_payload, may_be_array=True) if self._may_be_array else read_payload
+            return Decoded(attributes, [read(data or b"", inflates) for data in payloads])
         missing: set[str] = set()
         both = [
             self._one(held, data or b"", inflater, missing) for held, data in zip(attributes, payloads, strict=True)
@@ -79,7 +85,7 @@ class PayloadDecoder:
         if not self._format.is_read:
             return None
         if self._format.encoding is Encoding.JSON:
-            return as_object(parsed(data))
+            return as_object(parsed(data), may_be_array=self._may_be_array)
         codec = self._revisions.codec(attributes, missing)
         return codec.text(data) if is_json(attributes) else codec.binary(data)
 
@@ -88,5 +94,5 @@ class PayloadDecoder:
         if not self._format.is_read:
             return None
         if self._format.encoding is Encoding.JSON:
-            return as_object(value)
+            return as_object(value, may_be_array=self._may_be_array)
         return self._revisions.codec(attributes, missing).value(value)

@@ -14,6 +14,8 @@ class RejectionReason(StrEnum):
     BEFORE_FIRST_WINDOW = "BEFORE_FIRST_WINDOW"
     IN_THE_FUTURE = "IN_THE_FUTURE"
     TOO_OLD = "TOO_OLD"
+    NO_ELEMENTS = "NO_ELEMENTS"
+    TOO_MANY_ELEMENTS = "TOO_MANY_ELEMENTS"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ MAY_NOT_ACT = "Unable to acquire impersonated credentials"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 """What a token may be used for; what it may do, its account's roles say."""
 
+TICKS_GO_ON = "Nothing is lost: ticks try again"
+ONCE_MORE = "Nothing is lost: run the command once more then"
+"""What happens after a call without an answer: of a tick, and of a command."""
+
 
 def subscriber_client(
     emulator_host: str | None, endpoint: str | None = None, impersonate: str | None = None
@@ -80,8 +84,11 @@ def retrying(within: timedelta) -> Retry:
 
 
 @contextmanager
-def reported(action: str, resource: str, permission: str, service: str = "Pub/Sub") -> Iterator[None]:
-    """Turn the client's errors into tidemark's own, which name the resource and the permission to grant."""
+def reported(
+    action: str, resource: str, permission: str, service: str = "Pub/Sub", then: str = TICKS_GO_ON
+) -> Iterator[None]:
+    """Turn the client's errors into tidemark's own, which name the resource and the permission to grant, and say what
+    happens `then` where there was no answer."""
     try:
         yield
     except api.NotFound as error:
@@ -107,9 +114,7 @@ def reported(action: str, resource: str, permission: str, service: str = "Pub/Su
         else:
             failed = "did not answer when asked"
             advice = "check the network, or that the emulator runs at pubsub.emulator_host (`tidemark up` starts it)"
-        raise PubSubUnreachable(
-            f"{service} {failed} to {action} {resource}: {why}; {advice}. Nothing is lost: ticks try again"
-        ) from error
+        raise PubSubUnreachable(f"{service} {failed} to {action} {resource}: {why}; {advice}. {then}") from error
     except api.GoogleAPICallError as error:
         raise PubSubError(f"{service} refused to {action} {resource}: {error}") from error
     except GoogleAuthError as error:

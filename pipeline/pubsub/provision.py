@@ -18,7 +18,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
 from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
-from tidemark.pipeline.pubsub.connection import reported, retrying
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -131,14 +131,14 @@ class _Server:
     def find(self, kind: str, path: str) -> Any | None:
         """The topic or subscription at the path, or None."""
         get = getattr(self._clients[kind], f"get_{kind}")
-        with reported("look up", path, f"pubsub.{kind}s.get on it"), suppress(api.NotFound):
+        with reported("look up", path, f"pubsub.{kind}s.get on it", then=ONCE_MORE), suppress(api.NotFound):
             return get(**{kind: path}, **self._bounds)
         return None
 
     def create(self, kind: str, request: dict[str, Any]) -> bool:
         """Create a topic or subscription; False if it exists already."""
         create = getattr(self._clients[kind], f"create_{kind}")
-        with reported("create", request["name"], CREATE[kind]), suppress(api.AlreadyExists):
+        with reported("create", request["name"], CREATE[kind], then=ONCE_MORE), suppress(api.AlreadyExists):
             create(request=request, **self._bounds)
             return True
         return False

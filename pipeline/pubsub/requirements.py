@@ -45,7 +45,7 @@ def refusals(
     """Each reason why the method would not hold, with a remedy. None stands for a subscription yet to be created."""
     if settings.metadata_only and contract.needs_payload:
         yield (
-            "pubsub.metadata_only = true drops the payload on tracking, but message.event_time, stream_id or "
+            "pubsub.metadata_only = true drops the payload on tracking, but message.each, event_time, stream_id or "
             "publisher_id is read from the payload: publish them as attributes, or set it to false"
         )
     for role, found in (("tracking", tracking), ("base", base)):
@@ -100,8 +100,8 @@ def _breaks(contract: MessageContract, role: str, found: Any, settings: PubSubSe
             )
         elif contract.needs_payload:
             yield (
-                f"{name} drops the payload, but message.event_time, stream_id or publisher_id is read from there: "
-                "remove its message transform"
+                f"{name} drops the payload, but message.each, event_time, stream_id or publisher_id is read "
+                "from there: remove its message transform"
             )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SchemaServiceClient, types
 
+from tidemark.pipeline.errors import PermissionMissing
 from tidemark.pipeline.heartbeat import HeartbeatReader, MessageContract
 from tidemark.pipeline.payloads.definitions import (
     DELETED_SCHEMA,
@@ -37,6 +38,7 @@ class PubSubSchemas:
         self._server = server
         self._bounds = {"retry": retrying(call_timeout), "timeout": call_timeout.total_seconds()}
         self._client: SchemaServiceClient | None = None
+        self._has_read = False
 
     def name(self, attributes: Mapping[str, str]) -> str:
         """The schema's full name with its revision. Raises Unreadable."""
@@ -50,14 +52,23 @@ class PubSubSchemas:
         return f"{schema}@{revision_of(attributes)}"
 
     def find(self, name: str) -> Definition | None:
-        """The revision of that name. Raises PubSubUnreachable, PermissionMissing."""
+        """The revision of that name. A message may name any schema, so one that may not be read counts as absent once
+        another one has been read. Raises PubSubUnreachable, PermissionMissing."""
         if self._client is None:
             self._client = client_of(SchemaServiceClient, *self._server)
-        with reported("read the schema", name, f"{GET} on it"):
-            try:
-                found = self._client.get_schema(request={"name": name, "view": types.SchemaView.FULL}, **self._bounds)
-            except (api.NotFound, api.InvalidArgument):
+        try:
+            with reported("read the schema", name, f"{GET} on it"):
+                try:
+                    found = self._client.get_schema(
+                        request={"name": name, "view": types.SchemaView.FULL}, **self._bounds
+                    )
+                except (api.NotFound, api.InvalidArgument):
+                    return None
+        except PermissionMissing:
+            if self._has_read:
                 return None
+            raise
+        self._has_read = True
         encoding = ENCODINGS.get(found.type_)
         return None if encoding is None else Definition(name, encoding, found.definition.encode())
 

@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.log.history import decision_in_force
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
-from tidemark.pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds
+from tidemark.pipeline.quality.outstanding import cells_between, distinct_messages, with_seconds, without_requeued
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Histogram, Ints, bucket_of, bucket_start
 from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot
@@ -129,7 +129,8 @@ def _compared(cells: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, s
         return counted
 
     rejected = by_second(distinct_messages(of_bad))
-    landed = by_second(distinct_messages(pa.concat_tables([of_good.select(of_bad.column_names), of_bad])))
+    counted = without_requeued(of_good.select(of_bad.column_names), of_bad, heartbeats, quarantine, *times)
+    landed = by_second(distinct_messages(pa.concat_tables([counted, of_bad])))
     has_event = pc.greater(cells["event"], COPY)
     empty = cells.filter(has_event)
     if "event" in of_good.column_names:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import EPOCH, from_us
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.lake.tables.requeued import without
 from tidemark.pipeline.watermark.histogram import BUCKET_US, NO_MINIMUM, Histogram, bucket_of, bucket_start
 
 WIDTHS = tuple(
@@ -23,11 +24,14 @@ WIDTHS = tuple(
 AT_ONCE = timedelta(hours=1)
 """Publish time that is read at once. It bounds memory, since a straggler may hold back days of landed messages."""
 
+LANDINGS = ("message_id", "landed_at")
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """What was published in `[published_from, published_before)`: the messages that tracking counted (redeliveries
-    count again), the distinct ones that landed, and the least event time that tracking saw (None: none)."""
+    count again), the distinct ones that landed, and the least event time that tracking saw (None: none). Where messages
+    hold several heartbeats, each of these counts, and the rejection of a message."""
 
     published_from: datetime
     published_before: datetime
@@ -115,11 +119,35 @@ def landed_by_second(
     landed: dict[int, int] = {}
     while since < before:
         until = min(since + AT_ONCE, before)
-        rows = [with_seconds(table.published_between(since, until)) for table in (heartbeats, quarantine)]
-        counts = distinct_messages(pa.concat_tables(rows)).group_by("second", use_threads=False)
+        good, bad = (with_seconds(table.published_between(since, until)) for table in (heartbeats, quarantine))
+        good = without_requeued(good, bad, heartbeats, quarantine, since, until)
+        counts = distinct_messages(pa.concat_tables([good, bad])).group_by("second", use_threads=False)
         landed |= {each["second"]: each["count_all"] for each in counts.aggregate([([], "count_all")]).to_pylist()}
         since = until
     return landed
+
+
+def without_requeued(
+    good: pa.Table, bad: pa.Table, heartbeats: Heartbeats, quarantine: Quarantine, since: datetime, before: datetime
+) -> pa.Table:
+    """The rows of `with_seconds` that landed, without elements of a message that landed after the message was rejected.
+
+    Tracking counted each element that could be used, and the rejection. What a requeue landed later is in the latter.
+    Nothing more is read unless messages hold several heartbeats and were rejected.
+    """
+    messages = messages_of(good["message_id"])
+    is_element = pc.not_equal(messages, good["message_id"])
+    suspects = good["message_id"].filter(pc.and_(is_element, pc.is_in(messages, bad["message_id"].combine_chunks())))
+    times = [table.published_between(since, before, LANDINGS) for table in (heartbeats, quarantine) if len(suspects)]
+    if not times:
+        return good
+    landed, rejected = (
+        rows.group_by("message_id", use_threads=False).aggregate([("landed_at", "min")]) for rows in times if rows
+    )
+    landed = landed.filter(pc.is_in(landed["message_id"], suspects.combine_chunks()))
+    landed = landed.append_column("message", messages_of(landed["message_id"]))
+    both = landed.join(rejected, "message", "message_id", right_suffix="_rejected", use_threads=False)
+    return without(good, both.filter(pc.greater(both["landed_at_min"], both["landed_at_min_rejected"]))["message_id"])
 
 
 def with_seconds(rows: pa.Table | None) -> pa.Table:

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.read_ahead import read_ahead
-from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION, Heartbeats, messages_of
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, table_errors
 from tidemark.pipeline.replay.replay import Tick
@@ -93,7 +93,10 @@ class LakeLandings:
         for hour in _hours_since(self._table, self._since_us):
             with table_errors(self._table.table_uri):
                 files = self._table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "=", hour)])
-                rows = without(files.to_table(columns=columns, use_threads=False), self._left_out)
+                rows = files.to_table(columns=columns, use_threads=False)
+            if len(self._left_out):  # a note names a message, or a heartbeat of one
+                rows = without(rows, self._left_out)
+                rows = rows.filter(pc.invert(pc.is_in(messages_of(rows["message_id"]), self._left_out)))
             first = rows.group_by("message_id", use_threads=False).aggregate(least)
             landed_us = microseconds(first["landed_at_min"])
             wanted = (landed_us >= self._since_us) & (landed_us <= self._until_us)

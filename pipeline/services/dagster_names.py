@@ -8,6 +8,12 @@ COMPUTE_WINDOWS = "compute_windows"
 DRAIN = "drain"
 """The job that drains an outage's backlog."""
 
+REQUEUE = "requeue"
+"""The job that judges quarantine again, and the sensor that requests it."""
+
+CONTRACT = "tidemark/contract"
+"""The tag with the digest of the message contract for which such a run was requested."""
+
 PIPELINE = "tidemark/pipeline"
 """The tag that says which pipeline's run it is."""
 

@@ -5,7 +5,7 @@ verdicts.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import NoneType
@@ -18,7 +18,6 @@ import pyarrow as pa
 from tidemark.pipeline.clock import duration_us, to_us
 from tidemark.pipeline.event_times import NANOSECONDS_EACH, EventTimeUnit
 from tidemark.pipeline.heartbeat import (
-    OF_ATTRIBUTE,
     FieldKind,
     Heartbeat,
     HeartbeatReader,
@@ -30,11 +29,12 @@ from tidemark.pipeline.heartbeat import (
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows, message_columns
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
 from tidemark.pipeline.lake.tables.table import MOMENT, microseconds, rows_of
-from tidemark.pipeline.places import Place, PlaceKind, id_of, values_at
+from tidemark.pipeline.places import LONGEST_ID, Element, Place, PlaceKind, id_of, values_at, values_in
+from tidemark.pipeline.ticks.elements import Rows, expanded, suffix
 
 Attributes = dict[str, str]
 Payload = Any
-"""A parsed payload, or a Rejection."""
+"""A parsed payload, an Element of one, or a Rejection."""
 
 DIGITS = 18
 """The most digits of an event time that is read in columns: so many fit in an int64. Of nanoseconds it is three more,
@@ -116,7 +116,7 @@ def _known(payloads: Sequence[Payload] | None) -> list[Any]:
 def _ids(attributes: Sequence[Mapping[str, str]], known: Sequence[Any], place: Place) -> list[str | None]:
     if place.kind is PlaceKind.ATTRIBUTE:
         return [held.get(place.name) for held in attributes]
-    return list(map(id_of, values_at(place.name, known)))
+    return list(map(id_of, values_in(place, known)))
 
 
 def _stream_ids(
@@ -146,7 +146,7 @@ def _counts(
     if place.kind is PlaceKind.ATTRIBUTE:
         written: Iterable[Any] = (held.get(place.name) for held in attributes)
     else:
-        written = (str(value) if type(value) is int else value for value in values_at(place.name, known))
+        written = (str(value) if type(value) is int else value for value in values_in(place, known))
     counts = [
         int(text) if type(text) is str and len(text) <= digits and text.isascii() and text.isdigit() else UNUSUAL
         for text in written
@@ -159,16 +159,21 @@ def _counts(
 def publisher_ids(
     contract: MessageContract, attributes: Sequence[Mapping[str, str]], payloads: Sequence[Payload] | None
 ) -> list[str | None]:
-    """Each message's own id by its publisher, if it has one. `payloads` may be None unless the contract needs them."""
+    """Each heartbeat's id by its publisher, if it has one; that of the message is made one of each element.
+    `payloads` may be None unless the contract needs them."""
     known = _known(payloads) if contract.needs_payload else ()
-    return [one or None for one in _ids(attributes, known, contract.publisher_id)]
+    ids = [one or None for one in _ids(attributes, known, contract.publisher_id)]
+    if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:
+        return ids
+    return [f"{one}{suffix(of)}" if one and of is not None else None for one, of in zip(ids, known, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedBatch:
-    """A batch after judgement: rows of `heartbeats`, rows of `quarantine`, and by field how many values are of another
-    kind than configured (these count as null)."""
+    """Messages after judgement: how many, rows of `heartbeats`, rows of `quarantine`, and by field how many values are
+    of another kind than configured (these count as null)."""
 
+    messages: int
     heartbeats: pa.Table
     rejected: pa.Table
     of_another_kind: Counter[str]
@@ -178,26 +183,41 @@ class JudgedBatch:
         cls, messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
     ) -> "JudgedBatch":
         """Judge messages by the contract. A heartbeat with an event time below `watermark` is late."""
-        published_us, attributes = publish_times_us(messages), attributes_of(messages)
-        whole = message_rows(messages, attributes, published_us, landed_at)
-        return cls._of(whole, attributes, [message.data for message in messages], published_us, reader, watermark)
+        parts = list(cls.parts_of(messages, reader, watermark, landed_at))
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            sum(part.messages for part in parts),
+            pa.concat_tables([part.heartbeats for part in parts]),
+            pa.concat_tables([part.rejected for part in parts]),
+            sum((part.of_another_kind for part in parts), Counter()),
+        )
 
     @classmethod
-    def of_rows(
+    def parts_of(
+        cls, messages: Sequence[Any], reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
+    ) -> Iterator["JudgedBatch"]:
+        """The same in parts that are small enough for memory: one, unless messages hold several heartbeats."""
+        published_us, attributes = publish_times_us(messages), attributes_of(messages)
+        whole = message_rows(messages, attributes, published_us, landed_at)
+        return cls._parts(whole, attributes, [message.data for message in messages], published_us, reader, watermark)
+
+    @classmethod
+    def parts_of_rows(
         cls, rows: pa.Table, reader: HeartbeatReader, watermark: datetime | None, landed_at: datetime
-    ) -> "JudgedBatch":
+    ) -> Iterator["JudgedBatch"]:
         """Judge messages that are kept whole in a table, in the columns that `heartbeats` and `quarantine` share, as if
-        they landed at that moment."""
+        they landed at that moment; in parts, as `parts_of`."""
         whole = rows.select([column.name for column in message_columns()]).cast(pa.schema(message_columns()))
         now = pa.array([to_us(landed_at)] * len(whole)).cast(MOMENT)
         position = whole.schema.get_field_index("landed_at")
         whole = whole.set_column(position, whole.schema.field(position), now)
         attributes = [dict(pairs or ()) for pairs in whole["attributes"].to_pylist()]
         published_us = microseconds(whole["publish_time"]).tolist()
-        return cls._of(whole, attributes, whole["payload"].to_pylist(), published_us, reader, watermark)
+        return cls._parts(whole, attributes, whole["payload"].to_pylist(), published_us, reader, watermark)
 
     @classmethod
-    def _of(
+    def _parts(
         cls,
         whole: pa.Table,
         attributes: Sequence[Mapping[str, str]],
@@ -205,34 +225,52 @@ class JudgedBatch:
         published_us: Sequence[int],
         reader: HeartbeatReader,
         watermark: datetime | None,
-    ) -> "JudgedBatch":
+    ) -> Iterator["JudgedBatch"]:
         contract = reader.contract
         attributes, payloads = reader.decode(attributes, payload_bytes)
+        if contract.each is None:
+            yield cls._judged(whole, attributes, payloads, published_us, reader, watermark)
+            return
+        for rows in expanded(contract.each, attributes, payloads):
+            each = rows.of(attributes), rows.payloads, rows.of(published_us)
+            yield cls._judged(whole, *each, reader, watermark, rows)
+
+    @classmethod
+    def _judged(
+        cls,
+        whole: pa.Table,
+        attributes: Sequence[Mapping[str, str]],
+        payloads: Sequence[Payload],
+        published_us: Sequence[int],
+        reader: HeartbeatReader,
+        watermark: datetime | None,
+        elements: Rows | None = None,
+    ) -> "JudgedBatch":
+        contract = reader.contract
         judged = judge(attributes, payloads, published_us, reader)
         rows = np.flatnonzero(judged.is_heartbeat).tolist()
         event_us = judged.event_us[judged.is_heartbeat]
         is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
         known = _picked(payloads, rows)
-        fields = {
-            name: field_column(_field_values(contract.paths.get(name, name), kind, attributes, known, rows), kind)
-            for name, kind in contract.fields.items()
-        }
+        fields = {name: _field(contract, name, kind, attributes, known, rows) for name, kind in contract.fields.items()}
         heartbeats = {
             "stream_id": _picked(judged.stream_ids, rows),
             "event_time": pa.array(event_us).cast(MOMENT),
             "publisher_id": _picked(publisher_ids(contract, attributes, payloads), rows),
-            **_taken(whole, rows),
+            **(_taken(whole, rows) if elements is None else elements.taken(whole, rows)),
             "late": pa.array(is_late),
             **{name: values for name, (values, _) in fields.items()},
         }
-        rejected_rows = sorted(judged.rejections)
-        rejections = [judged.rejections[row] for row in rejected_rows]
+        by_message = judged.rejections if elements is None else elements.rejections(judged.rejections)
+        rejected_rows = sorted(by_message)
+        rejections = [by_message[row] for row in rejected_rows]
         rejected = {
             "reason": [rejection.reason.value for rejection in rejections],
             "detail": [rejection.detail for rejection in rejections],
             **_taken(whole, rejected_rows),
         }
         return cls(
+            len(published_us) if elements is None else elements.end - elements.first,
             heartbeat_rows(heartbeats, contract.fields),
             quarantine_rows(rejected),
             Counter({name: others for name, (_, others) in fields.items() if others}),
@@ -259,18 +297,8 @@ def _taken(whole: pa.Table, rows: Sequence[int]) -> dict[str, pa.Array]:
     return {name: taken[name].combine_chunks() for name in taken.column_names}
 
 
-def _picked(column: list[Any], rows: Sequence[int]) -> list[Any]:
+def _picked(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
     return column if len(rows) == len(column) else [column[row] for row in rows]
-
-
-def _field_values(
-    path: str, kind: FieldKind, attributes: Sequence[Mapping[str, str]], known: Sequence[Any], rows: Sequence[int]
-) -> list[Any]:
-    """A compared field's values in these rows, whose payloads are `known`."""
-    if not path.startswith(OF_ATTRIBUTE):
-        return values_at(path, known)
-    name = path.removeprefix(OF_ATTRIBUTE)
-    return [read_attribute(attributes[row].get(name), kind) for row in rows]
 
 
 def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], int]:
@@ -280,3 +308,36 @@ def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], int]:
         return values, 0
     read = [value if type(value) in plain else read_field(value, kind) for value in values]
     return read, sum(one is None and value is not None for one, value in zip(read, values, strict=True))
+
+
+def _field(
+    contract: MessageContract,
+    name: str,
+    kind: FieldKind,
+    attributes: Sequence[Mapping[str, str]],
+    known: Sequence[Any],
+    rows: Sequence[int],
+) -> tuple[list[Any], int]:
+    """The same for a field of the contract in these rows, whose payloads or elements are `known`."""
+    place = contract.place_of(name)
+    if place.kind is PlaceKind.ATTRIBUTE:
+        return field_column([read_attribute(attributes[row].get(place.name), kind) for row in rows], kind)
+    if contract.each is None:
+        return field_column(values_at(place.name, known), kind)
+    return (
+        field_column(values_in(place, known), kind) if place.kind is PlaceKind.EACH else _repeated(place, kind, known)
+    )
+
+
+def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], int]:
+    """The same for a value of the whole payload, which each element repeats. It is read once a message, and one that is
+    longer than an id counts as of another kind: elements may be many."""
+    read: dict[int, tuple[Any, bool]] = {}
+    for element in elements:
+        if id(element.whole) not in read:
+            value = element.find(place)
+            one = read_field(value, kind)
+            one = None if isinstance(one, str) and len(one) > LONGEST_ID else one
+            read[id(element.whole)] = one, one is None and value is not None
+    values = [read[id(element.whole)] for element in elements]
+    return [value for value, _ in values], sum(is_other for _, is_other in values)

@@ -35,8 +35,9 @@ from tidemark.pipeline.version import marks, refuse_newer
 class Landed:
     """The result of a landing tick.
 
-    `late` counts landings below the watermark of their moment, copies included. `of_another_kind` counts by field the
-    values of another kind than configured, which are landed as null. `oldest_publish_time` is of rejected ones as well.
+    `messages` are those made durable, rejected ones included. `late` counts landings below the watermark of their
+    moment, copies included. `of_another_kind` counts by field the values of another kind than configured, which are
+    landed as null. `oldest_publish_time` is of rejected ones as well.
     """
 
     heartbeats: int = 0
@@ -47,10 +48,11 @@ class Landed:
     newest_event_time: datetime | None = None
     oldest_publish_time: datetime | None = None
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
+    messages: int = 0
 
     @classmethod
-    def of(cls, judged: JudgedBatch, acknowledged: Acknowledged) -> "Landed":
-        """The result of one batch, once it is durable."""
+    def of(cls, judged: JudgedBatch) -> "Landed":
+        """What was judged, once it is durable. It is not acknowledged yet."""
         events = pc.min_max(judged.heartbeats["event_time"]).as_py()
         published = (pc.min(rows["publish_time"]).as_py() for rows in (judged.heartbeats, judged.rejected))
         return cls(
@@ -61,13 +63,8 @@ class Landed:
             oldest_event_time=events["min"],
             newest_event_time=events["max"],
             oldest_publish_time=_oldest(*published),
-            acknowledged=acknowledged,
+            messages=judged.messages,
         )
-
-    @property
-    def messages(self) -> int:
-        """Messages made durable, rejected ones included."""
-        return self.heartbeats + self.rejected.total()
 
     def __add__(self, other: "Landed") -> "Landed":
         newest = (self.newest_event_time, other.newest_event_time)
@@ -80,6 +77,7 @@ class Landed:
             newest_event_time=max((moment for moment in newest if moment is not None), default=None),
             oldest_publish_time=_oldest(self.oldest_publish_time, other.oldest_publish_time),
             acknowledged=self.acknowledged + other.acknowledged,
+            messages=self.messages + other.messages,
         )
 
 
@@ -108,12 +106,14 @@ def land(
 
     def land_batch(batch: PulledBatch) -> Landed:
         with subscription.leased(batch.ack_ids):
-            judged = JudgedBatch.of(batch.messages, reader, log.newest_watermark(), clock.now())
-            if len(judged.heartbeats):
-                heartbeats.append(judged.heartbeats)
-            if len(judged.rejected):
-                quarantine.append(judged.rejected)
-            return Landed.of(judged, subscription.acknowledge(batch.ack_ids))
+            landed = Landed()
+            for judged in JudgedBatch.parts_of(batch.messages, reader, log.newest_watermark(), clock.now()):
+                if len(judged.heartbeats):
+                    heartbeats.append(judged.heartbeats)
+                if len(judged.rejected):
+                    quarantine.append(judged.rejected)
+                landed += Landed.of(judged)
+            return replace(landed, acknowledged=subscription.acknowledge(batch.ack_ids))
 
     return sum(for_each_batch(subscription, budget, clock, land_batch, backlog), Landed())
 
@@ -166,14 +166,16 @@ def land_named(
         def keep_batch(batch: PulledBatch) -> Landed:
             leases.enter_context(subscription.leased(batch.ack_ids))
             ack_ids.extend(batch.ack_ids)
-            judged = JudgedBatch.of(batch.messages, reader, watermark, clock.now())
-            if len(judged.rejected):
-                quarantine.append(judged.rejected)
-            if len(judged.heartbeats):
-                piece = piece_name(name, attempt, len(pieces))
-                objects.create(piece, encode_piece(judged.heartbeats))
-                pieces.append(piece)
-            return Landed.of(judged, Acknowledged())
+            landed = Landed()
+            for judged in JudgedBatch.parts_of(batch.messages, reader, watermark, clock.now()):
+                if len(judged.rejected):
+                    quarantine.append(judged.rejected)
+                if len(judged.heartbeats):
+                    piece = piece_name(name, attempt, len(pieces))
+                    objects.create(piece, encode_piece(judged.heartbeats))
+                    pieces.append(piece)
+                landed += Landed.of(judged)
+            return landed
 
         landed = sum(for_each_batch(subscription, budget, clock, keep_batch), Landed())
         try:
@@ -225,6 +227,7 @@ def _encode(landed: Landed, pieces: Sequence[str]) -> bytes:
     return orjson.dumps(
         {
             "pieces": pieces,
+            "messages": landed.messages,
             "heartbeats": landed.heartbeats,
             "rejected": {reason.value: count for reason, count in landed.rejected.items()},
             "late": landed.late,
@@ -238,10 +241,12 @@ def _encode(landed: Landed, pieces: Sequence[str]) -> bytes:
 
 
 def _decoded(said: Mapping[str, Any]) -> NamedLanding:
+    rejected = Counter({RejectionReason(reason): count for reason, count in said["rejected"].items()})
     return NamedLanding(
         Landed(
+            messages=said.get("messages", said["heartbeats"] + rejected.total()),
             heartbeats=said["heartbeats"],
-            rejected=Counter({RejectionReason(reason): count for reason, count in said["rejected"].items()}),
+            rejected=rejected,
             late=said["late"],
             of_another_kind=Counter(said["of_another_kind"]),
             oldest_event_time=_moment(said["oldest_event_time_us"]),

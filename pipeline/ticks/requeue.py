@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
 from tidemark.pipeline.ticks.judging import JudgedBatch
@@ -29,9 +30,9 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """What a requeue did, or would do. `landed` messages passed, `late` of them below the newest watermark of their
-    moment; those `there` had landed before; `rejected` ones fail today as well, and wait on, by their reason of today.
-    Messages that a note names are in none of these."""
+    """What a requeue did, or would do. `landed` heartbeats passed, `late` of them below the newest watermark of their
+    moment; those `there` had landed before; `rejected` messages fail today as well, and wait on, by their reason of
+    today. What a note names is in none of these."""
 
     landed: int = 0
     late: int = 0
@@ -55,7 +56,8 @@ class Requeuer:
 
     Guarantee: a message that passes is in `heartbeats`, once unless two requeues run at once or it is delivered at the
     same moment; then its copies have one identity, and the micro-batch keeps one. A kill loses nothing, and the next
-    requeue goes on. Nothing is taken out of `quarantine`.
+    requeue goes on. Nothing is taken out of `quarantine`. Of a message that holds several heartbeats, this is so for
+    each; it waits on until all of them pass.
     """
 
     quarantine: Quarantine
@@ -64,6 +66,12 @@ class Requeuer:
     log: TrackingLog
     reader: HeartbeatReader
     clock: Clock
+
+    @classmethod
+    def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
+        """For a lake and a reader of the contract of now."""
+        parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.tracking_log()
+        return cls(*parts, reader, clock)
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
         """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed
@@ -82,24 +90,28 @@ class Requeuer:
         rows = _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
         touching = [note for note in notes if note.first <= last and first <= note.last]
-        rows = without(rows, self.requeued.ids(touching))
+        noted = self.requeued.ids(touching)
+        rows = without(rows, noted)
         if not len(rows):
             return Requeue()
-        judged = JudgedBatch.of_rows(rows, self.reader, self.log.newest_watermark(), self.clock.now())
-        passing = judged.heartbeats["message_id"].combine_chunks()
-        there = self._landed(passing, first, last)
-        fresh = without(judged.heartbeats, there)
-        if len(passing) and not dry_run:
-            if len(fresh):
+        done, to_note = Requeue(), []
+        for judged in JudgedBatch.parts_of_rows(rows, self.reader, self.log.newest_watermark(), self.clock.now()):
+            passing = without(judged.heartbeats, noted)
+            there = self._landed(passing["message_id"].combine_chunks(), first, last)
+            fresh = without(passing, there)
+            if len(fresh) and not dry_run:
                 self.heartbeats.append(fresh)
-            notes.append(self.requeued.note(day, (first, last), passing))
-        return Requeue(
-            landed=len(fresh),
-            late=pc.sum(fresh["late"]).as_py() or 0,
-            there=len(passing) - len(fresh),
-            rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
-            of_another_kind=judged.of_another_kind,
-        )
+            to_note.append(_settled(judged, passing))
+            done += Requeue(
+                landed=len(fresh),
+                late=pc.sum(fresh["late"]).as_py() or 0,
+                there=len(passing) - len(fresh),
+                rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
+                of_another_kind=judged.of_another_kind,
+            )
+        if any(map(len, to_note)) and not dry_run:
+            notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))
+        return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
         """Those of the messages that are in `heartbeats`: another delivery passed, or a requeue was killed."""
@@ -118,6 +130,16 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
         held.append(rows)
     if held:
         yield pa.concat_tables(held)
+
+
+def _settled(judged: JudgedBatch, passing: pa.Table) -> pa.Array:
+    """The ids that a note names: of the messages that pass whole, and of those heartbeats `passing` whose message waits
+    on."""
+    rejected = judged.rejected["message_id"].combine_chunks()
+    messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
+    whole = messages.filter(pc.invert(pc.is_in(messages, rejected)))
+    of_others = pc.is_in(messages_of(passing["message_id"]), rejected)
+    return pa.concat_arrays([whole, passing.filter(of_others)["message_id"].combine_chunks()])
 
 
 def _each_once(rows: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tidemark.pipeline.clock import Clock, duration_us, from_us
 from tidemark.pipeline.durations import rough
@@ -18,8 +19,9 @@ from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from tidemark.pipeline.ticks.budget import Budget, for_each_batch
-from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
-from tidemark.pipeline.ticks.judging import judge, publish_times_us, publisher_ids
+from tidemark.pipeline.ticks.copies import MOST_REMEMBERED, RememberedCopies, keys_of
+from tidemark.pipeline.ticks.elements import expanded
+from tidemark.pipeline.ticks.judging import Judged, Payload, judge, publish_times_us, publisher_ids
 from tidemark.pipeline.watermark.decision import Decision
 from tidemark.pipeline.watermark.histogram import A_COPY, NO_MINIMUM, Histogram, Ints, cells_of
 from tidemark.pipeline.watermark.policy import Policy
@@ -27,6 +29,8 @@ from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.rules import RULES, Rule
 from tidemark.pipeline.watermark.state import Beginning, Snapshot, WatermarkState
 
+EVERY = slice(None)
+"""Every row."""
 NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
 """A clock may be behind the server's by as much before a tick says so."""
 
@@ -189,15 +193,18 @@ def count(
     messages: Sequence[Any], reader: HeartbeatReader, copies: RememberedCopies, laggard: timedelta | None = None
 ) -> Counted:
     """Count pulled messages. A rejected one counts by its publish time alone, and so does a copy of a remembered one.
+    Where messages hold several heartbeats, each counts, and a rejection beside them.
 
     A message that lags more than `laggard` is judged by its payload as well, where it is there: one without a payload
     may have lost it to a transform, and counts in full.
     """
     published_us, contract = publish_times_us(messages), reader.contract
     attributes: Sequence[Any] = [message.attributes for message in messages]  # protobuf's maps: few keys are looked up
-    payloads = None
+    payloads: Sequence[Payload] | None = None
     if contract.needs_payload:
         attributes, payloads = reader.decode(attributes, [message.data for message in messages])
+    if contract.each is not None and payloads is not None:
+        return _count_elements(messages, attributes, payloads, reader, copies)
     judged = judge(attributes, payloads, published_us, reader)
     published, event_us = np.array(published_us, dtype=np.int64), judged.event_us
     is_good = judged.is_heartbeat.copy()
@@ -208,15 +215,55 @@ def count(
             held = {row: data for row in rows if (data := messages[row].data)}
             decoded = reader.decode([attributes[row] for row in held], list(held.values()))
             is_good[list(held)] = [not isinstance(payload, Rejection) for payload in decoded.payloads]
-    counted_us = np.where(is_good, event_us, NO_MINIMUM)
     ids = publisher_ids(contract, attributes, payloads) if copies.is_on else []
+    data = [message.data for message in messages] if any(ids) else []
+    return _counted(judged, is_good, published, ids, data, copies)
+
+
+def _count_elements(
+    messages: Sequence[Any],
+    attributes: Sequence[Any],
+    payloads: Sequence[Payload],
+    reader: HeartbeatReader,
+    copies: RememberedCopies,
+) -> Counted:
+    """Count messages that hold several heartbeats. Of keys, at most about MOST_REMEMBERED are told."""
+    contract, published_us = reader.contract, publish_times_us(messages)
+    data = [message.data for message in messages]
+    histogram, keys, publish_us, told = Histogram.empty(), list[Ints](), list[Ints](), 0
+    for rows in expanded(contract.each, attributes, payloads) if contract.each is not None else ():
+        attributes_of_rows, published = rows.of(attributes), rows.of(published_us)
+        judged = judge(attributes_of_rows, rows.payloads, published, reader)
+        ids = publisher_ids(contract, attributes_of_rows, rows.payloads) if copies.is_on else []
+        of_rows = judged.is_heartbeat, np.array(published, dtype=np.int64), ids, rows.of(data)
+        counted = _counted(judged, *of_rows, copies, rows.counted(judged.is_heartbeat))
+        histogram += counted.histogram
+        if told < MOST_REMEMBERED:
+            keys.append(counted.keys)
+            publish_us.append(counted.publish_us)
+            told += len(counted.keys)
+    return Counted(histogram, np.concatenate(keys), np.concatenate(publish_us))
+
+
+def _counted(
+    judged: Judged,
+    is_good: npt.NDArray[np.bool_],
+    published: Ints,
+    ids: Sequence[str | None],
+    data: Sequence[bytes],
+    copies: RememberedCopies,
+    counted: npt.NDArray[np.bool_] | slice = EVERY,
+) -> Counted:
+    """Count the rows `counted`. Those with an id of their publisher and its payload in `data` may have copies."""
+    counted_us = np.where(is_good, judged.event_us, NO_MINIMUM)
     if not any(ids):
-        return Counted(_histogram(published, counted_us), *np.empty((2, 0), dtype=np.int64))
+        return Counted(_histogram(published[counted], counted_us[counted]), *np.empty((2, 0), dtype=np.int64))
     named = is_good & np.fromiter(map(bool, ids), dtype=np.bool_, count=len(ids))
-    keys = keys_of(judged.stream_ids, ids, event_us.tolist(), [message.data for message in messages])
+    keys = keys_of(judged.stream_ids, ids, judged.event_us.tolist(), data)
     are_copies = named & copies.are_copies(keys, published)
     first = named & ~are_copies
-    return Counted(_histogram(published, np.where(are_copies, A_COPY, counted_us)), keys[first], published[first])
+    event_us = np.where(are_copies, A_COPY, counted_us)
+    return Counted(_histogram(published[counted], event_us[counted]), keys[first], published[first])
 
 
 def histogram_of(messages: Sequence[Any], reader: HeartbeatReader) -> Histogram:

@@ -11,7 +11,7 @@ from functools import partial
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.lake.layout import HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
 from tidemark.pipeline.lake.tables.quarantine import DAY_FORMAT
@@ -24,7 +24,7 @@ PACKED_AFTER = timedelta(hours=1)
 """Entries of the tracking log stay single for so long, because people mostly look at the last minutes."""
 
 SETTLED_AFTER = timedelta(minutes=15)
-"""A partition is rewritten once the watermark (for quarantine: the clock) is so far beyond its end."""
+"""A partition is rewritten once the watermark (for quarantine and corrections: the clock) is so far beyond its end."""
 
 COMPACTED_FOR = timedelta(minutes=10)
 """How long one table is rewritten in one go, the newest partitions first: a table of thousands of event hours would
@@ -67,10 +67,12 @@ class Housekeeper:
         every: Sequence[tuple[str, str, Callable[[], Iterator[Done]]]] = [
             ("retention", "windows", self._drop_windows),
             ("retention", QUARANTINE, self._drop_quarantine),
+            ("retention", CORRECTIONS, self._drop_corrections),
             ("retention", "tracking log", self._drop_log),
             ("packing", "tracking log", self._pack_log),
             ("compaction", HEARTBEATS, partial(self._compact, HEARTBEATS, "event_time")),
             ("compaction", QUARANTINE, partial(self._compact, QUARANTINE, "publish_time")),
+            ("compaction", CORRECTIONS, partial(self._compact, CORRECTIONS, "corrected_at")),
             *(("earlier versions", name, partial(self._trim, name)) for name in PARTITIONS),
             ("earlier versions", "tables", self._trim_own),
             ("orphans", "lake", self._remove_orphans),
@@ -123,6 +125,13 @@ class Housekeeper:
             if notes:
                 yield f"deleted {notes} notes of requeues {what}", {"notes": notes}
 
+    def _drop_corrections(self) -> Iterator[Done]:
+        if self._keep.corrections is None:
+            yield "all are kept", {}
+        else:
+            day = _floor(self._clock.now() - self._keep.corrections, DAY)
+            yield self._dropped(CORRECTIONS, day.strftime(DAY_FORMAT), f"that were noticed before {iso(day)}")
+
     def _dropped(self, name: str, before: str, what: str) -> Done:
         did = drop_partitions(self._lake.table(name), before, dry_run=self._dry_run)
         says = f"took {did.rows} rows {what} out of {name}: {did.partitions} partitions"
@@ -165,8 +174,8 @@ class Housekeeper:
             yield "no partition that is over has many small files", {}
 
     def _newest_over(self, name: str) -> str:
-        """The newest partition that is over, by the watermark (`quarantine`: by the clock). Empty if none is."""
-        if name == QUARANTINE:
+        """The newest partition that is over, by the watermark, or by the clock if that is days. Empty if none is."""
+        if name in (QUARANTINE, CORRECTIONS):
             return (self._clock.now() - SETTLED_AFTER - DAY).strftime(DAY_FORMAT)
         until = self._event_time_reached()
         return "" if until is None else (until - SETTLED_AFTER - HOUR).strftime(HOUR_FORMAT)

@@ -170,7 +170,10 @@ class Decision:
                     f"messages (its reading is {base}, before slack); the watermark moves when base has landed them"
                 )
             case Reason.HELD_NO_DATA:
-                return f"tracking knows no event time published more than a band before its reading ({tracking})"
+                return (
+                    f"tracking knows no event time published more than a band before its reading ({tracking}); "
+                    "`tidemark explain` says what would move it, and `tidemark quarantine` what was rejected"
+                )
             case Reason.HELD_STALE_READING:
                 return "the oldest unacknowledged publish time of base or tracking is unknown or too old"
             case Reason.HELD_CLOCK_SKEW:

@@ -9,8 +9,9 @@ else late. Only the watermark counts so: everything else keeps the event time as
 """
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Self
 
 import numpy as np
@@ -111,8 +112,9 @@ class Histogram:
         )
 
     @property
-    def _columns(self) -> list[Ints]:
-        return [getattr(self, name) for name in COLUMNS]
+    def _columns(self) -> tuple[Ints, ...]:
+        columns: tuple[Ints, ...] = _columns_of(self)
+        return columns
 
     @property
     def messages(self) -> int:
@@ -125,11 +127,12 @@ class Histogram:
         newest = max(_present(self.newest_publish_us, other.newest_publish_us), default=None)
         oldest = min(_present(self.oldest_event_us, other.oldest_event_us), default=None)
         if not len(small):
-            return replace(large, newest_publish_us=newest, oldest_event_us=oldest)
+            return Histogram(*large._columns, newest_publish_us=newest, oldest_event_us=oldest)
+        columns, added = large._columns, small._columns
         low, high = large._span(int(small.publish_bucket[0]), int(small.publish_bucket[-1]))
-        overlap = [np.concatenate([a[low:high], b]) for a, b in zip(large._columns, small._columns, strict=True)]
-        merged = zip(large._columns, grouped(overlap), strict=True)
-        joined = [np.concatenate([a[:low], b, a[high:]]) for a, b in merged]
+        if low < high:
+            added = tuple(grouped([np.concatenate((a[low:high], b)) for a, b in zip(columns, added, strict=True)]))
+        joined = [np.concatenate((a[:low], b, a[high:])) for a, b in zip(columns, added, strict=True)]
         return Histogram(*joined, newest_publish_us=newest, oldest_event_us=oldest)
 
     def pruned(self, from_bucket: int) -> "Histogram":
@@ -137,7 +140,8 @@ class Histogram:
         start = int(self.publish_bucket.searchsorted(from_bucket))
         if start == 0:
             return self
-        return replace(self, **{name: getattr(self, name)[start:].copy() for name in COLUMNS})
+        kept = [column[start:].copy() for column in self._columns]
+        return Histogram(*kept, newest_publish_us=self.newest_publish_us, oldest_event_us=self.oldest_event_us)
 
     def only(self, kept: npt.NDArray[np.bool_]) -> "Histogram":
         """The cells that are kept, as if the others' messages had never been published."""
@@ -155,8 +159,9 @@ class Histogram:
 
     def newest_valid_bucket(self, before: int) -> int | None:
         """The newest publish-time bucket below `before` that holds a message with an event time."""
-        valid = self._valid(BEFORE_ALL, before - 1)
-        return int(self.publish_bucket[valid[-1]]) if len(valid) else None
+        end = int(self.publish_bucket.searchsorted(before))
+        valid = self.event_bucket[:end] > COPY
+        return int(self.publish_bucket[end - 1 - valid[::-1].argmax()]) if valid.any() else None
 
     def newest_valid_before(self, limit_us: int) -> int | None:
         """The newest moment from which on, and before the limit, a message with an event time is known to have been
@@ -172,7 +177,10 @@ class Histogram:
             newest_slot_us = bucket * BUCKET_US + (np.frexp(before)[1].astype(np.int64) - 1) * SLOT_US
             return int(np.where(last < limit_us, last, np.maximum(first, newest_slot_us)).max())
         older = self.newest_valid_bucket(before=bucket)
-        return None if older is None else int(self.last_publish_us[self._valid(older, older)].max())
+        if older is None:
+            return None
+        low, high = self._span(older, older)
+        return int(self.last_publish_us[low:high].max(initial=NO_EVENT, where=self.event_bucket[low:high] > COPY))
 
     def greatest_lag_us(self, publish_bucket: int) -> int:
         """A bound on `publish time - event time` in a bucket, at most two buckets' widths above the largest.
@@ -194,7 +202,7 @@ class Histogram:
 
     def minimum_at(self, positions: Ints) -> Cell | None:
         """The one with the least event time of the cells, if there are any. They have event times."""
-        return self._cell(positions[np.argmin(self.min_event_us[positions])]) if len(positions) else None
+        return self._cell(positions[self.min_event_us[positions].argmin()]) if len(positions) else None
 
     def quantile_between(self, low: int, high: int, quantile: float) -> Cell | None:
         """The least, over the publish-time buckets low to high, of each bucket's own event-time quantile.
@@ -222,14 +230,15 @@ class Histogram:
         else:
             cells = self._valid(not_before, bucket)
             holding = cells[self.first_publish_us[cells] < limit_us]
-        return self._cell(holding[np.argmax(self.min_event_us[holding])]) if len(holding) else None
+        return self._cell(holding[self.min_event_us[holding].argmax()]) if len(holding) else None
 
     def _ranks(self, low: int, high: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The cells with event times that were published in the buckets low to high: their positions, how many
         messages of the same bucket have a lesser event bucket, their own counts, and their buckets' totals."""
         positions = self._valid(low, high)
-        size = self.count[positions]
-        _, first, cells = np.unique(self.publish_bucket[positions], return_index=True, return_counts=True)
+        size, bucket = self.count[positions], self.publish_bucket[positions]
+        first = np.diff(bucket, prepend=bucket[:1] - 1).nonzero()[0]
+        cells = np.diff(first, append=len(bucket))
         running = np.cumsum(size) - size
         below = running - np.repeat(running[first], cells)
         return positions, below, size, np.repeat(np.add.reduceat(size, first), cells)
@@ -246,28 +255,34 @@ class Histogram:
         not_before to before - 1: first deliveries that came after their publish time had been declared past. A copy may
         count as a copy once, and in full when it is delivered again, so neither is told from the other."""
         low, high = delta._span(not_before, before - 1)
-        here = set(zip(self.publish_bucket.tolist(), self.event_bucket.tolist(), strict=True)) if high > low else set()
+        if low == high:
+            return 0
+        begin, end = self._span(int(delta.publish_bucket[low]), int(delta.publish_bucket[high - 1]))
+        here = set(zip(self.publish_bucket[begin:end].tolist(), self.event_bucket[begin:end].tolist(), strict=True))
         cells = zip(delta.publish_bucket[low:high].tolist(), delta.event_bucket[low:high].tolist(), strict=True)
         return sum(
-            int(n)
-            for cell, n in zip(cells, delta.count[low:high], strict=True)
+            n
+            for cell, n in zip(cells, delta.count[low:high].tolist(), strict=True)
             if cell not in here and cell[1] != COPY and (cell[0], COPY) not in here
         )
 
     def _span(self, low: int, high: int) -> tuple[int, int]:
         """The positions of the cells published in the buckets low to high, both included."""
-        start = int(self.publish_bucket.searchsorted(low, side="left"))
-        return start, max(start, int(self.publish_bucket.searchsorted(high, side="right")))
+        start = int(self.publish_bucket.searchsorted(low))
+        return start, max(start, int(self.publish_bucket.searchsorted(high, "right")))
 
     def _valid(self, low: int, high: int) -> Ints:
         """The positions of the cells with event times published in the buckets low to high."""
         start, end = self._span(low, high)
-        (positions,) = np.nonzero(self.event_bucket[start:end] > COPY)
-        return start + positions
+        (positions,) = (self.event_bucket[start:end] > COPY).nonzero()
+        positions += start
+        return positions
 
 
 COLUMNS = [column.name for column in fields(Histogram) if not column.kw_only]
 """A histogram's arrays. The first two say which cell a row is."""
+
+_columns_of = attrgetter(*COLUMNS)
 
 
 def bucket_of(moment: datetime) -> int:

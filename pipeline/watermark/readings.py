@@ -5,7 +5,7 @@ not below it. So the effective reading is the largest of its epoch, and a lower 
 means that somebody sought the subscription, which starts a new epoch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 
@@ -80,25 +80,26 @@ def follow(previous: EffectiveReading | None, reading: Reading | None, tolerance
     if reading is None:
         return previous
     if previous is None:
-        return _epoch(1, reading)
+        return _effective(reading, 1, reading.observed_at, reading)
     if reading.observed_at < previous.epoch_began:
         return previous
     newer = reading.observed_at > previous.newest.observed_at
     if newer and reading.no_later_than < previous.oldest_unacked - tolerance:
-        return _epoch(previous.epoch + 1, reading)
+        return _effective(reading, previous.epoch + 1, reading.observed_at, reading)
     newest = reading if newer else previous.newest
     is_seen_again = reading.oldest_unacked == previous.oldest_unacked and reading.observed_at > previous.observed_at
-    if reading.oldest_unacked > previous.oldest_unacked or is_seen_again:
-        return replace(_epoch(previous.epoch, reading), epoch_began=previous.epoch_began, newest=newest)
-    return replace(previous, newest=newest)
+    is_largest = reading.oldest_unacked > previous.oldest_unacked or is_seen_again
+    return _effective(reading if is_largest else previous, previous.epoch, previous.epoch_began, newest)
 
 
-def _epoch(number: int, reading: Reading) -> EffectiveReading:
+def _effective(
+    largest: Reading | EffectiveReading, epoch: int, epoch_began: datetime, newest: Reading
+) -> EffectiveReading:
     return EffectiveReading(
-        oldest_unacked=reading.oldest_unacked,
-        names_a_message=reading.names_a_message,
-        observed_at=reading.observed_at,
-        epoch=number,
-        epoch_began=reading.observed_at,
-        newest=reading,
+        oldest_unacked=largest.oldest_unacked,
+        names_a_message=largest.names_a_message,
+        observed_at=largest.observed_at,
+        epoch=epoch,
+        epoch_began=epoch_began,
+        newest=newest,
     )

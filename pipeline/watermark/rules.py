@@ -267,5 +267,5 @@ def _least(s: Situation, start: datetime, high: int) -> tuple[Cell | None, int, 
     if is_whole:
         least = holds.quantile_between(bucket_of(start), high, s.policy.quantile)
     else:
-        least = holds.minimum_at(holds.since(start_us, high))
+        least = holds.minimum_at(positions if holds is s.histogram else holds.since(start_us, high))
     return least, s.histogram.messages_at(positions), passed_over(s.histogram, s.policy.max_lag, positions)

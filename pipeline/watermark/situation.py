@@ -1,6 +1,6 @@
 """What one decision depends on, and the readings after slack: the only place that subtracts it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.watermark.decision import Decision
@@ -34,11 +34,11 @@ class Situation:
     pruned_before: int | None = None
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
+    holding: Histogram = field(init=False, repr=False, compare=False)
+    """The part of the histogram that holds the watermark. It is made once, because several rules ask for it."""
 
-    @property
-    def holding(self) -> Histogram:
-        """The part of the histogram that holds the watermark."""
-        return holding(self.histogram, self.policy.max_lag)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "holding", holding(self.histogram, self.policy.max_lag))
 
     @property
     def base_after_slack(self) -> datetime:

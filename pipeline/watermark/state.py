@@ -159,11 +159,14 @@ class WatermarkState:
 
     def _after_decision(self, number: int, record: DecisionRecord) -> "WatermarkState":
         decision = record.decision
-        pruned = self._pruned(record)
+        histogram, pruned_before, pruned_frontier = self._pruned(record)
         base_before = None if self.decision is None else self.decision.base
         return replace(
-            pruned,
+            self,
             number=number,
+            histogram=histogram,
+            pruned_before=pruned_before,
+            pruned_frontier=pruned_frontier,
             record=record,
             complete_from=decision.complete_from,
             released_before=None if was_sought(decision.base, base_before) else self.released_before,
@@ -172,18 +175,19 @@ class WatermarkState:
             account=self.account.after(decision.at, record.usage),
         )
 
-    def _pruned(self, record: DecisionRecord) -> "WatermarkState":
-        """Without the cells that no later band can reach."""
+    def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:
+        """The histogram without the cells that no later band can reach; the bucket below which there is none, and the
+        frontier of what was published below it."""
         decision = record.decision
         if decision.base is None or decision.tracking is None:
-            return self
+            return self.histogram, self.pruned_before, self.pruned_frontier
         # Without a release: base may still name what was released, and a seek ends it.
         reachable = reachable_from(self.histogram, decision.base, decision.tracking, record.policy)
         if self.pruned_before is not None:
             reachable = max(reachable, self.pruned_before)
-        kept, until = self.histogram.pruned(reachable), bucket_start(reachable)
-        passed = frontier_of(self.histogram, until, record.policy, self.pruned_before, self.pruned_frontier)
-        return replace(self, histogram=kept, pruned_before=reachable, pruned_frontier=passed)
+        until, known = bucket_start(reachable), (self.pruned_before, self.pruned_frontier)
+        passed = frontier_of(self.histogram, until, record.policy, *known)
+        return self.histogram.pruned(reachable), reachable, passed
 
     def _violations(self, delta: Histogram) -> int:
         """How many messages come now although the reading had declared their publish time past. A lower bound: cells

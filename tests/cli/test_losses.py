@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.lake.builders import Beat
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.lake import loss_details, loss_facts
-from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.clock import ManualClock, SystemClock, iso
+from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.status import read_losses
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -61,6 +62,23 @@ def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_
     facts = loss_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601), Slow(at(0))))
     assert facts["missed_not_checked"] == "7 commits, manifests or hours are left"
     assert "missed_not_checked" not in loss_facts(read_losses(history.lake, WINDOWING, LOOKBACK, at(601)))
+
+
+def test_status_names_the_fields_that_are_null_in_all_recent_rows(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, now = history.folder / "tidemark.toml", SystemClock().now()
+    windows, fields = 'length = "1m"\nlookback = "90s"', 'temperature = "number"\nstatus = "text"'
+    settings.write_text(f'[lake]\nuri = "file:lake"\n[windows]\n{windows}\n[message.fields]\n{fields}\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(settings))
+    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    assert "null_fields" not in facts, "nothing landed within an hour"
+    lake = lake_in(history.folder, {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT})
+    columns = columns_of([Beat("a", 300, values={"status": "ok"})], ["temperature", "status"])
+    append_beats(lake.heartbeats(), {**columns, "landed_at": [now]})
+    facts = json.loads(CliRunner().invoke(app, ["status", "--json"]).output)
+    assert (facts["null_fields"], facts["null_fields_since"]) == ({"temperature": 1}, iso(now))
+    assert "1 temperature" in CliRunner().invoke(app, ["status"]).output
 
 
 def test_the_command_prints_them_to_people_and_to_programs(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,3 +108,12 @@ def test_requeue_lands_what_passes_and_status_tells_it_from_what_waits(place: Pl
     shown = place.tidemark("quarantine").out.splitlines()
     assert shown[1].split() == ["UNREADABLE_PAYLOAD", "1", "0"]
     assert shown[2].split() == ["NO_STREAM_ID", "0", "3"]
+
+
+def test_a_requeue_of_everything_notes_by_which_contract_quarantine_was_judged(place: Place) -> None:
+    judged_by = place.lake().judged_by()
+    for arguments in (("--dry-run",), ("--reason", "NO_STREAM_ID"), ("--since", "1h")):
+        assert place.tidemark("requeue", *arguments).code == 0
+        assert judged_by.digest() is None, arguments
+    assert place.tidemark("requeue").code == 0
+    assert judged_by.digest() == place.settings.contract_digest

@@ -1,5 +1,6 @@
 """Tables of one's own in Dagster: requested when their windows are due, each for itself, and repaired."""
 
+import json
 from pathlib import Path
 
 import dagster as dg
@@ -8,7 +9,7 @@ import pytest
 import tidemark
 import tidemark.dagster as td
 from tests.dagster.house import Ticking
-from tests.dagster.test_diffs_asset import CLASSIC, WINDOWS, Materializing, failure_of
+from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.repair import REPAIR
 from tidemark.pipeline.services.dagster_names import PIPELINE, RANGE_END, RANGE_START
@@ -48,6 +49,8 @@ def asked(ticking: Ticking) -> dict[str, tuple[str, str]]:
 def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops_no_other(tmp_path: Path) -> None:
     house = Materializing(tmp_path, CLASSIC)
     house.settings = with_tables(house.settings, tmp_path, counts=COUNTS, broken=BROKEN)
+    windows = house.settings.windows.model_copy(update={"corrections": True})
+    house.settings = house.settings.model_copy(update={"windows": windows})
     with dg.DagsterInstance.ephemeral() as instance:
         ticking = Ticking(house.settings, instance)
         assert asked(ticking) == {}, "no window of heartbeat_diffs is computed"
@@ -71,10 +74,16 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         assert sum(row["heartbeats"] for row in rows) == house.rows().num_rows
         assert asked(ticking) == {}
 
-        assert house.run(WINDOWS[1], WINDOWS[1], instance).success  # computed again, for whatever reason
-        assert asked(ticking) == {"compute_counts": (WINDOWS[1], WINDOWS[1])}
+        house.land([("late", START + 1.5 * MINUTE)])
+        assert house.run(WINDOWS[1], WINDOWS[2], instance).success  # as the check of missed heartbeats requests it
+        assert asked(ticking) == {"compute_counts": (WINDOWS[1], WINDOWS[2])}
         for request in ticking.tick("tables").run_requests or ():
             assert run(house, instance, request).success
+
+        table = house.lake.corrections().table.current()
+        assert table is not None
+        noted = [row for row in table.to_pyarrow_table().to_pylist() if row["table"] == "counts"]
+        assert [(row["change"], json.loads(row["key"])) for row in noted] == [("added", {"stream_id": "late"})]
 
         (path, *_) = (house.folder / "tables/counts/runs").rglob(f"window={WINDOWS[0]}/*/*.parquet")
         path.write_bytes(b"no Parquet")

@@ -221,7 +221,7 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
 def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45)])
     definitions = ticking_on(history, instance).definitions
-    of_heartbeats = ["late", "lost_outside", "passed_over"]
+    of_heartbeats = ["late", "lost_outside", "passed_over", "fields_present"]
     for asset, names in (
         *(("heartbeat_diffs", ["missed"]), ("heartbeats", of_heartbeats)),
         ("quarantine", ["quarantine_share"]),

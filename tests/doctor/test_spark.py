@@ -19,8 +19,9 @@ from tidemark.pipeline.doctor.cluster import check_executors
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
 from tidemark.pipeline.doctor.spark import check_connector, check_java, check_spark
+from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings
+from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings, TableSettings
 from tidemark.pipeline.spark import java
 from tidemark.resources.storage_state import revisions
 
@@ -44,6 +45,15 @@ def test_without_a_java_what_needs_one_is_broken_and_a_server_elsewhere_does_not
         assert finding.level is Level.BROKEN
         assert "install Java 17 or newer" in finding.said
     assert findings(check_java, spark=SparkSettings(remote="sc://spark.example:15002")) == []
+
+
+def test_a_table_of_ones_own_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
+    assert findings(check_own_tables) == []
+    (tmp_path / "mine.sql").write_text("SELECT window, stream_id FROM {heartbeats}")
+    (finding,) = findings(check_own_tables, tables={"mine": TableSettings(sql=str(tmp_path / "mine.sql"))})
+    assert (finding.level, finding.said) == (Level.OK, "tables of your own: mine")
+    (finding,) = findings(check_own_tables, tables={"mine": TableSettings(sql=str(tmp_path / "absent.sql"))})
+    assert (finding.level, "absent.sql cannot be read" in finding.said) == (Level.BROKEN, True)
 
 
 def test_a_spark_that_nobody_starts_is_broken() -> None:

@@ -16,7 +16,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, WatermarkSettings
+from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings, WatermarkSettings
 
 pytestmark = pytest.mark.gcs
 
@@ -49,6 +49,7 @@ def test_all_sensors_stay_within_the_budget_of_calls(lake_apart: LakeSettings, p
     settings = Settings(
         pubsub=PubSubSettings(emulator_host="127.0.0.1:1"),  # nobody answers, at once
         watermark=WatermarkSettings(tick=TICK),
+        message=MessageSettings(fields={"temperature": "number"}),  # type: ignore[dict-item]
         lake=lake_apart.model_copy(update={"endpoint": proxy.endpoint}),
     )
     world, rng = ModelWorld(settings.pubsub), random.Random(1)

@@ -32,10 +32,11 @@ from tidemark.pipeline.identity.methods import (
 )
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.quality import staleness_checkpoint
 from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings
 
 ONLY_SOMETIMES = {BREAK_OFF}
 """Needed after a failure: an upload in parts that is given up."""
@@ -73,6 +74,7 @@ def of(component: Component, *, on_bucket: bool = True) -> set[Permission]:
 
 
 def ticking_on(settings: Settings, stack: ExitStack) -> Ticking:
+    settings = settings.model_copy(update={"quarantine": QuarantineSettings(requeue=ON_CHANGE)})
     return Ticking(settings, stack.enter_context(dg.DagsterInstance.ephemeral()), Hasty())
 
 
@@ -91,6 +93,7 @@ def play(ticking: Ticking, servers: Servers) -> dict[Component, set[Permission]]
             ("tracking", Component.TRACKER),
             ("drain", Component.TRACKER),
             ("staleness", Component.CHECKS),
+            ("requeue", Component.CHECKS),
         ):
             ticking.tick(sensor)
             found[component] |= servers.taken()
@@ -113,9 +116,10 @@ def test_provisioning_calls_what_the_table_says(servers: Servers, tmp_path: Path
     provision_here(settings, SystemClock())
     client = subscriber_client(*settings.pubsub.server)
     client.delete_subscription(subscription=settings.pubsub.tracking_path)
-    client.transport.close()
     servers.recorder.methods.remove("/google.pubsub.v1.Subscriber/DeleteSubscription")
     provision_here(settings, SystemClock())
+    sample_messages(client, settings.pubsub, SystemClock(), 1, SECOND)
+    client.transport.close()
     assert servers.taken() == of(Component.PROVISION)
 
 

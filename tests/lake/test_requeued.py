@@ -8,6 +8,7 @@ import pytest
 from tests.lake.builders import LATER, Beat, append_beats, append_rejected, columns_of, lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.judged_by import NAME, UNREADABLE
 from tidemark.pipeline.quality.quarantined import NEWEST_FILES, QuarantineShare, read_quarantine_share, read_reasons
 from tidemark.pipeline.settings_sections import LakeSettings
 
@@ -42,6 +43,19 @@ def test_notes_are_found_by_their_day_and_name_what_was_requeued(lake: Lake) -> 
     assert (counts.waiting, counts.requeued) == ({"NO_STREAM_ID": 1}, {"NO_STREAM_ID": 2})
     assert [requeued.forget_before("2026-11-22", dry_run=dry_run) for dry_run in (True, False, False)] == [1, 1, 0]
     assert requeued.notes() == [late]
+
+
+def test_the_note_of_the_contract_is_replaced_and_a_damaged_one_is_no_contract(lake: Lake) -> None:
+    judged_by, other = lake.judged_by(), lake.judged_by()
+    assert judged_by.digest() is None
+    for digest in ("a", "a", "b"):
+        judged_by.note(digest, at(0))
+        assert (judged_by.digest(), other.digest()) == (digest, digest)
+    objects = lake.objects()
+    objects.replace(NAME, b"{", objects.read_generation(NAME)[1])
+    assert judged_by.digest() == UNREADABLE
+    judged_by.note("c", at(0))
+    assert (judged_by.digest(), lake.requeued().notes()) == ("c", [])
 
 
 def test_what_has_landed_is_told_by_id_among_what_was_published_then(lake: Lake) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.payloads.schemas import AVRO, BEAT, PROTO, avro, avro_text, one, written
+from tests.payloads.schemas import AVRO, BEAT, PROTO, avro, avro_text, definition, one, written
+from tidemark.pipeline.payloads.avro import AvroCodec
 from tidemark.pipeline.payloads.decoder import PayloadDecoder
 from tidemark.pipeline.payloads.formats import Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.payloads.rejections import Rejection, RejectionReason
+from tidemark.pipeline.payloads.rejections import Rejection, RejectionReason, Unreadable
 
 EXAMPLES = settings(max_examples=150, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
 STRUCTURED = {"content-type": "application/cloudevents+json"}
@@ -65,6 +67,31 @@ def hostile(draw: st.DrawFn, valid: bytes) -> bytes:
     if way == "huge":
         return valid[:at] + draw(st.sampled_from(HUGE)) + valid[at + draw(st.integers(0, 1)) :]
     return draw(st.sampled_from([b"[", b'{"a":', b"\x4a", NESTED])) * draw(st.sampled_from([10, 5000]))
+
+
+def odd_schemas() -> st.SearchStrategy[Any]:
+    """What begins like a schema of Avro, and need not be one."""
+    kinds = st.sampled_from(
+        ["record", "array", "map", "enum", "fixed", "int", "bytes", "R", "null", "error", "", 3, None]
+    )
+    keys = st.sampled_from(["type", "items", "values", "name", "size", "symbols", "fields", "logicalType", "scale"])
+    numbers = st.integers(-5, 1 << 40)
+    return st.recursive(
+        kinds | numbers | st.just("decimal"),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5),
+        max_leaves=12,
+    )
+
+
+@EXAMPLES
+@given(odd_schemas(), st.sampled_from(["field", "whole"]))
+def test_whatever_a_schema_says_it_is_ready_or_refused(odd: Any, where: str) -> None:
+    fields = [{"name": "a", "type": odd}, {"name": "b", "type": "long"}]
+    with suppress(Unreadable):
+        codec = AvroCodec(definition(odd if where == "whole" else {"type": "record", "name": "R", "fields": fields}))
+        for data in (b"", b"\x02" * 40, b"\xff" * 40):
+            with suppress(Unreadable):
+                codec.binary(data)
 
 
 @pytest.mark.parametrize("form", FORMS)

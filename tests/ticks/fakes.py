@@ -104,9 +104,14 @@ class Topic:
             "stream_id": stream,
             "heartbeat_id": publisher_id,
         }
+        return self.publish_plain(
+            payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode(), attributes
+        )
+
+    def publish_plain(self, data: bytes, attributes: Mapping[str, str | None]) -> Any:
+        """One message as it is, without the attributes that are None."""
         message = PubsubMessage(
-            data=payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode(),
-            attributes={name: value for name, value in attributes.items() if value is not None},
+            data=data, attributes={name: value for name, value in attributes.items() if value is not None}
         )._pb
         self._model.publish(TOPIC, [message], self._clock.now())
         self.messages.append(message)

@@ -127,7 +127,7 @@ def test_avro_in_a_file_is_landed_tracked_and_judged_again(tmp_path: Path) -> No
     )
     assert batch.rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
     assert batch.rejected["payload"].to_pylist() == [bad.data]
-    again = JudgedBatch.of_rows(batch.rejected, reader(settings), None, NOW)
+    (again,) = JudgedBatch.parts_of_rows(batch.rejected, reader(settings), None, NOW)
     assert (len(again.heartbeats), len(again.rejected)) == (0, 1)
     assert histogram_of([good, bad, zipped], reader(settings)).oldest_event_us is not None
 

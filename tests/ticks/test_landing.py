@@ -131,7 +131,7 @@ def test_places_in_a_nested_payload_land_as_columns(world: World) -> None:
     (row,) = world.rows("heartbeats")
     assert (row["stream_id"], row["event_time"], row["publisher_id"], row["load"]) == ("s/7", at(900.25), "5", 2.5)
     (refused,) = world.rows("quarantine")
-    assert refused["detail"] == "payload:devices[0].id is absent or empty"
+    assert refused["detail"] == "payload:devices[0].id is absent or null"
 
 
 def test_a_payload_that_is_not_decoded_may_be_anything(world: World) -> None:

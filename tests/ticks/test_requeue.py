@@ -285,4 +285,4 @@ def test_the_share_of_quarantine_is_that_of_what_landed_since(
 def test_the_most_frequent_reason_is_named_with_its_newest_detail(world: World) -> None:
     lake = world.lake()
     share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0))
-    assert (share.reason, share.detail) == ("NO_STREAM_ID", "attribute:sensor is absent or empty")
+    assert (share.reason, share.detail) == ("NO_STREAM_ID", "attribute:sensor is absent")

@@ -20,9 +20,10 @@ from tests.quality.staleness_history import LENGTH, LOOKBACK, WINDOWING, WINDOWS
 from tests.watermark.builders import START, at, published
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import WindowExpired
-from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINE, STREAM_STATUS, Lake
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
 from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_report
@@ -368,6 +369,22 @@ def test_quarantine_is_dropped_by_the_day(tmp_path: Path) -> None:
     assert drop_partitions(house.lake.table(QUARANTINE), "2026-11-01").rows == 0
 
 
+def test_corrections_are_dropped_by_the_day_they_were_noticed_and_their_small_files_become_one(tmp_path: Path) -> None:
+    house = House(tmp_path, now=4 * DAY.total_seconds())
+    corrections = house.lake.corrections()
+    kept = ["w-new", *(f"w{number}" for number in range(MANY - 1))]
+    for number, (day, window) in enumerate([(0, "w-old"), *((2, window) for window in kept)]):
+        row = {"table": "t", "window": window, "change": "added", "table_version": number, "corrected_at": at(number)}
+        moment = at(day * DAY.total_seconds())
+        rows = pa.Table.from_pylist([row], CONTENT)
+        corrections.append([rows], moment, number - 1 if number else None, Position("t", number))
+    (dropped,) = of(house.tidy(corrections="3d"), "retention", CORRECTIONS)
+    assert dropped.figures["rows"] == 1
+    assert len(house.files(CORRECTIONS)) == 1
+    assert [row["window"] for row in corrections.newest(Sought(), 100)] == kept[::-1]
+    assert corrections.noted("t") == len(kept)
+
+
 # The tracking log
 
 
@@ -482,7 +499,7 @@ def test_a_chore_that_fails_is_reported_and_the_others_are_done(tmp_path: Path) 
 def test_an_empty_lake_has_nothing_to_be_done(tmp_path: Path) -> None:
     settings = Settings(lake=LakeSettings(uri=f"file:{tmp_path}/lake"))
     chores = list(Housekeeper(settings, ManualClock(at(0))).chores())
-    assert len(chores) == 12
+    assert len(chores) == 15
     assert all(chore.is_idle and chore.failed is None for chore in chores)
     assert list(tmp_path.iterdir()) == [], "a lake that does not exist is not created by looking at it"
 

@@ -1,8 +1,11 @@
 """The built wheel, in an environment and a folder of its own, beside somebody else's `assets`."""
 
+import filecmp
 import json
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 import zipfile
 from dataclasses import dataclass, replace
@@ -84,10 +87,26 @@ def stranger(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Stranger:
     extras = subprocess.run(looked, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip().split(",")
     install = [SHELL, "tools/install.sh", str(environment / "bin" / "python"), "java" * ("java" in extras), str(wheel)]
     subprocess.run(install, cwd=ROOT, check=True, timeout=600)
+    give_bytecode(environment)
     (folder / "assets").mkdir()
     for name in ("assets/__init__.py", "resources.py", "pipeline.py"):
         (folder / name).write_text(NOT_OURS)
     return Stranger(folder, Settings(), str(environment / "bin" / "tidemark"), folder)
+
+
+def give_bytecode(environment: Path) -> None:
+    """Put into the environment what this one has compiled of the same modules: its many processes would each compile
+    them first. Python looks whether the source has the time that the compiled file names."""
+    ours = Path(sysconfig.get_path("purelib"))
+    theirs = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    for compiled in ours.rglob("*.pyc"):
+        name = compiled.relative_to(ours)
+        source = name.parent.parent / f"{name.name.partition('.')[0]}.py"
+        is_the_same = (theirs / source).is_file() and filecmp.cmp(ours / source, theirs / source, shallow=False)
+        if is_the_same and not (theirs / name).exists():
+            shutil.copystat(ours / source, theirs / source)
+            (theirs / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(compiled, theirs / name)
 
 
 def with_free_ports(config: str) -> str:

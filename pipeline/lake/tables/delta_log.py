@@ -80,6 +80,16 @@ def commits(table: LakeTable) -> list[str]:
     return [info.path for info in logged if info.path.endswith(".json") and info.path.count("/") == 1]
 
 
+def first_commit(table: LakeTable, after: int) -> int | None:
+    """The first version after this one whose commit is still in the log; None if there is none. Raises LakeError."""
+    with table_errors(table.uri):
+        following = table.folder.get_file_info(f"{LOG_FOLDER}/{after + 1:020d}.json")
+    if following.type == pafs.FileType.File:
+        return after + 1
+    names = (path.rpartition("/")[2].removesuffix(".json") for path in commits(table))
+    return min((int(name) for name in names if name.isdigit() and int(name) > after), default=None)
+
+
 def actions(files: pafs.FileSystem, commit: str) -> list[Mapping[str, Any]]:
     """The actions of a commit."""
     return actions_in(_read(files, commit))

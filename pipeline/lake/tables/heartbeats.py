@@ -23,6 +23,9 @@ from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
 
 PARTITION = "event_hour"
+ELEMENT = "#"
+"""Stands in the id of a heartbeat between the id of its message and its number in the message's array. Pub/Sub's ids
+are digits."""
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
 HOUR = timedelta(hours=1)
 
@@ -238,6 +241,13 @@ class Heartbeats(LakeTable):
             oldest_event_time=pc.min(event_times(actions, "min")).as_py(),
             newest_event_time=pc.max(event_times(actions, "max")).as_py(),
         )
+
+
+def messages_of(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The ids of the messages that heartbeats with these ids are of."""
+    if not pc.any(pc.match_substring(ids, ELEMENT)).as_py():
+        return ids
+    return pc.list_element(pc.split_pattern(ids, ELEMENT, max_splits=1, reverse=True), 0)
 
 
 def identities(rows: pa.Table) -> pa.Table:

@@ -14,7 +14,7 @@ from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, FrontierEvidence, Reason, SilenceEvidence
 from tidemark.pipeline.watermark.estimator import is_pinned_by_backlog
 from tidemark.pipeline.watermark.explain.conditions import messages
-from tidemark.pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, bucket_of, bucket_start
+from tidemark.pipeline.watermark.histogram import AFTER_ALL, BUCKET_US, COPY, NO_EVENT, bucket_of, bucket_start
 from tidemark.pipeline.watermark.holding import passed_over
 from tidemark.pipeline.watermark.situation import Situation, clock_ahead, has_no_backlog, known
 
@@ -53,8 +53,10 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_NO_DATA:
             yield from _no_data(s)
         case Reason.IDLE_ADVANCED:
+            yield from _rejected(s, decision.newest_publish_time)
             yield "It follows the clock until something is published, then the event times of what is published."
         case Reason.IDLE_HELD:
+            yield from _rejected(s, decision.newest_publish_time)
             yield (
                 f"It moves when something is published, and tracking has read to {_reach(s)} after that. With "
                 'idle = "advance" it would follow the clock meanwhile.'
@@ -87,7 +89,22 @@ def _no_data(s: Situation) -> Iterator[str]:
             f"{format_duration(s.policy.max_lag or ZERO)} (max_lag), so none of them holds the watermark, and none "
             "moves it. Raise max_lag if they are not the exception."
         )
+    if first is None:
+        yield from _rejected(s, None)
     yield _until_known(s, first)
+
+
+def _rejected(s: Situation, after: datetime | None) -> Iterator[str]:
+    """That messages arrive and are all rejected, if tracking knows of any that were published after a second."""
+    cells = s.histogram.event_bucket == NO_EVENT
+    if after is not None:
+        cells &= s.histogram.publish_bucket > bucket_of(after)
+    if count := s.histogram.messages_at(np.flatnonzero(cells)):
+        since = "" if after is None else " since"
+        yield (
+            f"What was published{since} is rejected: tracking knows of {messages(count)} without an event time that "
+            "counts. `tidemark quarantine` says why; mend [message] or the publisher."
+        )
 
 
 def _until_known(s: Situation, first: datetime | None) -> str:

@@ -242,3 +242,24 @@ def test_the_clock_that_an_idle_watermark_waits_for_is_named() -> None:
     assert iso(at(403)) in said  # it stands at 93; the band is 10 s, and the lag 5 m
     assert log.tick(403).reason is Reason.UNCHANGED
     assert log.tick(403.5).reason is Reason.IDLE_ADVANCED
+
+
+def test_where_everything_is_rejected_the_explanation_leads_to_quarantine() -> None:
+    log = Log()
+    log.publish(published([], rejected=range(20, 50)))
+    assert log.tick(60).reason is Reason.HELD_NO_DATA
+    rejected, until = log.explain().moves
+    assert rejected.startswith("What was published is rejected: tracking knows of 30 messages without an event time")
+    assert "`tidemark quarantine` says why" in rejected
+    assert until.startswith("It is held until")
+    assert "`tidemark quarantine`" in log.tick(61).sentence()
+
+
+@pytest.mark.parametrize("policy", [Policy(), Policy(idle="hold")])
+def test_a_silence_of_valid_messages_in_which_others_are_rejected_leads_to_quarantine(policy: Policy) -> None:
+    log = explained.idle(policy)
+    assert not any("quarantine" in said for said in log.explain().moves)
+    log.publish(published([], rejected=[200, 280]))
+    assert log.tick(300).reason in (Reason.IDLE_ADVANCED, Reason.IDLE_HELD)
+    rejected, _ = log.explain().moves
+    assert rejected.startswith("What was published since is rejected: tracking knows of 2 messages")

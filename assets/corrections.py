@@ -1,0 +1,46 @@
+"""The asset `corrections`: runs that compute windows note there what changed in those that were computed before."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import dagster as dg
+
+from tidemark.assets.catalog import CORRECTIONS, HEARTBEAT_DIFFS, key_of, spec
+from tidemark.pipeline.lake.tables.corrections import CORRECTIONS as COLUMNS
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
+from tidemark.pipeline.settings import Settings
+from tidemark.resources.lake import LakeResource
+
+
+def corrections_asset(settings: Settings, tables: Iterable[str] = ()) -> Sequence[dg.AssetSpec]:
+    """Its spec, downstream of `heartbeat_diffs` and of these tables of one's own; none if the settings say so."""
+    if not settings.windows.corrections:
+        return []
+    about = (
+        "What changed in windows that were computed again: a row for each row that was added, removed or changed, with "
+        "the old one and the new one. Materialized by the run that notes any."
+    )
+    deps = [HEARTBEAT_DIFFS, *map(dg.AssetKey, tables)]
+    return [spec(settings, CORRECTIONS, about, kinds={"deltalake"}, schema=COLUMNS, deps=deps)]
+
+
+def diffs_followed(lake: LakeResource) -> FollowedTable:
+    """`heartbeat_diffs`, as `corrections_noted` takes it."""
+    return FollowedTable(str(HEARTBEAT_DIFFS.path[-1]), lake.diffs("run"), DIFFS_KEY)
+
+
+def corrections_noted(lake: LakeResource, tables: Iterable[FollowedTable]) -> Iterator[dg.AssetMaterialization]:
+    """Note what changed in these tables since the last look, if the settings say so, and materialize the asset if
+    anything did. A failure is logged and not raised, because the windows themselves stand: the next run tries again."""
+    if not lake.settings.windows.corrections:
+        return
+    corrections, log, rows = lake.whole().corrections(), dg.get_dagster_logger(), dict[str, int]()
+    for table in tables:
+        try:
+            rows[table.name] = follow(corrections, table, lake.clock)
+        except Exception as error:
+            log.warning(f"the corrections of {table.name} were not noted, the next run tries again: {error!r}")
+    if any(rows.values()):
+        by_table = {f"rows/{name}": count for name, count in rows.items()}
+        yield dg.AssetMaterialization(
+            key_of(lake.settings, CORRECTIONS), metadata={"rows": sum(rows.values()), **by_table}
+        )

@@ -1,0 +1,93 @@
+"""`tidemark corrections`: what changed in windows that were computed again. It needs the lake alone."""
+
+import json
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of
+from tidemark.pipeline.cli.output import console, grid, print_json, safe
+from tidemark.pipeline.cli.quarantine import ago
+from tidemark.pipeline.clock import EPOCH, SystemClock, iso
+from tidemark.pipeline.lake.tables.corrections import Change, Sought
+from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.windows import KEY_FORMAT
+
+JSON_COLUMNS = ("key", "old_row", "new_row")
+
+
+def window_key(text: str) -> str:
+    """Read a window's key, of whatever length the table's windows have."""
+    try:
+        datetime.strptime(text, KEY_FORMAT)  # noqa: DTZ007 (only looked at)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text} is not a window's key such as 2026-11-21T05-20Z") from error
+    return text
+
+
+def corrections(
+    table: Annotated[str | None, typer.Option(help="Only of this table, such as heartbeat_diffs.")] = None,
+    window: Annotated[
+        str | None, typer.Option(parser=window_key, metavar="<key>", help="Only of this window: 2026-11-21T05-20Z.")
+    ] = None,
+    since: Annotated[
+        Any,
+        typer.Option(
+            parser=ago, metavar="<duration|time>", help="Only of windows replaced since: 2h, or a time with its zone."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most corrections to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show what changed in windows that were computed again, the newest first: each row as it was, and as it is.
+
+    Runs note it if `windows.corrections` is true.
+    """
+    settings, clock = load_settings(), SystemClock()
+    if isinstance(since, timedelta):
+        since = clock.now() - min(since, clock.now() - EPOCH)
+    rows = lake_of(settings).corrections().newest(Sought(table, window, since), limit)
+    if as_json:
+        for row in rows:
+            print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)
+        return
+    terminal = console()
+    for row in rows:
+        terminal.print(f"\n[bold]{safe(_title(row))}[/]")
+        shown = grid(3)
+        for name, old, new in _shown(row):
+            shown.add_row(f"  [dim]{safe(name)}[/]", safe(old), safe(new))
+        terminal.print(shown)
+    if not rows:
+        off = "" if settings.windows.corrections else "; runs note them if windows.corrections is true"
+        terminal.print(f"no corrections were noted{off}")
+
+
+def _title(row: dict[str, Any]) -> str:
+    window = row["window"] or "its windows"
+    at: datetime | None = row["corrected_at"]
+    when = "" if at is None else f", replaced at {iso(at)}"
+    return f"{row['table']} {window}: {row['change']}{when} (version {row['table_version']})"
+
+
+def _shown(row: dict[str, Any]) -> list[tuple[str, object, object]]:
+    """Names and values: the key's, and what differs between the rows. A row that came or went is shown whole."""
+    if row["change"] == Change.UNKNOWN:
+        return [("why", row["detail"], "")]
+    key, old, new = (_object(row[name]) or {} for name in JSON_COLUMNS)
+    of_key: list[tuple[str, object, object]] = [(name, _text(value), "") for name, value in key.items()]
+    names = [name for name in {**old, **new} if name not in key]
+    if row["change"] == Change.CHANGED:
+        differing = (name for name in names if old.get(name) != new.get(name))
+        return [*of_key, *((name, _text(old.get(name)), f"→ {_text(new.get(name))}") for name in differing)]
+    return [*of_key, *((name, _text((old or new)[name]), "") for name in names)]
+
+
+def _text(value: object) -> str:
+    return "—" if value is None else value if isinstance(value, str) else json.dumps(value)
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = None if text is None else json.loads(text)
+    return found

@@ -1,0 +1,160 @@
+"""`tidemark try`: what the contract of the settings makes of sample messages. `tidemark provision --sample` prints the
+same of messages of the topic."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidemark.pipeline.cli.options import AsJson, time_option
+from tidemark.pipeline.cli.output import WARNING, columns, console, exact_iso, print_json, safe, text_of
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.sampling import sample_messages
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.ticks.samples import Reading, Sample, read_samples
+from tidemark.pipeline.ticks.trial import Trial, Verdict, try_samples
+
+NOT_ALL_PASS = 3
+"""The exit code if a sample is rejected, or there is none. 1 and 2 are errors."""
+
+MOST_SAMPLED, SAMPLE_WAIT = 1000, timedelta(seconds=30)
+"""The most messages of the topic that are looked at, and how long they are waited for if nothing else is said."""
+
+SHOWN = 40
+"""The most characters of a value that people see."""
+
+
+def try_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="Files, or folders of files: a payload, a JSON payload to a line, or messages as `gcloud pubsub "
+            "subscriptions pull --format=json` prints them.",
+        ),
+    ],
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An attribute of every bare payload; repeat for more."),
+    ] = None,
+    published: Annotated[
+        datetime | None, time_option("The publish time of every message; otherwise the file's, or now.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the settings make of sample messages: each one's stream, event time and fields, or why it is rejected.
+
+    Nothing is read but the files, and nothing lands. Exit code 0: all are heartbeats; 3: one or more are rejected.
+    """
+    settings, clock = load_settings(), SystemClock()
+    reading = Reading(
+        now=clock.now(),
+        attributes=dict(map(_attribute, attribute or ())),
+        published=published,
+        has_lines=settings.message.payload == "json",
+    )
+    trial = try_samples(read_samples(files, reading), reader_of(settings.contract, settings.pubsub), reading.now)
+    show_trial(trial, settings, as_json=as_json)
+
+
+def _attribute(written: str) -> tuple[str, str]:
+    name, equals, value = written.partition("=")
+    if not equals or not name:
+        raise typer.BadParameter(f"--attribute {written}: write KEY=VALUE, such as stream_id=sensor-7")
+    return name, value
+
+
+def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, as_json: bool) -> None:
+    """Try so many messages of what is published to the topic within the wait. Raises PubSubError."""
+    pubsub = settings.pubsub
+    if not as_json:
+        said = f"waiting {format_duration(wait)} at most for {count:,} messages of {pubsub.topic_path}"
+        console().print(f"[dim]{safe(said)}; only what is published from now on is seen[/]", soft_wrap=True)
+    client = subscriber_client(*pubsub.server)
+    try:
+        messages = sample_messages(client, pubsub, clock, count, wait)
+    finally:
+        client.transport.close()
+    samples = [Sample(message.message_id, message) for message in messages]
+    show_trial(
+        try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now()), settings, as_json=as_json
+    )
+
+
+def show_trial(trial: Trial, settings: Settings, *, as_json: bool) -> None:
+    """Print a trial. Raises typer.Exit with NOT_ALL_PASS unless all samples are heartbeats."""
+    if as_json:
+        print_json(trial_facts(trial), exact=True)
+    else:
+        _print(trial, settings)
+    if trial.rejected or not trial.heartbeats:
+        raise typer.Exit(NOT_ALL_PASS)
+
+
+def trial_facts(trial: Trial) -> dict[str, Any]:
+    """The verdicts and the summary as plain facts."""
+    return {
+        "samples": trial.samples,
+        "heartbeats": len(trial.heartbeats),
+        "rejected": dict(trial.rejected),
+        "absent_fields": list(trial.absent),
+        "fields_of_another_kind": list(trial.of_another_kind),
+        "verdicts": [
+            {"verdict": "heartbeat" if verdict.is_heartbeat else "rejected", **asdict(verdict)}
+            for verdict in trial.verdicts
+        ],
+    }
+
+
+def _print(trial: Trial, settings: Settings) -> None:
+    terminal = console()
+    kinds = settings.message.kinds
+    if heartbeats := trial.heartbeats:
+        has_ids = any(verdict.publisher_id for verdict in heartbeats)
+        names = ["sample", "stream", "event time", *(["publisher id"] if has_ids else [])]
+        table = columns(*names, *(f"{name} ({kind})" for name, kind in kinds.items()))
+        for verdict in heartbeats:
+            event_time = None if verdict.event_time is None else exact_iso(verdict.event_time)
+            known = [verdict.sample, verdict.stream_id, event_time]
+            ids = [verdict.publisher_id] if has_ids else []
+            table.add_row(*(_short(value) for value in (*known, *ids)), *(_field(verdict, name) for name in kinds))
+        terminal.print(table)
+    for verdict in trial.verdicts:
+        if not verdict.is_heartbeat:
+            text = f"[bold]{safe(verdict.reason)}[/]  {safe(verdict.sample)}: {safe(verdict.detail)}"
+            terminal.print(text, soft_wrap=True)
+    for sentence in _warnings(trial):
+        terminal.print(f"{WARNING}{safe(sentence)}", soft_wrap=True)
+    terminal.print(
+        f"[bold]{trial.samples:,} samples: {len(trial.heartbeats):,} heartbeats, {trial.rejected.total():,} rejected[/]"
+    )
+
+
+def _warnings(trial: Trial) -> Sequence[str]:
+    named = ", ".join
+    return [
+        *([f"no sample has a value for {named(trial.absent)}: mend [message.fields]"] if trial.absent else []),
+        *(
+            [f"every value of {named(trial.of_another_kind)} is of another kind than [message.fields] says"]
+            if trial.of_another_kind
+            else []
+        ),
+    ]
+
+
+def _field(verdict: Verdict, name: str) -> str:
+    if name in verdict.of_another_kind:
+        return "[yellow]another kind[/]"
+    value = verdict.fields[name]
+    return "null" if value is None else _short(value)
+
+
+def _short(value: object) -> str:
+    text = text_of(value)
+    return safe(text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…")

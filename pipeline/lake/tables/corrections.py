@@ -1,0 +1,235 @@
+"""The `corrections` table: what changed in windows that were computed again, for whoever acted on their first result.
+
+It is append-only. Each commit carries, as an application transaction, through which version of which table it says what
+changed, so that nothing is noted twice.
+"""
+
+import json
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.errors import ObjectMissing, ObjectReplaced, TableConflict
+from tidemark.pipeline.lake.store.objects import ReplaceableObjects
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.version import marks, refuse_newer
+
+PARTITION = "noticed_on"
+DAY_FORMAT = "%Y-%m-%d"
+
+FOLLOWED = "corrections_followed/"
+"""Begins the names of the objects that say how far each table was looked at: derived, and replaced."""
+
+COMMIT_ATTEMPTS = 20
+"""Commits that are attempted. Each failed one means that another follower's commit, or a compaction, succeeded."""
+
+
+class Change(StrEnum):
+    """What happened to a row. UNKNOWN: to a whole window, or to all of several versions, because files are gone."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+
+
+CORRECTIONS = pa.schema(
+    [
+        pa.field("table", pa.string(), nullable=False),
+        pa.field("window", pa.string()),
+        pa.field("change", pa.string(), nullable=False),
+        pa.field("key", pa.string()),
+        pa.field("old_row", pa.string()),
+        pa.field("new_row", pa.string()),
+        pa.field("old_run", pa.string()),
+        pa.field("new_run", pa.string()),
+        pa.field("old_heartbeats_version", pa.int64()),
+        pa.field("new_heartbeats_version", pa.int64()),
+        pa.field("corrected_at", MOMENT),
+        pa.field("table_version", pa.int64(), nullable=False),
+        pa.field("detail", pa.string()),
+        pa.field(PARTITION, pa.string(), nullable=False),
+    ]
+)
+"""One row a changed row. `key`, `old_row` and `new_row` are JSON objects. `corrected_at` and `table_version` are of the
+commit that replaced the window; `detail` says why a change is unknown."""
+
+CONTENT = pa.schema([column for column in CORRECTIONS if column.name != PARTITION])
+"""What a file holds."""
+
+ORDER = [
+    *((name, "descending") for name in ("corrected_at", "table_version")),
+    *((name, "ascending") for name in ("table", "window", "key", "change", "old_row", "new_row")),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Through which version a table was looked at. `table_id` is Delta's: a table that is begun anew has another."""
+
+    table_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which corrections are meant: of a table, of a window, or of windows replaced since a moment. None: all. Where it
+    is not known when, the day on which it was noticed counts."""
+
+    table: str | None = None
+    window: str | None = None
+    since: datetime | None = None
+
+    @property
+    def first_day(self) -> str:
+        """The first partition that may have one; empty without a bound."""
+        return "" if self.since is None else self.since.strftime(DAY_FORMAT)
+
+    @property
+    def filter(self) -> pc.Expression:
+        """As Arrow takes it."""
+        meant = pc.scalar(True)
+        for name in ("table", "window"):
+            if (value := getattr(self, name)) is not None:
+                meant &= pc.field(name) == value
+        if self.since is not None:
+            at = pc.field("corrected_at")
+            meant &= (at >= pa.scalar(self.since, MOMENT)) | at.is_null()
+        return meant
+
+
+class Corrections:
+    """The table, and how far each table was looked at. `files` is a file system whose root is the table's folder."""
+
+    def __init__(self, table: LakeTable, objects: ReplaceableObjects, files: pafs.FileSystem) -> None:
+        self.table = table
+        self._objects = objects
+        self._files = files
+
+    def looked_at(self, name: str) -> tuple[Position | None, int]:
+        """How far a table was looked at, as it was kept, and the generation of that object. What cannot be read counts
+        as not kept: `noted` has the truth. Raises LakeError."""
+        place = f"{FOLLOWED}{name}.json"
+        try:
+            content, generation = self._objects.read_generation(place)
+        except ObjectMissing:
+            return None, 0
+        try:
+            facts = json.loads(content)
+            refuse_newer(f"{self._objects.uri}/{place}", facts)
+            return Position(str(facts["table_id"]), int(facts["version"])), generation
+        except (ValueError, KeyError, TypeError):
+            return None, generation
+
+    def keep(self, name: str, position: Position, generation: int) -> None:
+        """Keep how far a table was looked at, unless another follower has done so meanwhile. Raises LakeError."""
+        content = json.dumps({"table_id": position.table_id, "version": position.version, **marks()})
+        with suppress(ObjectReplaced):
+            self._objects.replace(f"{FOLLOWED}{name}.json", content.encode(), generation)
+
+    def noted(self, table_id: str) -> int | None:
+        """Through which version of a table corrections stand here; None if there are none. Raises LakeError."""
+        return self._noted(self.table.current(), table_id)
+
+    def append(self, tables: Iterable[pa.Table], noticed_at: datetime, before: int | None, through: Position) -> int:
+        """Write rows of CONTENT as they come, each table in memory once, and commit them together with `through`.
+
+        Guarantee: they are committed only if what is `noted` of that table still is `before`, so that of any number of
+        followers one commits. Without rows nothing is committed. Returns the number of rows. Raises TableConflict if
+        another follower was first, and LakeError; then nothing is visible, unless only the commit's answer was lost,
+        which `noted` tells.
+        """
+        day = noticed_at.strftime(DAY_FORMAT)
+        path = f"{PARTITION}={day}/{uuid.uuid4().hex}.parquet"
+        rows = self._written(path, tables)
+        if not rows:
+            return 0
+        self.table.make_files_durable([path])
+        added = AddAction(
+            path=path,
+            size=self._files.get_file_info(path).size,
+            partition_values={PARTITION: day},
+            modification_time=to_us(noticed_at) // 1000,
+            data_change=True,
+            stats=json.dumps({"numRecords": rows}),
+        )
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self.table.created(CORRECTIONS)
+            if self._noted(table, through.table_id) != before:
+                raise TableConflict(f"another follower has noted corrections in {self.table.uri} meanwhile; look again")
+            try:
+                self._commit(table, added, through)
+            except TableConflict:
+                continue
+            self.table.make_durable()
+            return rows
+        raise TableConflict(
+            f"{self.table.uri} gave {COMMIT_ATTEMPTS} commits in a row to others; the next look repeats"
+        )
+
+    def newest(self, sought: Sought, limit: int) -> Sequence[dict[str, Any]]:
+        """The newest corrections, at most so many: the columns of CONTENT. Days before the last that is needed are not
+        read. Raises LakeError."""
+        found: list[dict[str, Any]] = []
+        days = {file.partition for file in data_files(self.table.current(), PARTITION)}
+        for day in sorted((day for day in days if day >= sought.first_day), reverse=True):
+            newest = CONTENT.empty_table()
+            for rows in self.table.scanned(CONTENT.names, sought.filter, day):
+                held = pa.concat_tables([newest, rows.cast(CONTENT)])
+                newest = _in_order(held).slice(0, limit - len(found))
+            found += newest.to_pylist()
+            if len(found) >= limit:
+                break
+        return found
+
+    def _written(self, path: str, tables: Iterable[pa.Table]) -> int:
+        rows, writer = 0, None
+        try:
+            for table in tables:
+                with table_errors(self.table.uri):
+                    if writer is None:
+                        self._files.create_dir(path.rpartition("/")[0], recursive=True)
+                        writer = pq.ParquetWriter(path, CONTENT, filesystem=self._files)
+                    writer.write_table(table)
+                rows += len(table)
+        finally:
+            if writer is not None:
+                with table_errors(self.table.uri):
+                    writer.close()
+        return rows
+
+    def _commit(self, table: DeltaTable, added: AddAction, through: Position) -> None:
+        with table_errors(self.table.uri):
+            table.create_write_transaction(
+                [added],
+                mode="append",
+                schema=table.schema(),
+                partition_by=[PARTITION],
+                commit_properties=CommitProperties(
+                    max_commit_retries=0,  # the library would commit beside another follower
+                    app_transactions=[Transaction(through.table_id, through.version)],
+                ),
+            )
+
+    @staticmethod
+    def _noted(table: DeltaTable | None, table_id: str) -> int | None:
+        version: int | None = None if table is None else table.transaction_version(table_id)
+        return version
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    """The newest first, and before them those of which it is not known when."""
+    undated = rows.append_column("undated", pc.cast(pc.is_null(rows["corrected_at"]), pa.int8()))
+    return undated.sort_by([("undated", "descending"), *ORDER]).select(CONTENT.names)

@@ -1,0 +1,92 @@
+"""Sample messages of the topic, by a subscription of their own that is deleted at once.
+
+Neither of the pipeline's subscriptions is touched: each subscription gets its own copy of what is published.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+from google.api_core import exceptions as api
+from google.pubsub_v1 import SubscriberClient
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.settings_sections import DAY, PubSubSettings
+
+PREFIX = "tidemark-sample-"
+"""What the names of these subscriptions begin with, so that one that was left behind is known."""
+
+EXPIRES_AFTER = DAY
+"""Without use, as soon as the service allows: what a killed process leaves behind is gone then."""
+
+LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
+"""The ack deadline, and how long messages are kept: both the shortest that the service allows."""
+
+MOST_BYTES = 64 << 20
+"""Of a sample: it is all in memory."""
+
+CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on it"
+DELETE = "pubsub.subscriptions.delete on it"
+
+
+def sample_messages(
+    client: SubscriberClient, settings: PubSubSettings, clock: Clock, count: int, wait: timedelta
+) -> list[Any]:
+    """At most so many messages of what is published to the topic within the wait, as plain protobuf, each once.
+
+    The subscription is deleted however this ends, unless the process is killed. Raises SubscriptionMissing if there is
+    no topic, PermissionMissing, PubSubUnreachable.
+    """
+    until = clock.monotonic() + wait.total_seconds()
+    found: dict[str, Any] = {}
+    size = 0
+    with _throw_away(client, settings) as path:
+        pulling = settings.model_copy(update={"ack_deadline": LEASE})
+        subscription = PubSubSubscription(client, path, clock, pulling)
+        try:
+            while len(found) < count and size < MOST_BYTES and (left := until - clock.monotonic()) > 0:
+                batch = subscription.pull(count - len(found), MOST_BYTES - size, left)
+                found |= {message.message_id: message for message in batch.messages}
+                size += batch.size_bytes
+                subscription.acknowledge(batch.ack_ids)  # on this subscription alone, so that none comes twice
+        finally:
+            subscription.close()
+    return list(found.values())
+
+
+@contextmanager
+def _throw_away(client: SubscriberClient, settings: PubSubSettings) -> Iterator[str]:
+    """A new subscription of the topic, until the block is left. It is deleted even if its creation was interrupted."""
+    path = f"projects/{settings.project}/subscriptions/{PREFIX}{uuid.uuid4().hex[:12]}"
+    bounds: dict[str, Any] = {
+        "retry": retrying(settings.call_timeout),
+        "timeout": settings.call_timeout.total_seconds(),
+    }
+    request = {
+        "name": path,
+        "topic": settings.topic_path,
+        "ack_deadline_seconds": int(LEASE.total_seconds()),
+        "message_retention_duration": KEPT,
+        "expiration_policy": {"ttl": EXPIRES_AFTER},
+    }
+    is_made = True
+    try:
+        try:
+            with reported("subscribe to", settings.topic_path, CREATE, then=ONCE_MORE), suppress(api.AlreadyExists):
+                client.create_subscription(request=request, **bounds)
+        except PubSubError:
+            is_made = False
+            raise
+        yield path
+    finally:
+        try:
+            with reported("delete", path, DELETE, then=ONCE_MORE), suppress(api.NotFound):
+                client.delete_subscription(subscription=path, **bounds)
+        except PubSubError as error:
+            if is_made:
+                raise type(error)(f"{error}. Delete it yourself; Pub/Sub does after a day without use") from error

@@ -1,0 +1,223 @@
+"""Follows the log of a table by window, and notes in `corrections` what changed where a window was computed again.
+
+Nothing here is in a run's way: it reads what runs have committed. Any number of followers may look at the same time,
+and be killed at any point: each replaced window is noted once.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any
+from urllib.parse import unquote
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidemark.pipeline.clock import Clock, from_us
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    LakeError,
+    LakeFull,
+    LakeUnreachable,
+    LakeUnwritable,
+    ObjectMissing,
+    TableConflict,
+)
+from tidemark.pipeline.lake.tables.corrections import CONTENT, Change, Corrections, Position
+from tidemark.pipeline.lake.tables.delta_log import committed, first_commit
+from tidemark.pipeline.lake.tables.table import table_errors
+from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
+from tidemark.pipeline.quality.row_changes import row_changes
+
+logger = logging.getLogger(__name__)
+
+VERSIONS_AT_ONCE = 20
+"""Versions whose corrections are one commit at most."""
+
+LONGEST = timedelta(minutes=1)
+"""A look ends with the commit after this, and the next one goes on: the run that looks keeps others waiting."""
+
+RACES = 10
+"""How often a look begins again because another follower was first."""
+
+DIFFS_KEY = ("stream_id", "event_time", "message_id")
+"""The key of a row of `heartbeat_diffs`. If another copy of a heartbeat wins, with another message id, its row is
+removed and one is added."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """A table by window, the name that its corrections have, and the columns that tell its rows apart (none: rows are
+    compared as a multiset)."""
+
+    name: str
+    table: WindowedTable
+    key: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A window that a commit replaced: the table's version and when it was committed, the old files and the new."""
+
+    version: int
+    at: datetime | None
+    window: str
+    old: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
+
+
+def follow(corrections: Corrections, followed: FollowedTable, clock: Clock) -> int:
+    """Note what changed in the table since the last look; returns how many rows. The first look goes back as far as the
+    log does.
+
+    Guarantee: each version is noted once, however many follow and wherever they are killed. A table without new commits
+    costs one read and commits nothing, and so do commits that replace no window. Raises LakeError, TableConflict; then
+    the next look goes on from what was noted.
+    """
+    current = followed.table.table.current()
+    if current is None:
+        return 0
+    newest = Position(str(current.metadata().id), current.version())
+    kept, generation = corrections.looked_at(followed.name)
+    if kept == newest:
+        return 0
+    looked = kept.version if kept is not None and kept.table_id == newest.table_id else None
+    rows, ends_at = 0, clock.monotonic() + LONGEST.total_seconds()
+    for _ in range(RACES):
+        try:
+            through = newest
+            for noted, reached in _stretches(corrections, followed, looked, newest, clock):
+                rows, through = rows + noted, reached
+                if clock.monotonic() >= ends_at:
+                    break
+        except TableConflict as conflict:
+            lost = conflict
+        else:
+            corrections.keep(followed.name, through, generation)
+            return rows
+    raise lost
+
+
+def _stretches(
+    corrections: Corrections, followed: FollowedTable, looked: int | None, newest: Position, clock: Clock
+) -> Iterator[tuple[int, Position]]:
+    """Note stretch by stretch, and tell how many rows each has, and through where it goes."""
+    noted = corrections.noted(newest.table_id)
+    after = max((version for version in (looked, noted) if version is not None), default=None)
+    if after is not None and after > newest.version:
+        logger.warning(
+            "%s is at version %d, and its corrections are noted through %d: it was put back to an earlier state. "
+            "Corrections go on after that version",
+            *(followed.name, newest.version, after),
+        )
+    if after is not None and after >= newest.version:
+        return
+    first = first_commit(followed.table.table, -1 if after is None else after)
+    first = newest.version + 1 if first is None else first
+    gap: Iterable[pa.Table] = () if after is None or first == after + 1 else [_gap(followed, after + 1, first - 1)]
+    for start in range(first, max(newest.version, first) + 1, VERSIONS_AT_ONCE):
+        end = min(start + VERSIONS_AT_ONCE - 1, newest.version)
+        tables = chain(gap, _corrections(followed, start, end))
+        through = Position(newest.table_id, end)
+        if rows := corrections.append(tables, clock.now(), noted, through):
+            noted = end
+        gap = ()
+        yield rows, through
+
+
+def _gap(followed: FollowedTable, first: int, last: int) -> pa.Table:
+    """The row for versions whose commits are gone."""
+    detail = f"the commits of versions {first} to {last} are gone: which windows they replaced is not known"
+    logger.warning("corrections of %s: %s", followed.name, detail)
+    says = {"table": followed.name, "change": Change.UNKNOWN.value, "table_version": last, "detail": detail}
+    return _rows(says, 1)
+
+
+def _corrections(followed: FollowedTable, first: int, last: int) -> Iterator[pa.Table]:
+    """The rows of each window that these versions replaced, unless it has the same rows as before."""
+    for version, commit in committed(followed.table.table, first - 1, last):
+        for replacement in _replaced(version, commit):
+            rows = _compared(followed, replacement)
+            if len(rows):
+                yield rows
+
+
+def _replaced(version: int, commit: Iterable[Mapping[str, Any]]) -> list[Replacement]:
+    """The windows that lost files and got others. A window that only got some is computed for the first time; one that
+    only lost some is no longer kept."""
+    found, at = dict[str, Replacement](), None
+    for action in commit:
+        if stamp := (action.get("commitInfo") or {}).get("timestamp"):
+            at = from_us(stamp * 1000)
+        for kind in ("add", "remove"):
+            file = action.get(kind)
+            if file and file["dataChange"] and (window := (file.get("partitionValues") or {}).get(PARTITION)):
+                of_window = found.setdefault(window, Replacement(version, None, window))
+                (of_window.new if kind == "add" else of_window.old).append(unquote(file["path"]))
+    whole = (found[window] for window in sorted(found))
+    return [Replacement(version, at, one.window, one.old, one.new) for one in whole if one.old and one.new]
+
+
+def _compared(followed: FollowedTable, replacement: Replacement) -> pa.Table:
+    """The corrections of a window, or that they are unknown because a file is gone or damaged."""
+    detail = None
+    try:
+        old, new = (_read(followed, paths) for paths in (replacement.old, replacement.new))
+        changes = row_changes(old, new, followed.key)
+    except (LakeUnreachable, LakeUnwritable, LakeFull):
+        raise
+    except (LakeError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        detail = f"the rows cannot be compared: {error}"
+        logger.warning("corrections of %s, window %s: %s", followed.name, replacement.window, detail)
+        changes = pl.DataFrame({"change": [Change.UNKNOWN.value]})
+    if changes.is_empty():
+        return CONTENT.empty_table()
+    old_run, new_run = run_of(replacement.old[0]), run_of(replacement.new[0])
+    of_all = {
+        "table": followed.name,
+        "window": replacement.window,
+        "old_run": old_run,
+        "new_run": new_run,
+        "old_heartbeats_version": _input_of(followed.table, old_run),
+        "new_heartbeats_version": _input_of(followed.table, new_run),
+        "corrected_at": replacement.at,
+        "table_version": replacement.version,
+        "detail": detail,
+    }
+    return _rows({**of_all, **{name: changes[name].to_arrow() for name in changes.columns}}, len(changes))
+
+
+def _rows(columns: Mapping[str, Any], count: int) -> pa.Table:
+    """Rows of CONTENT: an array, or one value for all of them, by column; null where none is given."""
+    given = {column.name: columns.get(column.name) for column in CONTENT}
+    arrays = [
+        value.cast(column.type) if isinstance(value, pa.Array) else pa.repeat(pa.scalar(value, column.type), count)
+        for value, column in zip(given.values(), CONTENT, strict=True)
+    ]
+    return pa.table(arrays, schema=CONTENT)
+
+
+def _read(followed: FollowedTable, paths: Iterable[str]) -> pl.DataFrame:
+    """All rows of some files, whatever version lists them. Raises ObjectMissing if one is gone, LakeError,
+    ArrowException if one is damaged."""
+    table = followed.table.table
+    files, read = table.file_system(), list[pl.DataFrame]()
+    for path in paths:
+        with (
+            table_errors(table.uri, lambda error: ObjectMissing(f"a file is gone: {error}")),
+            files.open_input_file(path) as opened,
+        ):
+            rows = pl.DataFrame(pq.read_table(opened, use_threads=False))
+        read.append(rows.drop(PARTITION, strict=False))
+    return pl.concat(read, how="diagonal_relaxed")
+
+
+def _input_of(table: WindowedTable, run: str) -> int | None:
+    """The version of `heartbeats` that a run read; None if its manifest is gone or damaged."""
+    try:
+        return int(table.manifest(run)["heartbeats_version"])
+    except (ObjectMissing, CorruptObject):
+        return None

@@ -1,0 +1,74 @@
+"""Compared fields that are null in everything that landed recently: absent from the payloads, or of another kind.
+
+Told from the null counts in the statistics of the tables' files. No row is read.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.pipeline.clock import from_us, iso, to_us
+from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class NullField:
+    """A field that is null in the newest `rows`, of which the first landed at `since`."""
+
+    name: str
+    rows: int
+    since: datetime
+
+    def sentence(self) -> str:
+        """As people read it."""
+        return f"{self.name} is null in all {self.rows} rows that landed since {iso(self.since)}"
+
+
+@dataclass(frozen=True, slots=True)
+class NullFields:
+    """About how many rows were looked at, and the fields that are null in all of them."""
+
+    rows: int = 0
+    fields: Sequence[NullField] = ()
+
+    @property
+    def names(self) -> str:
+        """The fields, or `none`."""
+        return ", ".join(field.name for field in self.fields) or "none"
+
+
+def read_null_fields(heartbeats: LakeTable, names: Iterable[str], since: datetime) -> NullFields:
+    """Look at the files that hold what landed since a moment, and then as far back as a field stays null.
+
+    A file counts whole. A field that the statistics leave out, as those of a wide table's last columns, is not known to
+    be null. Raises LakeError.
+    """
+    names = list(names)
+    table = heartbeats.current() if names else None
+    if table is None:
+        return NullFields()
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if "max.landed_at" not in actions.column_names:
+        return NullFields()
+    known = [name for name in names if f"null_count.{name}" in actions.column_names]
+    moments = (actions[f"{which}.landed_at"].cast(MOMENT) for which in ("min", "max"))
+    first, last = (pc.fill_null(times, from_us(0)) for times in moments)
+    nulls = {f"nulls of {name}": actions[f"null_count.{name}"] for name in known}
+    files = pa.table({"first": first, "last": last, "rows": pc.fill_null(actions["num_records"], 0), **nulls})
+    return _newest_nulls(files.sort_by([("last", "descending")]), known, to_us(since))
+
+
+def _newest_nulls(files: pa.Table, names: Sequence[str], since_us: int) -> NullFields:
+    """The same, of files in the order in which they landed, the newest first."""
+    rows, first_us = files["rows"].to_pylist(), microseconds(files["first"]).tolist()
+    recent = int((microseconds(files["last"]) >= since_us).sum())
+    found = []
+    for name in names:
+        are_null = [count == of for count, of in zip(files[f"nulls of {name}"].to_pylist(), rows, strict=True)]
+        until = are_null.index(False) if False in are_null else len(are_null)
+        if recent and until >= recent and sum(rows[:until]):
+            found.append(NullField(name, sum(rows[:until]), from_us(min(first_us[:until]))))
+    return NullFields(sum(rows[:recent]), tuple(found))

@@ -1,0 +1,149 @@
+"""`tidemark try`: what it prints of samples that anybody may have written, and its exit code."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from google.pubsub_v1 import PublisherClient
+
+from tests.cli.command import PROGRAM_SECONDS, TIDEMARK
+from tests.cli.test_cli import CLOCK, Place, place_in
+from tidemark.pipeline.cli.trying import NOT_ALL_PASS
+from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+
+CONFIG = '[lake]\nuri = "file:{folder}/lake"\n[message.fields]\ntemperature = "number"\nstatus = "text"\n'
+HOSTILE = "\x1b]0;owned\x07[bold]x[/bold]"
+ATTRIBUTES = ("--attribute", "stream_id=a=b", "--attribute", "event_time=2026-11-21T05:22:10Z")
+PUBLISHED = ("--published", "2026-11-21T05:22:11Z")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "tidemark.toml").write_text(CONFIG.format(folder=tmp_path))
+    return Place(tmp_path)
+
+
+def write(place: Place, *payloads: object) -> str:
+    path = place.folder / "beats.ndjson"
+    path.write_text("".join(json.dumps(payload) + "\n" for payload in payloads))
+    return str(path)
+
+
+def test_samples_that_all_pass_end_with_zero_and_leave_nothing_behind(place: Place) -> None:
+    before = set(place.folder.iterdir())
+    file = write(place, {"temperature": 1.5, "status": HOSTILE}, {"temperature": None})
+    said = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED)
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[1].split()[:4] == ["beats.ndjson:1", "a=b", "2026-11-21T05:22:10Z", "1.5"]
+    assert "\\x1b]0;owned\\x07[bold]x[/bold]" in lines[1]
+    assert lines[2].split()[-2:] == ["null", "null"]
+    assert lines[-1] == "2 samples: 2 heartbeats, 0 rejected"
+    assert set(place.folder.iterdir()) - before == {place.folder / "beats.ndjson"}
+
+
+def test_a_rejected_sample_ends_with_its_own_exit_code_and_says_why(place: Place) -> None:
+    said = place.tidemark("try", write(place, {"temperature": 1, "status": "ok"}), "--attribute", "stream_id=s")
+    assert said.code == NOT_ALL_PASS
+    assert said.out.splitlines()[0].startswith("NO_EVENT_TIME  beats.ndjson: attribute:event_time is absent")
+
+
+def test_json_has_the_verdicts_and_the_summary(place: Place) -> None:
+    file = write(place, {"temperature": "warm"}, [])
+    said = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED, "--json")
+    facts = json.loads(said.out)
+    assert (said.code, facts["samples"], facts["heartbeats"]) == (NOT_ALL_PASS, 2, 1)
+    assert facts["rejected"] == {"UNREADABLE_PAYLOAD": 1}
+    assert (facts["absent_fields"], facts["fields_of_another_kind"]) == (["status"], ["temperature"])
+    landed, rejected = facts["verdicts"]
+    assert (landed["verdict"], landed["stream_id"], landed["fields"]) == (
+        "heartbeat",
+        "a=b",
+        {"temperature": None, "status": None},
+    )
+    assert (rejected["verdict"], rejected["sample"]) == ("rejected", "beats.ndjson:2")
+
+
+def test_fields_that_no_sample_has_are_named(place: Place) -> None:
+    said = place.tidemark("try", write(place, {"temperature": "warm"}), *ATTRIBUTES, *PUBLISHED)
+    assert "no sample has a value for status" in said.out
+    assert "every value of temperature is of another kind" in said.out
+
+
+def test_what_is_no_attribute_no_time_and_no_file_is_refused(place: Place) -> None:
+    file = write(place, {})
+    assert place.tidemark("try", file, "--attribute", "stream_id").code == 2
+    assert place.tidemark("try", file, "--published", "yesterday").code == 2
+    assert place.tidemark("try").code == 2
+    said = place.tidemark("try", str(place.folder / "gone.json"))
+    assert (said.code, "gone.json cannot be read" in said.err) == (1, True)
+
+
+def test_a_sample_of_the_topic_is_tried_like_a_file(tmp_path: Path, emulator_host: str) -> None:
+    place = place_in(tmp_path, emulator_host)
+    pubsub = place.settings.pubsub
+    publisher, subscriber = publisher_client(emulator_host), subscriber_client(emulator_host)
+    publisher.create_topic(name=pubsub.topic_path)
+    with publishing(publisher, pubsub.topic_path, {"stream_id": "s", "event_time": iso(SystemClock().now())}):
+        said = place.tidemark("provision", "--sample", "2", "--json")
+    facts = json.loads(said.out)
+    assert (said.code, facts["samples"], facts["heartbeats"]) == (0, 2, 2)
+    said = place.tidemark("provision", "--sample", "1", "--sample-wait", "100ms")
+    assert said.code == NOT_ALL_PASS
+    assert "only what is published from now on is seen" in said.out
+    assert said.out.splitlines()[-1] == "0 samples: 0 heartbeats, 0 rejected"
+    assert [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")] == []
+    assert place.tidemark("provision", "--sample-wait", "1s").code == 2
+    for client in (publisher, subscriber):
+        client.transport.close()
+
+
+def test_ctrl_c_ends_a_sample_and_leaves_no_subscription(tmp_path: Path, emulator_host: str) -> None:
+    place = place_in(tmp_path, emulator_host)
+    pubsub, subscriber = place.settings.pubsub, subscriber_client(emulator_host)
+    publisher = publisher_client(emulator_host)
+    publisher.create_topic(name=pubsub.topic_path)
+
+    def there() -> list[str]:
+        return [found.name for found in subscriber.list_subscriptions(project=f"projects/{pubsub.project}")]
+
+    arguments = [TIDEMARK, "--config", str(place.folder / "tidemark.toml"), "provision", "--sample", "5"]
+    program = subprocess.Popen([*arguments, "--sample-wait", "1h"], stdout=subprocess.DEVNULL)
+    try:
+        until = CLOCK.monotonic() + PROGRAM_SECONDS
+        while not there():
+            assert program.poll() is None
+            assert CLOCK.monotonic() < until
+            CLOCK.sleep(0.1)
+        program.send_signal(signal.SIGINT)
+        assert program.wait(PROGRAM_SECONDS) == 130
+    finally:
+        program.kill()
+        program.wait()
+    assert there() == []
+    for client in (publisher, subscriber):
+        client.transport.close()
+
+
+@contextmanager
+def publishing(client: PublisherClient, topic: str, attributes: dict[str, str]) -> Iterator[None]:
+    """Publishes such a message again and again: a sample sees only what comes after it has begun."""
+    done = Event()
+
+    def publish() -> None:
+        while not done.wait(0.05):
+            client.publish(topic=topic, messages=[{"data": b"{}", "attributes": attributes}])
+
+    publisher = Thread(target=publish)
+    publisher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        publisher.join()

@@ -1,0 +1,543 @@
+"""Following a table's log: each replaced window is noted once, whoever follows, dies, or has lost what it needs."""
+
+import json
+import re
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.gcs.fault_proxy import FaultProxy, table
+from tests.lake.builders import lake_of
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import LakeUnreachable, TableConflict
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
+from tidemark.pipeline.lake.tables import corrections as table_of_corrections
+from tidemark.pipeline.lake.tables.corrections import CONTENT, Corrections, Position, Sought
+from tidemark.pipeline.lake.tables.own_table import Made
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.quality import corrected
+from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.upkeep.compaction import compact, trim
+from tidemark.pipeline.upkeep.orphans import find_orphans
+
+FIRST, SECOND = "2026-11-21T05-20Z", "2026-11-21T05-25Z"
+NOTICED = ManualClock(at(2000))
+EVERY = 10_000
+
+Rows = Mapping[str, float]
+"""The load of each stream in a window."""
+
+
+class Killed(BaseException):
+    """As if the process had been killed there."""
+
+
+class Place:
+    """A lake in a folder, and runs that replace windows of its diffs."""
+
+    def __init__(self, folder: Path, settings: LakeSettings | None = None) -> None:
+        self.folder = folder / "lake"
+        self.settings = settings or LakeSettings(uri=f"file:{self.folder}")
+        self.lake: Lake = lake_of(self.settings, {"load": FieldKind.NUMBER})
+        self.runs = 0
+
+    def compute(self, windows: Mapping[str, Rows]) -> str:
+        """A run over windows, with these rows; returns its name."""
+        self.runs += 1
+        diffs, keys = self.lake.diffs(), list(windows)
+        run, fence = DiffRun(f"run{self.runs}", keys, self.runs * 10, at(600), at(600)), diffs.fence(keys)
+        diffs.leave_manifest(run)
+        for key, rows in windows.items():
+            if rows:
+                self.write(diffs.place_of(run.name, key), rows)
+        assert set(diffs.replace(run, fence).rows) == set(windows)
+        return run.name
+
+    def write(self, place: str, rows: Rows) -> None:
+        diffs = self.lake.diffs()
+        diffs.files.create_dir(place, recursive=True)
+        beats = [
+            {"stream_id": stream, "event_time": at(5), "message_id": f"m-{stream}", "load": load}
+            for stream, load in rows.items()
+        ]
+        schema = pa.schema([column for column in diffs.schema if column.name != "window"])
+        pq.write_table(pa.Table.from_pylist(beats, schema), f"{place}/part-0.parquet", filesystem=diffs.files)
+
+    def follow(self, corrections: Corrections | None = None) -> int:
+        followed = FollowedTable(HEARTBEAT_DIFFS, self.lake.diffs(), DIFFS_KEY)
+        return follow(corrections or self.lake.corrections(), followed, NOTICED)
+
+    def noted(self) -> list[dict[str, Any]]:
+        return list(self.lake.corrections().newest(Sought(), EVERY))
+
+    def said(self) -> Counter[tuple[Any, ...]]:
+        """Of each correction the version, the window, the change, the stream, and its load before and after."""
+        return Counter(
+            (row["table_version"], row["window"], row["change"], *(_value(row[name]) for name in ROWS))
+            for row in self.noted()
+        )
+
+    def version(self, name: str = CORRECTIONS) -> int | None:
+        table = self.lake.table(name).current()
+        return None if table is None else table.version()
+
+    def files(self, name: str) -> set[str]:
+        table = self.lake.table(name).current()
+        return set() if table is None else set(table.file_uris())
+
+    def dying(self, kind: type[Corrections]) -> Corrections:
+        whole = self.lake.corrections()
+        return kind(whole.table, whole._objects, whole._files)
+
+
+ROWS = ("old_row", "new_row")
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else (json.loads(text)["stream_id"], json.loads(text)["load"])
+
+
+def changed(version: int, window: str, stream: str, before: float, after: float) -> tuple[Any, ...]:
+    return (version, window, "changed", (stream, before), (stream, after))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_window_that_is_computed_for_the_first_time_is_no_correction_and_commits_nothing(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}, SECOND: {}})
+    assert place.follow() == 0
+    assert not (place.folder / CORRECTIONS).exists()
+
+
+def test_each_row_that_changed_came_or_went_is_noted_with_both_runs_and_what_they_read(place: Place) -> None:
+    old = place.compute({FIRST: {"a": 1, "b": 2, "c": 3}, SECOND: {"a": 1}})
+    new = place.compute({FIRST: {"a": 1, "b": 2.5, "d": 4}})
+    assert place.follow() == 3
+    assert set(place.said()) == {
+        changed(2, FIRST, "b", 2, 2.5),
+        (2, FIRST, "removed", ("c", 3), None),
+        (2, FIRST, "added", None, ("d", 4)),
+    }
+    row = next(row for row in place.noted() if row["change"] == "changed")
+    assert json.loads(row["key"]) == {
+        "stream_id": "b",
+        "event_time": at(5).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "message_id": "m-b",
+    }
+    assert "window" not in json.loads(row["new_row"])
+    names = ("table", "old_run", "new_run", "old_heartbeats_version", "new_heartbeats_version", "detail")
+    assert [row[name] for name in names] == [HEARTBEAT_DIFFS, old, new, 10, 20, None]
+    log = (place.folder / HEARTBEAT_DIFFS / "_delta_log" / f"{2:020d}.json").read_text()
+    (stamp,) = re.findall(r'"timestamp":(\d+)', log)
+    assert row["corrected_at"] == datetime.fromtimestamp(int(stamp) / 1000, UTC)
+    (file,) = place.files(CORRECTIONS)
+    assert "/noticed_on=2026-11-21/" in file
+
+
+def test_the_same_rows_again_and_windows_without_rows_are_told_apart(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}, SECOND: {}})
+    place.compute({FIRST: {"a": 1}, SECOND: {}})
+    assert place.follow() == 0
+    assert place.version() is None
+    place.compute({FIRST: {}, SECOND: {"b": 2}})
+    assert place.follow() == 2
+    assert set(place.said()) == {(3, FIRST, "removed", ("a", 1), None), (3, SECOND, "added", None, ("b", 2))}
+
+
+def test_a_window_that_is_replaced_twice_has_both_steps(place: Place) -> None:
+    for load in (1, 2, 3):
+        place.compute({FIRST: {"a": load}})
+    assert place.follow() == 2
+    assert set(place.said()) == {changed(2, FIRST, "a", 1, 2), changed(3, FIRST, "a", 2, 3)}
+
+
+def test_where_another_copy_of_a_heartbeat_wins_one_row_is_removed_and_one_added(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    diffs = place.lake.diffs()
+    run, fence = DiffRun("copy", [FIRST], 20, at(600), at(600)), diffs.fence([FIRST])
+    diffs.leave_manifest(run)
+    folder = diffs.place_of("copy", FIRST)
+    diffs.files.create_dir(folder, recursive=True)
+    beat = {"stream_id": "a", "event_time": at(5), "message_id": "m-a-published-before", "load": 1.0}
+    schema = pa.schema([column for column in diffs.schema if column.name != "window"])
+    pq.write_table(pa.Table.from_pylist([beat], schema), f"{folder}/part-0.parquet", filesystem=diffs.files)
+    diffs.replace(run, fence)
+    assert place.follow() == 2
+    assert sorted(row["change"] for row in place.noted()) == ["added", "removed"]
+
+
+# How far it has looked
+
+
+class Counting(Corrections):
+    """Counts the looks into the table itself."""
+
+    looks = 0
+
+    def noted(self, table_id: str) -> int | None:
+        self.looks += 1
+        return super().noted(table_id)
+
+
+def test_a_quiet_table_costs_one_read_and_no_commit_and_so_do_first_computations(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    assert place.follow() == 1
+    counting = place.dying(Counting)
+    assert isinstance(counting, Counting)
+    assert (place.follow(counting), counting.looks) == (0, 0)
+    before = place.version()
+    place.compute({SECOND: {"a": 1}})
+    assert place.follow() == 0
+    assert (place.follow(counting), counting.looks, place.version()) == (0, 0, before)
+
+
+def test_what_is_kept_of_the_position_may_be_lost_or_damaged(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    assert place.follow() == 1
+    kept = place.folder / "corrections_followed" / "heartbeat_diffs.json"
+    for damage in (kept.unlink, lambda: kept.write_text("{")):
+        damage()
+        assert place.follow() == 0
+        assert json.loads(kept.read_text())["version"] == 2
+    assert len(place.noted()) == 1
+
+
+def test_much_to_look_at_is_noted_stretch_by_stretch(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corrected, "VERSIONS_AT_ONCE", 2)
+    for load in range(6):
+        place.compute({FIRST: {"a": load}})
+    assert place.follow() == 5
+    assert place.version() == 3  # created, and a commit for each stretch that has rows
+    assert sorted(row["table_version"] for row in place.noted()) == [2, 3, 4, 5, 6]
+
+
+def test_a_look_that_takes_long_ends_and_the_next_one_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corrected, "VERSIONS_AT_ONCE", 1)
+    monkeypatch.setattr(corrected, "LONGEST", timedelta(0))
+    for load in range(3):
+        place.compute({FIRST: {"a": load}})
+    assert [place.follow() for _ in range(6)] == [0, 0, 1, 1, 0, 0]  # created, computed, and replaced twice
+    assert len(place.said()) == 2
+
+
+def test_a_table_that_was_begun_anew_is_followed_from_its_beginning(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    assert place.follow() == 1
+    (place.folder / HEARTBEAT_DIFFS).rename(place.folder.parent / "aside")
+    place.compute({FIRST: {"a": 5}})
+    assert place.follow() == 0
+    place.compute({FIRST: {"a": 6}})
+    assert place.follow() == 1
+    assert place.said()[changed(2, FIRST, "a", 5, 6)] == 1
+
+
+# Kills, lost answers, and others at the same time
+
+
+class DiesBeforeCommit(Corrections):
+    def _commit(self, *_: object) -> None:
+        raise Killed
+
+
+class DiesAfterCommit(Corrections):
+    def _commit(self, *args: Any) -> None:
+        super()._commit(*args)
+        raise Killed
+
+
+class DiesBeforeKeeping(Corrections):
+    def keep(self, *_: object) -> None:
+        raise Killed
+
+
+class LosesTheAnswer(Corrections):
+    def _commit(self, *args: Any) -> None:
+        super()._commit(*args)
+        raise LakeUnreachable("no answer")
+
+
+@pytest.mark.parametrize("kind", [DiesBeforeCommit, DiesAfterCommit, DiesBeforeKeeping, LosesTheAnswer])
+def test_a_follower_that_dies_between_any_two_steps_leaves_each_correction_to_be_noted_once(
+    kind: type[Corrections], place: Place
+) -> None:
+    place.compute({FIRST: {"a": 1}, SECOND: {"b": 1}})
+    for load in (2, 3):
+        place.compute({FIRST: {"a": load}, SECOND: {"b": load}})
+        with pytest.raises((Killed, LakeUnreachable)):
+            place.follow(place.dying(kind))
+        place.follow()
+        assert place.follow() == 0
+    assert place.said() == Counter(
+        changed(load, window, stream, load - 1, load)
+        for load in (2, 3)
+        for window, stream in ((FIRST, "a"), (SECOND, "b"))
+    )
+
+
+def test_the_file_that_a_killed_follower_left_is_an_orphan(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    with pytest.raises(Killed):
+        place.follow(place.dying(DiesBeforeCommit))
+    place.follow()
+    far = at(timedelta(days=4000).total_seconds())
+    orphans = [orphan.name for orphan in find_orphans(place.lake, place.settings, far)]
+    assert [name.split("/")[0] for name in orphans] == [CORRECTIONS]
+    assert not any(file.endswith(orphans[0]) for file in place.files(CORRECTIONS))
+
+
+class Overtaken(Corrections):
+    """Before its commit another follower notes everything."""
+
+    place: Place
+
+    def _commit(self, *args: Any) -> None:
+        self.place.follow()
+        super()._commit(*args)
+
+
+def test_a_follower_that_is_overtaken_notes_nothing_again(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    slow = place.dying(Overtaken)
+    assert isinstance(slow, Overtaken)
+    slow.place = place
+    assert place.follow(slow) == 0
+    assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])
+
+
+def test_without_the_transaction_an_overtaken_follower_notes_twice(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the test above is known to be able to fail."""
+    monkeypatch.setattr(table_of_corrections.Corrections, "_noted", staticmethod(lambda *_: None))
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    slow = place.dying(Overtaken)
+    assert isinstance(slow, Overtaken)
+    slow.place = place
+    place.follow(slow)
+    assert len(place.noted()) == 2
+
+
+def test_followers_at_the_same_time_note_each_correction_once(place: Place) -> None:
+    place.compute({FIRST: {"a": 0}})
+    followers, rounds = 4, 3
+    with ThreadPoolExecutor(followers) as threads:
+        for load in range(1, rounds + 1):
+            place.compute({FIRST: {"a": load}})
+            together = threading.Barrier(followers, timeout=60)
+
+            def look(_: int, together: threading.Barrier = together) -> int:
+                corrections = place.lake.corrections()
+                together.wait()
+                return place.follow(corrections)
+
+            assert sum(threads.map(look, range(followers))) == 1
+    assert place.said() == Counter(changed(load + 1, FIRST, "a", load - 1, load) for load in range(1, rounds + 1))
+
+
+class Disturbed(Corrections):
+    """Before its first commit a follower of another table commits."""
+
+    place: Place
+    disturbed = 0
+
+    def _commit(self, *args: Any) -> None:
+        if not self.disturbed:
+            self.disturbed += 1
+            followed = FollowedTable("another", self.place.lake.own_table("another"), ())
+            assert follow(self.place.lake.corrections(), followed, NOTICED) == 2
+        super()._commit(*args)
+
+
+def test_a_follower_of_another_table_that_commits_in_between_is_no_reason_to_look_again(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    other = place.lake.own_table("another")
+    for number, beats in enumerate((1, 2)):
+        schema = pa.schema({"beats": pa.int64(), "window": pa.string()})
+        other.prepare(schema, {FIRST: Made("v", "of")})
+        run, fence = DiffRun(f"other{number}", [FIRST], number, at(600), at(600)), other.fence([FIRST])
+        folder = other.place_of_nothing(run.name, FIRST)
+        other.files.create_dir(folder, recursive=True)
+        pq.write_table(pa.table({"beats": [beats]}), f"{folder}/part-0.parquet", filesystem=other.files)
+        other.replace(run, fence)
+    disturbed = place.dying(Disturbed)
+    assert isinstance(disturbed, Disturbed)
+    disturbed.place = place
+    assert place.follow(disturbed) == 1
+    assert disturbed.disturbed == 1
+    assert Counter(row["table"] for row in place.noted()) == {HEARTBEAT_DIFFS: 1, "another": 2}
+    assert len(place.files(CORRECTIONS)) == 2, "the file that lost the first attempt was committed by the second"
+
+
+def test_rows_are_committed_only_over_the_position_that_the_follower_began_from(place: Place) -> None:
+    corrections, rows = place.lake.corrections(), CONTENT.empty_table()
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+    place.follow(corrections)
+    held = corrections.table.current()
+    rows = held.to_pyarrow_table(columns=CONTENT.names).cast(CONTENT) if held is not None else rows
+    for number, name in enumerate(("other", "third")):
+        assert corrections.append([rows], at(0), None, Position(name, number)) == 1
+    assert corrections.append([rows], at(0), 0, Position("other", 5)) == 1
+    with pytest.raises(TableConflict, match="another follower"):
+        corrections.append([rows], at(0), 0, Position("other", 6))
+    assert (corrections.noted("other"), corrections.noted("third")) == (5, 1)
+
+
+def test_what_was_noted_stays_known_when_the_table_is_compacted_and_its_log_cleaned_up(place: Place) -> None:
+    for load in range(10):
+        place.compute({FIRST: {"a": load}})
+        place.follow()
+    before = place.said()
+    table = place.lake.table(CORRECTIONS)
+    assert [done.files_after for done in compact(table, "9", "corrected_at")] == [1]
+    trim(table, timedelta(days=1))
+    (place.folder / "corrections_followed" / "heartbeat_diffs.json").unlink()
+    for commit in sorted((place.folder / CORRECTIONS / "_delta_log").glob("0*0[0-4].json")):
+        commit.unlink()  # as a cleaned log
+    assert place.follow() == 0
+    assert place.said() == before
+
+
+@pytest.mark.gcs
+def test_in_a_bucket_each_correction_is_noted_once_and_a_quiet_look_reads_one_object(
+    tmp_path: Path, lake_apart: LakeSettings, proxy: FaultProxy
+) -> None:
+    place = Place(tmp_path, lake_apart.model_copy(update={"endpoint": proxy.endpoint}))
+    place.compute({FIRST: {"a": 1}})
+    assert place.follow() == 0
+    place.compute({FIRST: {"a": 2}})
+    with pytest.raises(Killed):
+        place.follow(place.dying(DiesBeforeCommit))
+    slow = place.dying(Overtaken)
+    assert isinstance(slow, Overtaken)
+    slow.place = place
+    assert place.follow(slow) == 0
+    assert place.said() == Counter([changed(2, FIRST, "a", 1, 2)])
+    held = FollowedTable(HEARTBEAT_DIFFS, place.lake.diffs(), DIFFS_KEY)
+    held.table.table.current()  # a run has it open
+    corrections = place.lake.corrections()
+    proxy.calls()
+    assert follow(corrections, held, NOTICED) == 0
+    get = ("B", "storage.objects.get")
+    assert table(proxy.calls()) == {(*get, f"{HEARTBEAT_DIFFS}/_delta_log"): 2, (*get, "corrections_followed"): 1}
+
+
+# Tables of one's own
+
+
+def test_a_table_of_ones_own_is_followed_by_its_key(place: Place) -> None:
+    schema = pa.schema({"region": pa.string(), "beats": pa.int64(), "seen": pa.list_(pa.timestamp("us", tz="UTC"))})
+    own = place.lake.own_table("per_region")
+    first = [{"region": "north", "beats": 2, "seen": [at(0)]}, {"region": "south", "beats": 1, "seen": []}]
+    for number, rows in enumerate(([], first, [{**first[0], "beats": 3}, first[1]])):
+        own.prepare(pa.schema([*schema, pa.field("window", pa.string())]), {FIRST: Made(f"v{number}", "of")})
+        run, fence = DiffRun(f"own{number}", [FIRST], number, at(600), at(600)), own.fence([FIRST])
+        own.leave_manifest(run)
+        if rows:
+            folder = own.place_of_nothing(run.name, FIRST)
+            own.files.create_dir(folder, recursive=True)
+            pq.write_table(pa.Table.from_pylist(rows, schema), f"{folder}/part-0.parquet", filesystem=own.files)
+        own.replace(run, fence)
+    assert follow(place.lake.corrections(), FollowedTable("per_region", own, ("region",)), NOTICED) == 3
+    noted = {(row["table_version"], row["change"], row["key"]): row for row in place.noted()}
+    assert [noted[2, "added", f'{{"region":"{region}"}}']["old_row"] for region in ("north", "south")] == [None] * 2
+    changed_row = noted[3, "changed", '{"region":"north"}']
+    assert json.loads(changed_row["old_row"]) == {
+        "region": "north",
+        "beats": 2,
+        "seen": [at(0).isoformat(timespec="microseconds").replace("+00:00", "Z")],
+    }
+    assert json.loads(changed_row["new_row"])["beats"] == 3
+
+
+# What is gone
+
+
+def test_a_window_whose_old_or_new_file_is_gone_or_damaged_is_unknown_and_the_others_go_on(place: Place) -> None:
+    place.compute({FIRST: {"a": 1}, SECOND: {"b": 1}})
+    for file in place.folder.glob(f"{HEARTBEAT_DIFFS}/runs/run1/window={FIRST}/*.parquet"):
+        file.unlink()
+    for file in place.folder.glob(f"{HEARTBEAT_DIFFS}/runs/run1/window={SECOND}/*.parquet"):
+        file.write_bytes(b"no Parquet")
+    place.compute({FIRST: {"a": 2}, SECOND: {"b": 2}})
+    place.compute({FIRST: {"a": 3}})
+    assert place.follow() == 3
+    unknown = [row for row in place.noted() if row["change"] == "unknown"]
+    assert [(row["window"], row["table_version"], row["old_row"]) for row in unknown] == [
+        (FIRST, 2, None),
+        (SECOND, 2, None),
+    ]
+    assert "is gone" in unknown[0]["detail"]
+    assert unknown[1]["detail"].startswith("the rows cannot be compared")
+    assert place.said()[changed(3, FIRST, "a", 2, 3)] == 1
+
+
+def test_commits_that_are_gone_are_one_row_and_the_rest_is_noted(place: Place) -> None:
+    place.compute({FIRST: {"a": 0}})
+    place.follow()
+    for load in (1, 2, 3):
+        place.compute({FIRST: {"a": load}})
+    lose_commits(place, 1, 3)
+    assert place.follow() == 2
+    assert place.follow() == 0
+    (unknown,) = [row for row in place.noted() if row["change"] == "unknown"]
+    assert (unknown["window"], unknown["table_version"]) == (None, 3)
+    assert place.noted()[0] == unknown, "when it was is not known, so it comes first"
+    assert unknown in place.lake.corrections().newest(Sought(since=at(2000)), EVERY)
+    assert "versions 2 to 3 are gone" in unknown["detail"]
+    assert place.said()[changed(4, FIRST, "a", 2, 3)] == 1
+
+
+def test_the_first_look_goes_back_as_far_as_the_log_and_says_nothing_of_what_was_before(place: Place) -> None:
+    for load in (0, 1, 2, 3):
+        place.compute({FIRST: {"a": load}})
+    lose_commits(place, 1, 2)
+    assert place.follow() == 2
+    assert set(place.said()) == {changed(3, FIRST, "a", 1, 2), changed(4, FIRST, "a", 2, 3)}
+
+
+def test_a_lake_that_does_not_answer_leaves_the_corrections_to_the_next_look(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.compute({FIRST: {"a": 1}})
+    place.compute({FIRST: {"a": 2}})
+
+    def no_answer(*_: object) -> Sequence[object]:
+        raise LakeUnreachable("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corrected, "_read", no_answer)
+        with pytest.raises(LakeUnreachable):
+            place.follow()
+    assert place.noted() == []
+    assert place.follow() == 1
+
+
+def lose_commits(place: Place, first: int, last: int) -> None:
+    """As housekeeping leaves a log: a checkpoint, and no commits before it."""
+    table = place.lake.diffs().table.current()
+    assert table is not None
+    table.create_checkpoint()
+    for version in (0, *range(first, last + 1)):
+        (place.folder / HEARTBEAT_DIFFS / "_delta_log" / f"{version:020d}.json").unlink()

@@ -1,0 +1,77 @@
+"""Compared fields that are null in all that landed recently, by the statistics of the files alone."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lake.builders import Beat, append_beats, columns_of, lake_in
+from tests.watermark.builders import at
+from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.quality.null_fields import NullField, NullFields, read_null_fields
+
+KINDS = {
+    "temperature": FieldKind.NUMBER,
+    "status": FieldKind.TEXT,
+    "open": FieldKind.BOOLEAN,
+    "tags": FieldKind.JSON,
+}
+WHOLE = {"temperature": 1.5, "status": "ok", "open": False, "tags": "[]"}
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return lake_in(tmp_path, KINDS)
+
+
+def land(lake: Lake, landed_at: float, *rows: Mapping[str, Any]) -> None:
+    beats = [Beat("a", landed_at - number, values=values) for number, values in enumerate(rows)]
+    moments = {"landed_at": [at(landed_at)] * len(rows)}
+    append_beats(lake.heartbeats(), {**columns_of(beats, list(KINDS)), **moments})
+
+
+def read(lake: Lake, since: float) -> NullFields:
+    return read_null_fields(lake.heartbeats(), KINDS, at(since))
+
+
+def without(*names: str) -> dict[str, Any]:
+    return {name: value for name, value in WHOLE.items() if name not in names}
+
+
+def test_a_field_of_any_kind_that_is_null_in_all_recent_rows_is_named_with_their_number_and_since_when(
+    lake: Lake,
+) -> None:
+    assert read(lake, 0) == NullFields()
+    land(lake, 100, WHOLE, WHOLE)
+    land(lake, 200, without("tags"), without("open", "tags"))
+    land(lake, 300, without("status", "open", "tags"), without("temperature", "open", "tags"))
+    found = read(lake, 250)
+    assert found == NullFields(2, (NullField("open", 2, at(300)), NullField("tags", 4, at(200))))
+    assert found.fields[1].sentence() == "tags is null in all 4 rows that landed since 2026-11-21T05:23:20Z"
+    assert read(lake, 150) == NullFields(4, (NullField("tags", 4, at(200)),)), "one row has open"
+    assert read(lake, 50) == NullFields(6)
+
+
+def test_without_recent_rows_nothing_is_known(lake: Lake) -> None:
+    land(lake, 100, without("tags"))
+    assert read(lake, 101) == NullFields()
+
+
+def test_a_field_that_is_new_is_null_since_it_was_configured(lake: Lake, tmp_path: Path) -> None:
+    early = {name: kind for name, kind in KINDS.items() if name != "tags"}
+    append_beats(lake_in(tmp_path, early).heartbeats(), columns_of([Beat("a", 1)], list(early)))
+    land(lake, 20_000, without("tags"))
+    found = read(lake, 20_000).fields
+    assert [field for field in found if field.name == "tags"] == [NullField("tags", 1, at(20_000))]
+
+
+def test_what_the_statistics_leave_out_is_not_called_null(tmp_path: Path) -> None:
+    kinds = {f"field_{number}": FieldKind.NUMBER for number in range(60)}
+    lake = lake_in(tmp_path, kinds)
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1, values={"field_0": 1.0})], list(kinds)))
+    named = [field.name for field in read_null_fields(lake.heartbeats(), kinds, at(0)).fields]
+    assert "field_1" in named
+    assert "field_0" not in named
+    assert "field_59" not in named
