@@ -81,7 +81,9 @@ class TruthFile:
 def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
     """The beats of published messages, as a record batch of `SCHEMA`. It is what they mean, whatever their shape."""
     carried = [
-        (beat, message, its_id) for message, its_id in zip(messages, message_ids, strict=True) for beat in message.beats
+        (beat, message, message.id_of(number, its_id))
+        for message, its_id in zip(messages, message_ids, strict=True)
+        for number, beat in enumerate(message.beats)
     ]
     beats = [beat for beat, _, _ in carried]
     columns = {

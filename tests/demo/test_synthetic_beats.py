@@ -165,7 +165,7 @@ def test_the_truth_of_a_message_is_what_the_contract_reads_in_it(source: Synthet
     composed = compose(source, rows)
     published_at = START + timedelta(days=1)
     truth = truth_of(composed, ["id"] * len(rows), published_at).to_pylist()
-    for (said, payload, _), true in zip(composed, truth, strict=True):
+    for (said, payload, *_), true in zip(composed, truth, strict=True):
         assert len(payload) + sum(len(name) + len(value) for name, value in said.items()) < 1_000
         content = read_payload(payload)
         judged = content if isinstance(content, Rejection) else READER.read(said, content, to_us(published_at))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tidemark.pipeline.demo.shapes.arrays import Arrays
 from tidemark.pipeline.demo.shapes.attributes import Attributes
 from tidemark.pipeline.demo.shapes.avro import Avro
 from tidemark.pipeline.demo.shapes.cloudevents import CloudEvents
@@ -18,6 +19,7 @@ SHAPES: Mapping[ShapeName, Shape] = {
     ShapeName.NESTED: Nested(),
     ShapeName.SECONDS: Seconds(),
     ShapeName.ATTRIBUTES: Attributes(),
+    ShapeName.ARRAYS: Arrays(),
     ShapeName.GZIP: Gzipped(),
     ShapeName.CLOUDEVENTS: CloudEvents(),
     ShapeName.AVRO: Avro(),

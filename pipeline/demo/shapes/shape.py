@@ -80,6 +80,11 @@ class Message(NamedTuple):
     attributes: dict[str, str]
     payload: bytes
     beats: Sequence[Beat]
+    is_array: bool = False
+
+    def id_of(self, number: int, message_id: str) -> str:
+        """The id under which a beat is to be found: of an array's valid element its own, otherwise the message's."""
+        return f"{message_id}#{number}" if self.is_array and self.beats[number].broken is None else message_id
 
 
 @dataclass(frozen=True, slots=True)
