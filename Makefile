@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-slow test-gcs test-wheel gcs-tools spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel gcs-tools spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt tools/check_machine.sh tools/
 
 demo: setup ## play the whole mission on real parts, and compare every row with the truth; LAKE=gs OPTIONS='--streams 500'
 	$(if $(filter gs,$(LAKE)),$(BIN)/python -m tests.gcs.demo,$(BIN)/tidemark demo) $(OPTIONS)
+
+demo-shapes: setup ## play a small demonstration of each message shape, one after the other; a line for each
+	$(BIN)/python -m tests.demo.every_shape $(OPTIONS)
 
 up: setup ## start everything and open Dagster on the demo's lake, or on CONFIG=...; Ctrl-C stops it
 	$(BIN)/tidemark --config $(CONFIG) up

@@ -124,17 +124,17 @@ def fill(world: World, start: datetime, end: datetime, scale: float) -> int:
 
 
 def _columns(source_rows: Rows, number: int, landed_at: datetime) -> dict[str, object]:
-    attributes, payloads = compose(REGULAR, source_rows)
+    made = compose(REGULAR, source_rows)
     rows = len(source_rows)
     return {
-        "stream_id": [one[REGULAR.stream_id_attribute] for one in attributes],
+        "stream_id": [one.beats[0].stream for one in made],
         "event_time": source_rows["event_ms"] * 1000,
-        "publisher_id": [one[REGULAR.heartbeat_id_attribute] for one in attributes],
+        "publisher_id": [one.beats[0].heartbeat_id for one in made],
         "message_id": [f"{at:016d}" for at in range(number, number + rows)],
         "publish_time": source_rows["publish_us"].copy(),
         "ordering_key": [None] * rows,
-        "attributes": [list(one.items()) for one in attributes],
-        "payload": payloads,
+        "attributes": [list(one.attributes.items()) for one in made],
+        "payload": [one.payload for one in made],
         "landed_at": np.full(rows, to_us(landed_at)),
         "late": np.zeros(rows, dtype=bool),
         "temperature": [

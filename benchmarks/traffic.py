@@ -56,9 +56,8 @@ class MadeSubscription:
             wanted -= len(rows[:wanted])
 
     def _messages(self, rows: Rows) -> Iterator[Any]:
-        attributes, payloads = compose(self._source, rows)
-        for published, carried, payload in zip(rows["publish_us"].tolist(), attributes, payloads, strict=True):
-            message = PLAIN(data=payload, attributes=carried, message_id=f"{self._pulled:016d}")
+        for published, made in zip(rows["publish_us"].tolist(), compose(self._source, rows), strict=True):
+            message = PLAIN(data=made.payload, attributes=made.attributes, message_id=f"{self._pulled:016d}")
             message.publish_time.FromMicroseconds(published)
             self._pulled += 1
             yield message

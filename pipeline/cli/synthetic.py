@@ -10,9 +10,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidemark.pipeline.cli.options import AsJson, Span, duration_option
+from tidemark.pipeline.cli.options import AsJson, Span, duration_option, positive
 from tidemark.pipeline.cli.output import console, print_json, text_of
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.demo.shapes.json_object import JsonObject
+from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
@@ -81,9 +83,7 @@ def publish(
         stragglers=stragglers,
         straggler_delay=straggler_delay,
         seed=seed,
-        event_time_attribute=_attribute(settings.message, "event_time"),
-        stream_id_attribute=_attribute(settings.message, "stream_id"),
-        heartbeat_id_attribute=_attribute(settings.message, "publisher_id"),
+        shape=JsonObject(*(_attribute(settings.message, name) for name in ("event_time", "stream_id", "publisher_id"))),
     )
     now = clock.now()
     stopped = Event()
@@ -131,6 +131,10 @@ def demo(
         timedelta, duration_option("The outage: how much is published before the pipeline starts.")
     ] = Span(minutes=20),
     live: Annotated[timedelta, duration_option("Live traffic after the backlog has landed.")] = Span(minutes=3),
+    idle_timeout: Annotated[
+        timedelta, duration_option("The silence after which the last windows close.", parser=positive)
+    ] = Span(minutes=2),
+    shape: Annotated[ShapeName, typer.Option(help="How messages are written.")] = ShapeName.JSON,
     lake: Annotated[
         str, typer.Option(help="Where the lake goes: in the folder, or gs://bucket/prefix, where nothing may be yet.")
     ] = "file:lake",
@@ -149,13 +153,23 @@ def demo(
             f"the demonstration compares with {error.name}, which is not installed: "
             "pip install 'tidemark-pubsub[demo]', and try again"
         ) from error
+    from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
 
-    source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8))
+    source = SyntheticSource(streams=streams, jitter=timedelta(seconds=8), shape=SHAPES[shape])
     where = IN_THE_FOLDER
     if lake != where.uri:
         if not lake.startswith("gs://"):
             raise typer.BadParameter(f"--lake {lake}: write gs://bucket/prefix; --folder says where else the demo goes")
         where = LakeSettings(uri=lake, endpoint=lake_endpoint)
-    summary = run_demo(folder.resolve(), source, console(), SystemClock(), backlog=backlog, live=live, lake=where)
+    summary = run_demo(
+        folder.resolve(),
+        source,
+        console(),
+        SystemClock(),
+        backlog=backlog,
+        live=live,
+        idle_timeout=idle_timeout,
+        lake=where,
+    )
     if not summary.is_right:
         raise typer.Exit(code=1)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.demo.shapes.shape import Shape
 from tidemark.pipeline.demo.summary import Spread, Summary, show
 from tidemark.pipeline.demo.synthetic import Source
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
@@ -25,7 +26,7 @@ from tidemark.pipeline.quality.status import LakeReport, read_report
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_emulator, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.settings_sections import LakeSettings, WatermarkSettings
 from tidemark.pipeline.spark.java import find_java
 
 TEMPLATE = """\
@@ -34,13 +35,13 @@ TEMPLATE = """\
 [pubsub]
 emulator_host = "127.0.0.1:{emulator}"
 
-[message.fields]
-temperature = "number"
-status = "text"
-
+{message}
 [windows]
 length = "1m"
 first = "{first}"
+
+[watermark]
+idle_timeout = "{idle}"
 
 [lake]
 uri = "{lake}"
@@ -60,6 +61,7 @@ IN_THE_FOLDER = LakeSettings(uri="file:lake")
 
 LOOK_EVERY_SECONDS = 2.0
 SAY_EVERY_SECONDS = 10.0
+IDLE_TIMEOUT = WatermarkSettings().idle_timeout
 PATIENCE = timedelta(minutes=8)
 """The longest that one wait may take before something is wrong."""
 
@@ -76,13 +78,18 @@ class DemoFolder:
         self.truth = root / "truth.parquet"
         self.summary = root / "summary.json"
 
-    def make_anew(self, first_window: datetime, lake: LakeSettings) -> None:
-        """Empty the folder and write the settings, with free ports: the usual ones where possible."""
+    def make_anew(self, first_window: datetime, lake: LakeSettings, shape: Shape, idle_timeout: timedelta) -> None:
+        """Empty the folder, and write the settings and the files that they name, with free ports: the usual ones where
+        possible."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
         ports = {name: free_port(usual) for name, usual in USUAL_PORTS.items()}
+        for name, content in shape.files.items():
+            (file := self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
         where = {"lake": lake.uri, "endpoint": lake.endpoint or ""}
-        self.config.write_text(TEMPLATE.format(first=iso(first_window), **where, **ports))
+        told = {"first": iso(first_window), "message": shape.settings.lstrip(), "idle": format_duration(idle_timeout)}
+        self.config.write_text(TEMPLATE.format(**told, **where, **ports))
 
 
 @dataclass
@@ -140,6 +147,7 @@ def run_demo(
     *,
     backlog: timedelta,
     live: timedelta,
+    idle_timeout: timedelta = IDLE_TIMEOUT,
     lake: LakeSettings = IN_THE_FOLDER,
 ) -> Summary:
     """Play an outage and live traffic in `root`, print what happens and the summary, and stop what was started.
@@ -159,7 +167,7 @@ def run_demo(
     supervisor.stop_leftovers()
     # The partitions begin an hour before the first heartbeat: Dagster shows few partitions sooner than a year of them.
     first_window = (clock.now() - backlog).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    folder.make_anew(first_window, lake)
+    folder.make_anew(first_window, lake, beats.shape, idle_timeout)
     settings = load_settings(folder.config)
     start = clock.now().replace(second=0, microsecond=0) - backlog
     source = Source(beats, settings, folder.truth, start, clock)

@@ -1,7 +1,7 @@
 """Publishes the synthetic source's heartbeats, each at its time, and records the truth."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,11 +13,11 @@ import numpy as np
 from google.pubsub_v1 import PublisherClient, PublishRequest
 
 from tidemark.pipeline.clock import Clock, from_us, to_us
+from tidemark.pipeline.demo.shapes.shape import REASONS, Message
 from tidemark.pipeline.demo.synthetic_beats import (
     DUPLICATE,
     HEARTBEAT,
     KINDS,
-    REASONS,
     Rows,
     SyntheticSource,
     compose,
@@ -120,8 +120,8 @@ def _when_due(
                 clock.sleep(LIVE_PAUSE_SECONDS)
 
 
-Sent = tuple[Rows, list[dict[str, str]], list[bytes], list[str], datetime]
-"""A confirmed request: its rows, attributes, payloads and message ids, and when it was sent."""
+Sent = tuple[Sequence[Message], Sequence[str], datetime]
+"""A confirmed request: its messages and their ids, and when it was sent."""
 
 
 @dataclass(slots=True)
@@ -151,11 +151,11 @@ class _Sender:
 
     def send(self, rows: Rows) -> None:
         """Send a batch once the one before is confirmed. Raises what that one raised."""
-        attributes, payloads = compose(self.source, rows)
+        composed = compose(self.source, rows)
         request = PublishRequest.pb(PublishRequest())
         request.topic = self.topic
-        for carried, payload in zip(attributes, payloads, strict=True):
-            request.messages.add(data=payload, attributes=carried)
+        for message in composed:
+            request.messages.add(data=message.payload, attributes=message.attributes)
 
         def call() -> Sent:
             published_at = self.clock.now()
@@ -165,7 +165,7 @@ class _Sender:
                     retry=retrying(GIVE_UP_AFTER),
                     timeout=self.call_timeout.total_seconds(),
                 )
-            return rows, attributes, payloads, list(answer.message_ids), published_at
+            return composed, list(answer.message_ids), published_at
 
         before = self._confirmed()
         self._under_way = self._thread.submit(call)
@@ -191,10 +191,10 @@ class _Sender:
     def _record(self, sent: Sent | None) -> None:
         if sent is None:
             return
-        batch, rows = truth_of(self.source, *sent), sent[0]
-        self.truth.add(batch)
-        self.kinds.update(batch["kind"].to_pylist())
-        times = [*self._range_ms, *rows["event_ms"][rows["kind"] == HEARTBEAT].tolist()]
+        beats = [beat for message in sent[0] for beat in message.beats]
+        self.truth.add(truth_of(*sent))
+        self.kinds.update(beat.kind for beat in beats)
+        times = [*self._range_ms, *(beat.event_ms for beat in beats if beat.kind == KINDS[HEARTBEAT])]
         self._range_ms = [min(times), max(times)] if times else []
 
 

@@ -4,34 +4,26 @@ Every stream beats once a period, at its own phase. A row says when its message 
 `compose` makes the message.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.clock import duration_us, iso, to_us
+from tidemark.pipeline.demo.shapes.json_object import JsonObject
+from tidemark.pipeline.demo.shapes.shape import REASONS, Beat, Message, Shape
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import RejectionReason
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
-REASONS = tuple(reason for reason in RejectionReason if reason is not RejectionReason.TOO_OLD)
-"""`message.max_age` is off in the demonstration, so that its history may be as old as one likes."""
-
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))
 """A row's `kind` is an index into these names."""
 
 LEAST_BROKEN = 2 * len(REASONS)
 """The fewest broken messages, if any are broken: both variants of every kind."""
-
-SPOILT: Mapping[RejectionReason, tuple[str, tuple[str | None, str]]] = {
-    RejectionReason.NO_EVENT_TIME: ("event_time_attribute", (None, "")),
-    RejectionReason.UNREADABLE_EVENT_TIME: ("event_time_attribute", ("yesterday", "2026-13-45T25:00:00Z")),
-    RejectionReason.NO_STREAM_ID: ("stream_id_attribute", (None, "")),
-}
-"""The attribute that is spoilt, as the source's setting names it, and its values in the two variants; None: absent."""
 
 RFC_3339_SHARE = 0.001
 NULL_TEMPERATURE_SHARE = 0.002
@@ -67,6 +59,9 @@ ROW = np.dtype(
 Rows = NDArray[np.void]
 
 
+JSON_OBJECT = JsonObject()
+
+
 @dataclass(frozen=True, slots=True)
 class SyntheticSource:
     """What the source publishes. Shares are of the heartbeats, from 0 to 1; durations count to the millisecond.
@@ -74,7 +69,8 @@ class SyntheticSource:
     A heartbeat is published `lag` plus up to `jitter` after its event time, a straggler `straggler_delay` later still.
     Without stragglers and late copies the disorder is therefore at most `jitter`. A duplicate is the same message
     again, at once or, for `duplicate_delay_share` of them, `duplicate_delay` later. Broken messages come in addition,
-    evenly over time, the kinds in turn. A silent beat is never published. Raises InvalidSettings for impossible values.
+    evenly over time, the kinds that the shape has in turn. A silent beat is never published. Raises InvalidSettings for
+    impossible values.
     """
 
     streams: int = 10_000
@@ -90,9 +86,7 @@ class SyntheticSource:
     straggler_delay: timedelta = timedelta(seconds=60)
     silent: float = 0.001
     seed: int = 20_260_101
-    event_time_attribute: str = "event_time"
-    stream_id_attribute: str = "stream_id"
-    heartbeat_id_attribute: str = "heartbeat_id"
+    shape: Shape = JSON_OBJECT
 
     def __post_init__(self) -> None:
         shares = ("duplicates", "duplicate_delay_share", "broken", "stragglers", "silent")
@@ -190,9 +184,10 @@ class _Plan:
             return rows
         random = self._random(2 * period + 2)
         moment = self._start_ms + (2 * number + 1) * self._length_ms // (2 * self.broken_total)
-        kind = number % len(REASONS)
+        reasons = self._source.shape.reasons
+        kind = np.array([REASONS.index(reason) for reason in reasons])[number % len(reasons)]
         rows["kind"] = FIRST_BROKEN + kind
-        rows["variant"] = number // len(REASONS) % 2
+        rows["variant"] = number // len(reasons) % 2
         rows["sequence"] = number % np.iinfo(np.int32).max
         rows["stream"] = random.integers(0, self._source.streams, len(number))
         rows["publish_us"] = self._publish_us(moment, random)
@@ -231,34 +226,23 @@ def _measure(rows: Rows, random: np.random.Generator) -> None:
     rows["status"] = np.select([chance < WARN_SHARE, chance < WARN_SHARE + NO_STATUS_SHARE], [1, 2], 0)
 
 
-def compose(source: SyntheticSource, rows: Rows) -> tuple[list[dict[str, str]], list[bytes]]:
-    """The messages of rows, in their order: attributes and payloads. Each message takes less than a kilobyte."""
-    attributes, payloads = [], []
-    time_name, stream_name = source.event_time_attribute, source.stream_id_attribute
-    id_name = source.heartbeat_id_attribute
+def compose(source: SyntheticSource, rows: Rows) -> list[Message]:
+    """The messages of rows, in their order, in the source's shape."""
+    return source.shape.messages([source.shape.said(beat) for beat in _beats(rows)])
+
+
+def _beats(rows: Rows) -> Iterator[Beat]:
     for _, event_ms, stream, sequence, kind, variant, rfc_3339, status, form, temperature in rows.tolist():
-        written = iso(from_us(event_ms * 1000)) if rfc_3339 else str(event_ms)
-        carried = {time_name: written, stream_name: f"stream-{stream:05d}", id_name: f"{stream}-{event_ms}"}
-        value = temperature if form == NUMBER else "null" if form == NULL else f'"{temperature}"'
-        said = "" if status == 2 else f'"status":"{STATUSES[status]}",'
-        payload = f'{{"temperature":{value},{said}"sequence":{sequence}}}'.encode()
-        if kind >= FIRST_BROKEN:
-            carried[id_name] += "-broken"
-            payload = _break(source, REASONS[kind - FIRST_BROKEN], variant, carried, payload)
-        attributes.append(carried)
-        payloads.append(payload)
-    return attributes, payloads
-
-
-def _break(
-    source: SyntheticSource, reason: RejectionReason, variant: int, attributes: dict[str, str], payload: bytes
-) -> bytes:
-    """Break a message in one of two ways, and return its payload. A wrong clock is in the row already."""
-    if reason is RejectionReason.UNREADABLE_PAYLOAD:
-        return (payload[:-3], b"[21.5]")[variant]
-    if reason in SPOILT:
-        option, values = SPOILT[reason]
-        attributes.pop(name := getattr(source, option))
-        if (value := values[variant]) is not None:
-            attributes[name] = value
-    return payload
+        broken = REASONS[kind - FIRST_BROKEN] if kind >= FIRST_BROKEN else None
+        yield Beat(
+            event_ms,
+            f"stream-{stream:05d}",
+            f"{stream}-{event_ms}" if broken is None else f"{stream}-{event_ms}-broken",
+            sequence,
+            temperature if form == NUMBER else None if form == NULL else str(temperature),
+            STATUSES[status],
+            KINDS[kind],
+            rfc_3339,
+            broken,
+            variant,
+        )

@@ -1,27 +1,26 @@
-"""The truth that the synthetic source records: one row for each published message, as Parquet."""
+"""The truth that the synthetic source records: one row for each published beat, as Parquet."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemark.pipeline.demo.synthetic_beats import KINDS, NUMBER, STATUSES, Rows, SyntheticSource
+from tidemark.pipeline.demo.shapes.shape import Message
 from tidemark.pipeline.errors import LakeUnwritable
 from tidemark.pipeline.heartbeat import RejectionReason
 
 SCHEMA = pa.schema(
     [
-        pa.field("stream_id", pa.string()),  # null where the message carries none
-        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null where the message carries none that can be read
+        pa.field("stream_id", pa.string()),  # null where the message is to carry none
+        pa.field("event_time", pa.timestamp("us", tz="UTC")),  # null where it is to carry none that can be read
         pa.field("heartbeat_id", pa.string()),  # copies share it
         pa.field("temperature", pa.float64()),  # null where it is null or of another type
-        pa.field("status", pa.string()),  # null where it is absent
+        pa.field("status", pa.string()),  # null where there is none
         pa.field("kind", pa.string()),  # heartbeat, duplicate, or the code for which it belongs in quarantine
         pa.field("message_id", pa.string()),
         pa.field("published_at", pa.timestamp("us", tz="UTC")),  # the publisher's clock, just before it was sent
@@ -29,6 +28,8 @@ SCHEMA = pa.schema(
         pa.field("attributes", pa.string()),  # a JSON object
     ]
 )
+
+NO_TIME = (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME)
 
 ROW_GROUP = 50_000
 """Rows that are gathered in memory before they are written."""
@@ -77,30 +78,24 @@ class TruthFile:
             ) from error
 
 
-def truth_of(
-    source: SyntheticSource,
-    rows: Rows,
-    attributes: list[dict[str, str]],
-    payloads: list[bytes],
-    message_ids: list[str],
-    published_at: datetime,
-) -> Any:
-    """The messages that the source composed from the rows, as a record batch of `SCHEMA`."""
-    kinds = np.array(KINDS)[rows["kind"]]
-    no_time = np.isin(kinds, (RejectionReason.NO_EVENT_TIME, RejectionReason.UNREADABLE_EVENT_TIME))
-    no_payload = kinds == RejectionReason.UNREADABLE_PAYLOAD
-    no_number = no_payload | (rows["temperature_form"] != NUMBER)
-    status = pa.array(STATUSES, pa.string()).take(pa.array(rows["status"], mask=no_payload))
-    columns = [
-        pa.array([carried.get(source.stream_id_attribute) or None for carried in attributes], pa.string()),
-        pa.array(rows["event_ms"] * 1000, pa.timestamp("us", tz="UTC"), mask=no_time),
-        pa.array([carried[source.heartbeat_id_attribute] for carried in attributes], pa.string()),
-        pa.array(rows["temperature"], pa.float64(), mask=no_number),
-        status,
-        pa.array(kinds, pa.string()),
-        pa.array(message_ids, pa.string()),
-        pa.repeat(pa.scalar(published_at, pa.timestamp("us", tz="UTC")), len(rows)),
-        pa.array(payloads, pa.binary()),
-        pa.array([orjson.dumps(carried).decode() for carried in attributes], pa.string()),
+def truth_of(messages: Sequence[Message], message_ids: Sequence[str], published_at: datetime) -> Any:
+    """The beats of published messages, as a record batch of `SCHEMA`. It is what they mean, whatever their shape."""
+    carried = [
+        (beat, message, message.id_of(number, its_id))
+        for message, its_id in zip(messages, message_ids, strict=True)
+        for number, beat in enumerate(message.beats)
     ]
-    return pa.record_batch(columns, schema=SCHEMA)
+    beats = [beat for beat, _, _ in carried]
+    columns = {
+        "stream_id": [None if beat.broken is RejectionReason.NO_STREAM_ID else beat.stream for beat in beats],
+        "event_time": [None if beat.broken in NO_TIME else beat.event_ms * 1000 for beat in beats],
+        "heartbeat_id": [beat.heartbeat_id for beat in beats],
+        "temperature": [beat.temperature if isinstance(beat.temperature, float) else None for beat in beats],
+        "status": [beat.status for beat in beats],
+        "kind": [beat.kind for beat in beats],
+        "message_id": [its_id for _, _, its_id in carried],
+        "published_at": [published_at] * len(beats),
+        "payload": [message.payload for _, message, _ in carried],
+        "attributes": [orjson.dumps(message.attributes).decode() for _, message, _ in carried],
+    }
+    return pa.record_batch([pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names], schema=SCHEMA)
