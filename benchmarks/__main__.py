@@ -20,6 +20,7 @@ from benchmarks.machine import Machine, machine
 from benchmarks.measures import Measure, show, write
 from benchmarks.memory import measure_memory
 from benchmarks.own_table import measure_own_table
+from benchmarks.shapes import measure_shapes
 from benchmarks.sizes import measure_histogram_bytes, measure_tick_write_bytes
 from benchmarks.ticks import measure_land, measure_track
 
@@ -28,6 +29,7 @@ Stage = Callable[[Machine, int, float], Sequence[Measure]]
 STAGES: dict[str, Stage] = {
     "track": lambda *given: [measure_track(*given)],
     "land": lambda *given: [measure_land(*given)],
+    "shapes": lambda _, rounds, scale: measure_shapes(rounds, scale),
     "diffs": measure_diffs,
     "diffs_large": measure_large,
     "own_table": measure_own_table,
