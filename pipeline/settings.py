@@ -30,6 +30,7 @@ from tidemark.pipeline import settings_sections as sections
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
@@ -81,7 +82,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True)
 
     pubsub: sections.PubSubSettings = sections.PubSubSettings()
-    message: sections.MessageSettings = sections.MessageSettings()
+    message: MessageSettings = MessageSettings()
     windows: sections.WindowSettings = sections.WindowSettings()
     tables: dict[sections.TableName, sections.TableSettings] = {}
     checks: sections.CheckSettings = sections.CheckSettings()

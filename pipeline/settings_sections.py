@@ -6,39 +6,30 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 from urllib.parse import urlparse
-from zoneinfo import ZoneInfo
 
-import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.durations import Duration, format_duration, parse_duration
-from tidemark.pipeline.event_times import EventTimeUnit
-from tidemark.pipeline.heartbeat import (
-    FIELD_NAME,
-    OF_ATTRIBUTE,
-    RESERVED_FIELD_NAMES,
-    ComparedField,
-    FieldKind,
-    MessageContract,
-    compared_columns,
-    field_place,
+from tidemark.pipeline.settings_types import (
+    DAY,
+    ZERO,
+    CallLong,
+    EmptyIsNone,
+    KeptDays,
+    KeptHours,
+    NotNegative,
+    OptionalAccount,
+    OptionalAddress,
+    OptionalBound,
+    OptionalDuration,
+    OptionalText,
+    OptionalUrl,
+    Positive,
+    Section,
+    TickLong,
 )
-from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.places import Place, PlaceKind
 
-ZERO = timedelta(0)
-DAY = timedelta(days=1)
-CENTURY = timedelta(days=36_500)
 LONGEST_RUN = timedelta(hours=3)
 """Longer than any run: `max_runtime_seconds` in dagster.yaml ends it earlier. A younger file may belong to a run."""
 LONGEST_PULL = timedelta(seconds=40)
@@ -48,8 +39,6 @@ PULLS_AT_ONCE = 8
 SNAPSHOT_BUDGET = 10 << 30
 """Bytes a day, on the service. Ten thousand sources that publish every 30 s need about half of it, read at each tick of
 10 s (docs/costs.md). By the list price of September 2026 it is at most 2.70 dollars a day."""
-MOST_PARTS = 10
-"""Parts of a stream's id."""
 NEVER, AUTOMATIC = "never", "automatic"
 BY_HAND: Literal["by hand"] = "by hand"
 ON_CHANGE: Literal["when the contract changes"] = "when the contract changes"
@@ -60,7 +49,6 @@ LENGTHS = tuple(
 """The window lengths that a cron schedule can express: Dagster's time partitions follow one."""
 
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.\-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 """A host's name or address as a browser writes it: an IPv6 address in brackets."""
 
@@ -89,123 +77,11 @@ def _recompute_within(written: str) -> timedelta:
     raise ValueError('write "never", "automatic", or "within" and a duration, such as "within 1h"')
 
 
-def _http_address(text: str | None) -> str | None:
-    """An address that paths are appended to. A login in it would be a secret in a file."""
-    if text is None:
-        return None
-    named = urlparse(text)
-    if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
-        raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
-    if named.username is not None or named.password is not None:
-        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may hold one")
-    return text.rstrip("/")
-
-
-def _host_and_port(text: str | None) -> str | None:
-    host, _, port = (text or "").rpartition(":")
-    if text is not None and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
-        raise ValueError("write the address as host:port, such as 127.0.0.1:8085, or leave it empty")
-    return text
-
-
-def _time_place(text: str) -> str:
-    Place.of(text)
-    return text
-
-
-def _value_place(text: str) -> str:
-    if Place.of(text).kind is PlaceKind.PUBLISH_TIME:
-        raise ValueError("the publish time is no id; write attribute:NAME or payload:PATH")
-    return text
-
-
-def _array_place(text: str | None) -> str | None:
-    if text is not None and Place.of(text).kind is not PlaceKind.PAYLOAD:
-        raise ValueError(
-            "write payload:PATH, where PATH is the array, such as payload:readings[]; payload:@ is all of it"
-        )
-    return text
-
-
-def _listed(places: str | list[str]) -> list[str]:
-    return [places] if isinstance(places, str) else places
-
-
-def _stream_parts(places: str | list[str]) -> str | list[str]:
-    if not 1 <= len(_listed(places)) <= MOST_PARTS:
-        raise ValueError(f"write one place, or a list of at most {MOST_PARTS}")
-    for place in _listed(places):
-        _value_place(place)
-    return places
-
-
-def _compared(value: object) -> object:
-    if isinstance(value, ComparedField):
-        return value
-    path, kind = None, value
-    if isinstance(value, dict):
-        path, kind = value.get("path"), value.get("kind")
-        if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
-            raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
-        if path is not None:
-            place = field_place(path, PlaceKind.PAYLOAD)
-            Place.of(f"{place.kind}:{place.name}")
-    if not isinstance(kind, str) or kind not in list(FieldKind):
-        raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
-    return ComparedField(FieldKind(kind), path)
-
-
-def _zone(name: str | None) -> str | None:
-    try:
-        return name if name is None else ZoneInfo(name).key
-    except (LookupError, OSError, ValueError) as error:
-        raise ValueError("write a time zone's IANA name, such as Europe/Berlin") from error
-
-
-EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
-Positive = Annotated[Duration, Field(gt=ZERO)]
-NotNegative = Annotated[Duration, Field(ge=ZERO)]
-OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
-OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
-KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
-KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
-TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
-CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
-OptionalText = Annotated[str | None, EmptyIsNone]
-OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
-OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
-OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
-OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
-TimePlace = Annotated[str, AfterValidator(_time_place)]
-ValuePlace = Annotated[str, AfterValidator(_value_place)]
-OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
-StreamParts = Annotated[
-    str | list[str],
-    AfterValidator(_stream_parts),
-    BeforeValidator(lambda text: orjson.loads(text) if isinstance(text, str) and text.startswith("[") else text),
-]
-"""A list may be written as JSON, as an option of Spark is."""
-ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 TableName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
 ResourceId = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 EmulatorKind = Literal["auto", "official", "local"]
 ReadingKind = Literal["auto", "snapshot", "monitoring"]
-
-
-class Section(BaseModel):
-    """A part of the tree. It refuses unknown keys, and nothing changes after it was read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @field_validator("*")
-    @classmethod
-    def _without_control_characters(cls, value: object) -> object:
-        """No name, path or address has one; NUL would end a path."""
-        texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
-        if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
-            raise ValueError("write it without control characters, such as NUL or a line break")
-        return value
 
 
 class Server(NamedTuple):
@@ -283,100 +159,6 @@ class PubSubSettings(PullSettings):
     @property
     def tracking_path(self) -> str:
         return f"projects/{self.project}/subscriptions/{self.tracking_subscription}"
-
-
-class MessageSettings(Section):
-    """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
-
-    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
-
-    event_time: TimePlace = "attribute:event_time"
-    event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
-    timezone: OptionalZone = None
-    stream_id: StreamParts = "attribute:stream_id"
-    publisher_id: ValuePlace = "attribute:heartbeat_id"
-    max_future_skew: NotNegative = timedelta(minutes=5)
-    max_age: OptionalBound = None
-    fields: ComparedFields = Field(default_factory=dict)
-    payload: Encoding = Encoding.JSON
-    schema_: str = Field("", alias="schema")  # pydantic has a method of that name
-    compression: Compression = Compression.AUTO
-    envelope: Envelope = Envelope.NONE
-    each: OptionalArray = Field(None, validate_default=True)
-
-    @field_validator("fields")
-    @classmethod
-    def _usable_as_columns(cls, value: dict[str, ComparedField]) -> dict[str, ComparedField]:
-        for name in value:
-            if not FIELD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
-            if name in RESERVED_FIELD_NAMES:
-                raise ValueError(f"{name!r} is the name of a column that the tables already have")
-        columns = [column for name, compared in value.items() for column in compared_columns(name, compared.kind)]
-        twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
-        if twice:
-            raise ValueError(f"these fields would make the column {twice[0]!r} twice; give one of them another name")
-        return value
-
-    @field_validator("payload")
-    @classmethod
-    def _nothing_taken_from_bytes(cls, value: Encoding, info: ValidationInfo) -> Encoding:
-        taken = [
-            name
-            for name in ("event_time", "stream_id", "publisher_id")
-            if any(place.startswith("payload:") for place in _listed(info.data.get(name, "")))
-        ]
-        fields: dict[str, ComparedField] = info.data.get("fields", {})
-        if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
-            taken.append("fields")
-        if not PayloadFormat(value).is_read and taken:
-            raise ValueError(f"{taken[0]} takes values from the payload, which must be json, avro or protobuf then")
-        return value
-
-    @field_validator("schema_")
-    @classmethod
-    def _for_what_has_one(cls, value: str, info: ValidationInfo) -> str:
-        if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
-            raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
-        return value
-
-    @field_validator("each")
-    @classmethod
-    def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
-            raise ValueError("the array is in the payload, which must be json, avro or protobuf then")
-        taken = [
-            name
-            for name in ("event_time", "stream_id", "publisher_id")
-            if any(place.startswith("each:") for place in _listed(info.data.get(name, "")))
-        ]
-        fields: dict[str, ComparedField] = info.data.get("fields", {})
-        taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
-        if taken and value is None:
-            raise ValueError(f"{taken[0]} is in the elements of an array; say which, such as payload:readings[]")
-        return value
-
-    @property
-    def kinds(self) -> dict[str, FieldKind]:
-        """The kind of each compared field."""
-        return {name: compared.kind for name, compared in self.fields.items()}
-
-    def contract_from(self, first_event_time: datetime) -> MessageContract:
-        """The contract that messages are judged by: an event time before `first_event_time` is rejected."""
-        return MessageContract(
-            event_time=Place.of(self.event_time),
-            stream_id=tuple(map(Place.of, _listed(self.stream_id))),
-            publisher_id=Place.of(self.publisher_id),
-            first_event_time=first_event_time,
-            max_future_skew=self.max_future_skew,
-            fields=self.kinds,
-            paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
-            event_time_unit=self.event_time_unit,
-            timezone=None if self.timezone is None else ZoneInfo(self.timezone),
-            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_),
-            max_age=self.max_age,
-            each=None if self.each is None else Place.of(self.each),
-        )
 
 
 class WindowSettings(Section):

@@ -22,7 +22,8 @@ from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import LakeSettings
 
 
 def _attribute(message: MessageSettings, name: str) -> str:

@@ -16,7 +16,8 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.settings_sections import DAY, PubSubSettings
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.settings_types import DAY
 
 PREFIX = "tidemark-sample-"
 """What the names of these subscriptions begin with, so that one that was left behind is known."""

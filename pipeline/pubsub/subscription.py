@@ -19,7 +19,8 @@ from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import TRANSIENT, reported, retrying
 from tidemark.pipeline.pubsub.pulls import IDS_PER_CALL, Pulls
-from tidemark.pipeline.settings_sections import ZERO, PullSettings
+from tidemark.pipeline.settings_sections import PullSettings
+from tidemark.pipeline.settings_types import ZERO
 
 logger = logging.getLogger(__name__)
 

@@ -14,15 +14,9 @@ from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.settings import RENAMED
-from tidemark.pipeline.settings_sections import (
-    ComparedFields,
-    LakeSettings,
-    MessageSettings,
-    OptionalText,
-    Positive,
-    PullSettings,
-    ResourceId,
-)
+from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PullSettings, ResourceId
+from tidemark.pipeline.settings_types import OptionalText, Positive
 from tidemark.pipeline.ticks.budget import Budget
 
 LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"

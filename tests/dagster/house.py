@@ -25,9 +25,9 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.status import LakeReport, read_report
 from tidemark.pipeline.services.dagster_names import PIPELINE
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
     LakeSettings,
-    MessageSettings,
     PubSubSettings,
     SparkSettings,
     WatermarkSettings,

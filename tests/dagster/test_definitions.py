@@ -29,13 +29,8 @@ from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, DRAIN, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import (
-    LENGTHS,
-    MessageSettings,
-    PubSubSettings,
-    WatermarkSettings,
-    WindowSettings,
-)
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import LENGTHS, PubSubSettings, WatermarkSettings, WindowSettings
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource
 

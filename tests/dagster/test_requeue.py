@@ -19,11 +19,11 @@ from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
     ON_CHANGE,
     DagsterSettings,
     LandBudget,
-    MessageSettings,
     QuarantineSettings,
     WindowSettings,
 )

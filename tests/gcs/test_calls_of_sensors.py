@@ -16,7 +16,8 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings, WatermarkSettings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, WatermarkSettings
 
 pytestmark = pytest.mark.gcs
 

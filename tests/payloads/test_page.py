@@ -11,7 +11,7 @@ from tests.payloads.schemas import definition
 from tidemark.pipeline.heartbeat import Heartbeat, HeartbeatReader
 from tidemark.pipeline.payloads.formats import Encoding
 from tidemark.pipeline.payloads.revisions import codec_of
-from tidemark.pipeline.settings_sections import MessageSettings
+from tidemark.pipeline.settings_message import MessageSettings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "encodings.md").read_text()
 SECTIONS = {section.partition("\n")[0]: section for section in PAGE.split("\n## ")}

@@ -22,7 +22,8 @@ from tidemark.pipeline.identity.methods import permissions_of_rpc
 from tidemark.pipeline.payloads.formats import Encoding
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
-from tidemark.pipeline.settings_sections import MessageSettings, PubSubSettings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.ticks.judging import JudgedBatch
 from tidemark.pipeline.ticks.tracking import histogram_of
 

@@ -22,7 +22,7 @@ MAKES = """
 import sys
 from pyspark.sql import SparkSession
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.settings_sections import (SparkSettings)
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
 

@@ -19,7 +19,8 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import DrainSettings, LakeSettings, MessageSettings, PubSubSettings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import DrainSettings, LakeSettings, PubSubSettings
 from tidemark.pipeline.spark.drain import Drain, Reader, Round, Side, Split, read_split
 
 

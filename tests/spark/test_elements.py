@@ -16,7 +16,8 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.quality.audit import audit
-from tidemark.pipeline.settings_sections import LakeSettings, MessageSettings, PubSubSettings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.ticks.budget import Budget

@@ -15,7 +15,7 @@ from google.pubsub_v1 import PubsubMessage
 from tests.payloads.schemas import AVRO, BEAT, avro
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import HeartbeatReader
-from tidemark.pipeline.settings_sections import MessageSettings
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.spark.pubsub_options import read_options
 from tidemark.pipeline.ticks.copies import RememberedCopies
 from tidemark.pipeline.ticks.judging import JudgedBatch

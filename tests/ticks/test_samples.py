@@ -12,7 +12,7 @@ from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import SampleUnusable
 from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import MessageSettings
+from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.ticks import samples
 from tidemark.pipeline.ticks.samples import Reading, Sample, read_samples
 from tidemark.pipeline.ticks.trial import Trial, try_samples

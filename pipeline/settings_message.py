@@ -1,0 +1,187 @@
+"""The section `[message]`: how a message is written, and what is taken from it."""
+
+from datetime import datetime, timedelta
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+import orjson
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+
+from tidemark.pipeline.event_times import EventTimeUnit
+from tidemark.pipeline.heartbeat import (
+    FIELD_NAME,
+    OF_ATTRIBUTE,
+    RESERVED_FIELD_NAMES,
+    ComparedField,
+    FieldKind,
+    MessageContract,
+    compared_columns,
+    field_place,
+)
+from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
+from tidemark.pipeline.places import Place, PlaceKind
+from tidemark.pipeline.settings_types import EmptyIsNone, NotNegative, OptionalBound, Section
+
+MOST_PARTS = 10
+"""Parts of a stream's id."""
+
+
+def _time_place(text: str) -> str:
+    Place.of(text)
+    return text
+
+
+def _value_place(text: str) -> str:
+    if Place.of(text).kind is PlaceKind.PUBLISH_TIME:
+        raise ValueError("the publish time is no id; write attribute:NAME or payload:PATH")
+    return text
+
+
+def _array_place(text: str | None) -> str | None:
+    if text is not None and Place.of(text).kind is not PlaceKind.PAYLOAD:
+        raise ValueError(
+            "write payload:PATH, where PATH is the array, such as payload:readings[]; payload:@ is all of it"
+        )
+    return text
+
+
+def _listed(places: str | list[str]) -> list[str]:
+    return [places] if isinstance(places, str) else places
+
+
+def _stream_parts(places: str | list[str]) -> str | list[str]:
+    if not 1 <= len(_listed(places)) <= MOST_PARTS:
+        raise ValueError(f"write one place, or a list of at most {MOST_PARTS}")
+    for place in _listed(places):
+        _value_place(place)
+    return places
+
+
+def _compared(value: object) -> object:
+    if isinstance(value, ComparedField):
+        return value
+    path, kind = None, value
+    if isinstance(value, dict):
+        path, kind = value.get("path"), value.get("kind")
+        if value.keys() != {"path", "kind"} or not isinstance(path, str | None):
+            raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
+        if path is not None:
+            place = field_place(path, PlaceKind.PAYLOAD)
+            Place.of(f"{place.kind}:{place.name}")
+    if not isinstance(kind, str) or kind not in list(FieldKind):
+        raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
+    return ComparedField(FieldKind(kind), path)
+
+
+def _zone(name: str | None) -> str | None:
+    try:
+        return name if name is None else ZoneInfo(name).key
+    except (LookupError, OSError, ValueError) as error:
+        raise ValueError("write a time zone's IANA name, such as Europe/Berlin") from error
+
+
+OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
+TimePlace = Annotated[str, AfterValidator(_time_place)]
+ValuePlace = Annotated[str, AfterValidator(_value_place)]
+OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
+StreamParts = Annotated[
+    str | list[str],
+    AfterValidator(_stream_parts),
+    BeforeValidator(lambda text: orjson.loads(text) if isinstance(text, str) and text.startswith("[") else text),
+]
+"""A list may be written as JSON, as an option of Spark is."""
+ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
+
+
+class MessageSettings(Section):
+    """Where a message carries its time and its stream, which fields are compared, and how its payload is written."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    event_time: TimePlace = "attribute:event_time"
+    event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
+    timezone: OptionalZone = None
+    stream_id: StreamParts = "attribute:stream_id"
+    publisher_id: ValuePlace = "attribute:heartbeat_id"
+    max_future_skew: NotNegative = timedelta(minutes=5)
+    max_age: OptionalBound = None
+    fields: ComparedFields = Field(default_factory=dict)
+    payload: Encoding = Encoding.JSON
+    schema_: str = Field("", alias="schema")  # pydantic has a method of that name
+    compression: Compression = Compression.AUTO
+    envelope: Envelope = Envelope.NONE
+    each: OptionalArray = Field(None, validate_default=True)
+
+    @field_validator("fields")
+    @classmethod
+    def _usable_as_columns(cls, value: dict[str, ComparedField]) -> dict[str, ComparedField]:
+        for name in value:
+            if not FIELD_NAME.fullmatch(name):
+                raise ValueError(f"{name!r} cannot be a column: use letters, digits and _, starting with a letter")
+            if name in RESERVED_FIELD_NAMES:
+                raise ValueError(f"{name!r} is the name of a column that the tables already have")
+        columns = [column for name, compared in value.items() for column in compared_columns(name, compared.kind)]
+        twice = sorted({column for column in columns if columns.count(column) > 1 or column in RESERVED_FIELD_NAMES})
+        if twice:
+            raise ValueError(f"these fields would make the column {twice[0]!r} twice; give one of them another name")
+        return value
+
+    @field_validator("payload")
+    @classmethod
+    def _nothing_taken_from_bytes(cls, value: Encoding, info: ValidationInfo) -> Encoding:
+        taken = [
+            name
+            for name in ("event_time", "stream_id", "publisher_id")
+            if any(place.startswith("payload:") for place in _listed(info.data.get(name, "")))
+        ]
+        fields: dict[str, ComparedField] = info.data.get("fields", {})
+        if any(not (compared.path or "").startswith(OF_ATTRIBUTE) for compared in fields.values()):
+            taken.append("fields")
+        if not PayloadFormat(value).is_read and taken:
+            raise ValueError(f"{taken[0]} takes values from the payload, which must be json, avro or protobuf then")
+        return value
+
+    @field_validator("schema_")
+    @classmethod
+    def _for_what_has_one(cls, value: str, info: ValidationInfo) -> str:
+        if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
+            raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
+        return value
+
+    @field_validator("each")
+    @classmethod
+    def _where_elements_are_meant(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and not PayloadFormat(info.data.get("payload", Encoding.JSON)).is_read:
+            raise ValueError("the array is in the payload, which must be json, avro or protobuf then")
+        taken = [
+            name
+            for name in ("event_time", "stream_id", "publisher_id")
+            if any(place.startswith("each:") for place in _listed(info.data.get(name, "")))
+        ]
+        fields: dict[str, ComparedField] = info.data.get("fields", {})
+        taken += [f"fields.{name}" for name, one in fields.items() if (one.path or "").startswith("each:")]
+        if taken and value is None:
+            raise ValueError(f"{taken[0]} is in the elements of an array; say which, such as payload:readings[]")
+        return value
+
+    @property
+    def kinds(self) -> dict[str, FieldKind]:
+        """The kind of each compared field."""
+        return {name: compared.kind for name, compared in self.fields.items()}
+
+    def contract_from(self, first_event_time: datetime) -> MessageContract:
+        """The contract that messages are judged by: an event time before `first_event_time` is rejected."""
+        return MessageContract(
+            event_time=Place.of(self.event_time),
+            stream_id=tuple(map(Place.of, _listed(self.stream_id))),
+            publisher_id=Place.of(self.publisher_id),
+            first_event_time=first_event_time,
+            max_future_skew=self.max_future_skew,
+            fields=self.kinds,
+            paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
+            event_time_unit=self.event_time_unit,
+            timezone=None if self.timezone is None else ZoneInfo(self.timezone),
+            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_),
+            max_age=self.max_age,
+            each=None if self.each is None else Place.of(self.each),
+        )

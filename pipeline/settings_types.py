@@ -1,0 +1,66 @@
+"""What the sections of the settings are made of: their base, and the types that several of them use."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+from urllib.parse import urlparse
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from tidemark.pipeline.durations import Duration
+
+ZERO = timedelta(0)
+DAY = timedelta(days=1)
+CENTURY = timedelta(days=36_500)
+
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def _http_address(text: str | None) -> str | None:
+    """An address that paths are appended to. A login in it would be a secret in a file."""
+    if text is None:
+        return None
+    named = urlparse(text)
+    if named.scheme not in ("http", "https") or not named.hostname or named.query or named.fragment:
+        raise ValueError("write an address such as https://dagster.example.com or http://127.0.0.1:3000/prefix")
+    if named.username is not None or named.password is not None:
+        raise ValueError("write the address without a login; $TIDEMARK_DAGSTER_HEADERS may hold one")
+    return text.rstrip("/")
+
+
+def _host_and_port(text: str | None) -> str | None:
+    host, _, port = (text or "").rpartition(":")
+    if text is not None and not (host and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError("write the address as host:port, such as 127.0.0.1:8085, or leave it empty")
+    return text
+
+
+EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
+Positive = Annotated[Duration, Field(gt=ZERO)]
+NotNegative = Annotated[Duration, Field(ge=ZERO)]
+OptionalBound = Annotated[Annotated[Duration, Field(gt=ZERO, le=CENTURY)] | None, EmptyIsNone]
+OptionalDuration = Annotated[NotNegative | None, EmptyIsNone]
+KeptDays = Annotated[Annotated[Duration, Field(ge=DAY)] | None, EmptyIsNone]
+KeptHours = Annotated[Annotated[Duration, Field(ge=timedelta(hours=1))] | None, EmptyIsNone]
+TickLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))]
+CallLong = Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(seconds=30))]
+OptionalText = Annotated[str | None, EmptyIsNone]
+OptionalAddress = Annotated[str | None, AfterValidator(_host_and_port), EmptyIsNone]
+OptionalUrl = Annotated[str | None, AfterValidator(_http_address), EmptyIsNone]
+OptionalAccount = Annotated[Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")] | None, EmptyIsNone]
+
+
+class Section(BaseModel):
+    """A part of the tree. It refuses unknown keys, and nothing changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _without_control_characters(cls, value: object) -> object:
+        """No name, path or address has one; NUL would end a path."""
+        texts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and CONTROL.search(text) for text in texts):
+            raise ValueError("write it without control characters, such as NUL or a line break")
+        return value
