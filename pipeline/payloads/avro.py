@@ -47,4 +47,4 @@ class AvroCodec:
 
 
 def _told(error: BaseException) -> str:
-    return f"{error}"[:200] or type(error).__name__
+    return "the bytes end too soon" if isinstance(error, EOFError) else f"{error}"[:200] or type(error).__name__
