@@ -160,8 +160,8 @@ def _failing(name: str) -> Iterator[None]:
     except Exception as error:
         raise TableFailed(
             f"the table {name} cannot be computed: {_said(error)}. Nothing of it was committed, and no other table is "
-            "affected. Mend it, and restart the code server (`tidemark up`), which has read it at its start: its windows "
-            "are then computed by themselves"
+            "affected. Mend it, and restart the code server (`tidemark up`), which has read it at its start: then its "
+            "windows are computed by themselves"
         ) from error
 
 
