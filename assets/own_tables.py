@@ -16,11 +16,11 @@ from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import TableFailed, TidemarkError, WindowExpired, WindowNotClosed
 from tidemark.pipeline.quality.corrected import FollowedTable
-from tidemark.pipeline.quality.due_windows import Followed, further_back, inputs_of, newest_stretch
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back, newest_stretch
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START, compute_job, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
-from tidemark.pipeline.spark.replacement import Outcome
+from tidemark.pipeline.spark.replacement import Outcome, refuse_open
 from tidemark.pipeline.spark.table_definition import TableDefinition
 from tidemark.pipeline.windows import Window
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
@@ -123,16 +123,18 @@ def compute_table(
     settings = lake.settings
     lake.kept_windows().refuse_expired(windows, further_back(table.lookback, settings.windows.lookback))
     decided = lake.tracking_log("run").newest_decision()
+    watermark = None if decided is None else decided.decision.watermark
+    refuse_open(windows, watermark)
     # Before the heartbeats are listed: see `OwnBatch`.
-    runs = lake.diffs("run").runs()
+    computed = ComputedWindows.of(lake.diffs("run").runs(), settings.windowing)
     batch = OwnBatch(
         spark.session(),
         definition=table,
         table=lake.own_table("run", table.name),
         heartbeats=lake.heartbeats("run"),
         fields=settings.message.kinds,
-        inputs=inputs_of(runs, settings.windowing, table.windowing(settings.windows), table.lookback),
-        watermark=None if decided is None else decided.decision.watermark,
+        inputs=computed.inputs(table.windowing(settings.windows), table.lookback),
+        watermark=watermark,
         run=run,
         clock=SystemClock(),
     )
@@ -171,11 +173,8 @@ def due_windows(
     left = [table for table in tables if not looked.nothing_due(table.name, closed, version, now)]
     if not left:
         return
-    waiting = list(lake.window_index(TABLES).update().due(closed))
-    is_expiring = kept.since() is not None
-    followed = Followed(
-        settings.windowing, settings.windows.lookback, diffs.runs(at=current), closed, waiting, is_expiring
-    )
+    computed = ComputedWindows.of(diffs.runs(at=current), settings.windowing)
+    followed = Followed.read(computed, settings.windows.lookback, closed, lake.window_index(TABLES), kept)
     for table in left:
         try:
             made = lake.own_table(TABLES, table.name).made()

@@ -11,7 +11,7 @@ from benchmarks.diffs import SPAN, START, fill, ours
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.quality.due_windows import inputs_of
+from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings_sections import TableSettings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.replacement import Outcome
@@ -69,7 +69,7 @@ def _compute(machine: Machine, world: World, table: TableDefinition) -> Outcome:
         table=world.lake.own_table(table.name),
         heartbeats=world.heartbeats,
         fields=world.settings.message.kinds,
-        inputs=inputs_of(world.lake.diffs().runs(), windowing, windowing, table.lookback),
+        inputs=ComputedWindows.of(world.lake.diffs().runs(), windowing).inputs(windowing, table.lookback),
         watermark=START + SPAN,
         run="bench",
         clock=machine.clock,

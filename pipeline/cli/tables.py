@@ -11,7 +11,7 @@ from tidemark.pipeline.cli.output import columns, console, print_json, safe
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.due_windows import Followed
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.table_definition import TableDefinition, own_tables
 
@@ -83,8 +83,8 @@ def _followed(settings: Settings, lake: Lake) -> Followed:
     windowing, lookback = settings.windowing, settings.windows.lookback
     kept, watermark = lake.kept_windows(windowing), lake.tracking_log().newest_watermark()
     closed = kept.closed(None if watermark is None else min(watermark, SystemClock().now()))
-    waiting = list(lake.window_index(windowing, lookback).update().due(closed))
-    return Followed(windowing, lookback, lake.diffs().runs(), closed, waiting, kept.since() is not None)
+    computed = ComputedWindows.of(lake.diffs().runs(), windowing)
+    return Followed.read(computed, lookback, closed, lake.window_index(windowing, lookback), kept)
 
 
 def _rows(settings: Settings, name: str, window: str | None, limit: int, *, as_json: bool) -> None:

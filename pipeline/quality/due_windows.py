@@ -13,7 +13,9 @@ from datetime import timedelta
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import Made
+from tidemark.pipeline.lake.tables.window_index import WindowIndex, window_numbers
 from tidemark.pipeline.windows import Window, Windowing
 
 NO_TIME = timedelta(0)
@@ -35,42 +37,75 @@ class Inputs:
         return _text(int(self.digests[at]) if is_there else 0)
 
 
-def inputs_of(runs: Mapping[str, str], base: Windowing, own: Windowing, lookback: timedelta) -> Inputs:
-    """The inputs of a table with windows like `own` that look back by `lookback`. `runs` says which run computed each
-    window of `heartbeat_diffs`, whose windows are like `base`."""
-    keys = sorted(runs)
-    numbers = np.array([base.number_of(base.named(key).start) for key in keys], dtype=np.int64)
-    hashes = np.array([_hash(f"{key} {runs[key]}") for key in keys], dtype=np.uint64)
-    if not keys:
-        return Inputs(own, numbers, hashes)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
-    ratio, back = own.length // base.length, -(-lookback // base.length)
-    reached = np.unique(np.concatenate([numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
-    low, high = np.searchsorted(numbers, reached * ratio - back), np.searchsorted(numbers, (reached + 1) * ratio)
-    has_any = high > low
-    return Inputs(own, reached[has_any], (sums[high] - sums[low])[has_any])
+@dataclass(frozen=True, slots=True)
+class ComputedWindows:
+    """The windows of `heartbeat_diffs` that are computed, by number in order, and `sums`, with one more: those of the
+    hashes of all windows before, so that a difference stands for any stretch of them."""
+
+    windowing: Windowing
+    numbers: npt.NDArray[np.int64]
+    sums: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, runs: Mapping[str, str], windowing: Windowing) -> "ComputedWindows":
+        """From the run that computed each window, by its key. Windows of another length are left out."""
+        numbers, is_of_length = window_numbers(list(runs), windowing)
+        hashes = np.array([_hash(f"{key} {run}") for key, run in runs.items()], dtype=np.uint64)[is_of_length]
+        numbers = numbers[is_of_length]
+        order = np.argsort(numbers)
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes[order], dtype=np.uint64)])
+        return cls(windowing, numbers[order], sums)
+
+    def inputs(self, own: Windowing, lookback: timedelta) -> Inputs:
+        """The inputs of a table with windows like `own` that look back by `lookback`."""
+        ratio, back = self._measures(own, lookback)
+        reached = np.unique(np.concatenate([self.numbers // ratio + step for step in range(-(-back // ratio) + 1)]))
+        low = np.searchsorted(self.numbers, reached * ratio - back)
+        high = np.searchsorted(self.numbers, (reached + 1) * ratio)
+        has_any = high > low
+        return Inputs(own, reached[has_any], (self.sums[high] - self.sums[low])[has_any])
+
+    def reached_by(self, spans: Iterable[range], own: Windowing, lookback: timedelta) -> list[range]:
+        """The windows like `own` whose input overlaps one of these stretches."""
+        ratio, back = self._measures(own, lookback)
+        return [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in spans]
+
+    def within(self, closed: range, own: Windowing, expired: timedelta) -> range:
+        """The windows like `own` that lie wholly in a stretch, but for what has `expired` of its beginning."""
+        ratio, first = self._measures(own, expired)
+        return range(-(-(closed.start + first) // ratio), closed.stop // ratio)
+
+    def _measures(self, own: Windowing, time: timedelta) -> tuple[int, int]:
+        """The length of a window like `own`, and a time, rounded up, in windows."""
+        return own.length // self.windowing.length, -(-time // self.windowing.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """`heartbeat_diffs` as tables follow it: the run that computed each window, the closed windows, and those of them
-    that are still to be computed, by number. `is_expiring`: heartbeats before them are not kept, but for the lookback.
-    """
+    """`heartbeat_diffs` as tables follow it: its computed windows, how far it looks back, the closed windows, and those
+    of them that are still to be computed, by number. `is_expiring`: heartbeats before them are not kept, but for the
+    lookback."""
 
-    windowing: Windowing
+    computed: ComputedWindows
     lookback: timedelta
-    runs: Mapping[str, str]
     closed: range
     waiting: Sequence[range]
     is_expiring: bool = False
+
+    @classmethod
+    def read(
+        cls, computed: ComputedWindows, lookback: timedelta, closed: range, index: WindowIndex, kept: KeptWindows
+    ) -> "Followed":
+        """With what the lake tells now. Raises LakeError."""
+        return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
     def due(self, own: Windowing, lookback: timedelta, made: Mapping[str, Made]) -> list[int]:
         """The numbers of the due windows of a table with windows like `own` that look back by `lookback`, in order, by
         what made those that are computed. A window whose input is still to be computed in `heartbeat_diffs` is not due:
         it would be computed twice."""
-        inputs, whole = inputs_of(self.runs, self.windowing, own, lookback), self._whole(own, lookback)
-        ratio, back = own.length // self.windowing.length, -(-lookback // self.windowing.length)
-        waiting = [range(span.start // ratio, (span.stop - 1 + back) // ratio + 1) for span in self.waiting]
+        inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
+        expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
+        whole = self.computed.within(self.closed, own, expired)
         found = []
         for number, digest in zip(inputs.numbers.tolist(), inputs.digests.tolist(), strict=True):
             if number in whole and not any(number in span for span in waiting):
@@ -78,12 +113,6 @@ class Followed:
                 if there is None or there.input != _text(digest):
                     found.append(number)
         return found
-
-    def _whole(self, own: Windowing, lookback: timedelta) -> range:
-        """The windows that lie wholly in the closed ones, and whose input is kept."""
-        ratio, further = own.length // self.windowing.length, further_back(lookback, self.lookback)
-        expired = -(-further // self.windowing.length) if self.is_expiring else 0
-        return range(-(-(self.closed.start + expired) // ratio), self.closed.stop // ratio)
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidemark.pipeline.lake.tables.own_table import Made
-from tidemark.pipeline.quality.due_windows import Followed, inputs_of, newest_stretch
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, newest_stretch
 from tidemark.pipeline.windows import Windowing
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
@@ -41,11 +41,12 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
     runs_before, runs = (
         {BASE.numbered(FIRST + number).key: run for number, run in found.items()} for found in (before, after)
     )
-    inputs = inputs_of(runs_before, BASE, own, back)
+    inputs = ComputedWindows.of(runs_before, BASE).inputs(own, back)
     computed = [own.numbered(number) for number in inputs.numbers.tolist()]
     made = {window.key: Made("v", inputs.digest(window)) for window in computed}
     spans = [range(FIRST + number, FIRST + number + 1) for number in sorted(waiting)]
-    followed = Followed(BASE, timedelta(minutes=10), runs, range(FIRST, FIRST + closed), spans)
+    computed_now = ComputedWindows.of(runs, BASE)
+    followed = Followed(computed_now, timedelta(minutes=10), range(FIRST, FIRST + closed), spans)
 
     waits = {BASE.numbered(span.start).key: "" for span in spans}
     expected = []
@@ -62,9 +63,17 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
 def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() -> None:
     runs = {BASE.numbered(FIRST + number).key: "run" for number in range(6)}
     for is_expiring, first in ((False, FIRST), (True, FIRST + 3)):
-        followed = Followed(BASE, timedelta(minutes=10), runs, range(FIRST, FIRST + 6), (), is_expiring)
+        computed = ComputedWindows.of(runs, BASE)
+        followed = Followed(computed, timedelta(minutes=10), range(FIRST, FIRST + 6), (), is_expiring)
         assert followed.due(BASE, timedelta(minutes=22), {})[0] == first
         assert followed.due(BASE, timedelta(minutes=10), {})[0] == FIRST
+
+
+def test_windows_of_a_length_that_the_settings_had_once_are_left_out() -> None:
+    runs = {BASE.numbered(FIRST).key: "run", "2026-11-21T00-02Z": "an earlier run"}
+    with_earlier, without = (ComputedWindows.of(found, BASE) for found in (runs, {BASE.numbered(FIRST).key: "run"}))
+    assert with_earlier.numbers.tolist() == without.numbers.tolist() == [FIRST]
+    assert with_earlier.sums.tolist() == without.sums.tolist()
 
 
 def test_the_newest_windows_come_first_and_as_one_stretch() -> None:

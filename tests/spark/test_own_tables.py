@@ -18,7 +18,7 @@ from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.quality.due_windows import Followed, inputs_of
+from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
@@ -93,13 +93,16 @@ class House:
         compute_windows(MicroBatch(self.spark, *parts, PLAN, at(9000), "base", clock), windows)
 
     def inputs(self, table: TableDefinition) -> Any:
-        return inputs_of(self.lake.diffs().runs(), BASE, table.windowing(OF_WINDOWS), table.lookback)
+        return self.computed().inputs(table.windowing(OF_WINDOWS), table.lookback)
+
+    def computed(self) -> ComputedWindows:
+        return ComputedWindows.of(self.lake.diffs().runs(), BASE)
 
     def due(self, table: TableDefinition, watermark: datetime, waiting: Sequence[range] = ()) -> list[str]:
         """The keys of the windows that are due."""
         own, made = table.windowing(OF_WINDOWS), self.lake.own_table(table.name).made()
         closed = range(BASE.number_of(BASE.first), BASE.number_of(watermark))
-        followed = Followed(BASE, PLAN.lookback, self.lake.diffs().runs(), closed, waiting)
+        followed = Followed(self.computed(), PLAN.lookback, closed, waiting)
         return [own.numbered(number).key for number in followed.due(own, table.lookback, made)]
 
     def compute(self, table: TableDefinition, *keys: str, watermark: datetime | None = None) -> Outcome:

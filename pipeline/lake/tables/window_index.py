@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -124,9 +126,14 @@ class WindowIndex:
 
     def _numbers(self, keys: pa.Array | list[str]) -> Ints:
         """The numbers of the windows with these keys; keys of windows of another length are left out."""
-        if isinstance(keys, list):  # of none, the type would not be known
-            keys = pa.array(keys, pa.string())
-        starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
-        length_us = duration_us(self._windowing.length)
-        numbers: Ints = starts[starts % length_us == 0] // length_us
-        return numbers
+        numbers, is_of_length = window_numbers(keys, self._windowing)
+        return numbers[is_of_length]
+
+
+def window_numbers(keys: pa.Array | list[str], windowing: Windowing) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The number of each window, and whether it is a window of this length: the settings may have said another once."""
+    if isinstance(keys, list):  # of none, the type would not be known
+        keys = pa.array(keys, pa.string())
+    starts: Ints = pc.strptime(keys, format=KEY_FORMAT, unit="us").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    length_us = duration_us(windowing.length)
+    return starts // length_us, starts % length_us == 0
