@@ -1,7 +1,8 @@
 """Tables of one's own in Dagster: an asset, a check and a job for each, and the sensor that requests what is due."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import dagster as dg
@@ -10,19 +11,20 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, Jobs, key_of, ticking_sensor, windowed_asset
 from tidemark.assets.corrections import corrections_noted
 from tidemark.assets.events import failing_run
+from tidemark.assets.loaded_tables import LoadedTables, table_of_run
 from tidemark.assets.lost_runs import beating
-from tidemark.assets.requests import LOOK_EVERY, pause_of
+from tidemark.assets.requests import NothingDue, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.errors import TableFailed, TidemarkError, WindowExpired, WindowNotClosed
+from tidemark.pipeline.errors import InvalidSettings, TableFailed, TidemarkError, WindowExpired, WindowNotClosed
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back, newest_stretch
-from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START, compute_job, name_of
+from tidemark.pipeline.services.dagster_names import DEFINITION, RANGE_END, RANGE_START, compute_job, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.replacement import Outcome, refuse_open
 from tidemark.pipeline.spark.table_definition import TableDefinition
-from tidemark.pipeline.windows import Window
+from tidemark.pipeline.windows import Window, runs_of_neighbours
 from tidemark.resources.keys import LAKE, SPARK, keys_of, lake_of, spark_of
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.spark import SparkResource
@@ -32,7 +34,7 @@ TABLES = "tables"
 
 UNIQUE = "key_is_unique"
 LONGEST_PAUSE = timedelta(minutes=10)
-"""A table whose runs keep failing is tried again after at most this: most often, its function has to be mended."""
+"""A table whose runs keep failing is tried again after at most this, and at once when its file has changed."""
 
 SHOWN_SOURCE = 20_000
 """Characters of a function or of SQL that the UI shows."""
@@ -64,28 +66,30 @@ def own_table_definitions(settings: Settings, clock: Clock, tables: Mapping[str,
     return OwnTables(assets, jobs, [_sensor(settings, clock, tables, jobs)])
 
 
-def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
-    key = key_of(settings, dg.AssetKey(table.name))
-    unique = dg.AssetCheckSpec(UNIQUE, asset=key, description=f"One row of a window for each {', '.join(table.key)}.")
-    doc = (table.build.__doc__ or "").strip()
-    shown = table.source[:SHOWN_SOURCE]
+def _asset(settings: Settings, loaded: TableDefinition) -> dg.AssetsDefinition:
+    key = key_of(settings, dg.AssetKey(loaded.name))
+    unique = dg.AssetCheckSpec(UNIQUE, asset=key, description=f"One row of a window for each {', '.join(loaded.key)}.")
+    doc = (loaded.build.__doc__ or "").strip()
+    shown = loaded.source[:SHOWN_SOURCE]
+    windowing = loaded.windowing(settings.windows)
 
     @windowed_asset(
         settings,
-        dg.AssetKey(table.name),
+        dg.AssetKey(loaded.name),
         None,
         deps=[HEARTBEATS, HEARTBEAT_DIFFS],
-        windowing=table.windowing(settings.windows),
+        windowing=windowing,
         required_resource_keys=keys_of(settings, LAKE, SPARK),
-        check_specs=[unique] if table.key else [],
-        code_version=table.version,
+        check_specs=[unique] if loaded.key else [],
+        code_version=loaded.version,
         description=f"{doc}\n\n```\n{shown}\n```".strip(),
     )
     def own_table(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         lake, spark = lake_of(context, settings), spark_of(context, settings)
-        windowing = table.windowing(settings.windows)
         windows = sorted(map(windowing.named, context.partition_keys))
-        with failing_run(WindowExpired, WindowNotClosed, TableFailed), beating(context):
+        lasting = (WindowExpired, WindowNotClosed, TableFailed, InvalidSettings)
+        with failing_run(*lasting), beating(context), _noting(lake, loaded.name, context.run.run_id, windows):
+            table = table_of_run(context, settings, loaded)
             done = compute_table(table, windows, lake, spark, context.run.run_id)
             twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
             followed = FollowedTable(table.name, lake.own_table("run", table.name), table.key)
@@ -115,6 +119,14 @@ def _asset(settings: Settings, table: TableDefinition) -> dg.AssetsDefinition:
     return own_table
 
 
+@contextmanager
+def _noting(lake: LakeResource, table: str, run: str, windows: Sequence[Window]) -> Iterator[None]:
+    """Leave a note in the lake of what fails a run of a table of one's own."""
+    stretches = [(stretch[0].key, stretch[-1].key) for stretch in runs_of_neighbours(windows)]
+    with lake.whole().failed_runs(table).noting(run, stretches, lake.clock):
+        yield
+
+
 def compute_table(
     table: TableDefinition, windows: Sequence[Window], lake: LakeResource, spark: SparkResource, run: str
 ) -> Outcome:
@@ -141,27 +153,8 @@ def compute_table(
     return compute_own(batch, windows)
 
 
-@dataclass
-class Looked:
-    """What a look at the due windows has found, for the next looks: while nothing was due and nothing has changed since
-    that could make a window due, the tables themselves are looked at every LOOK_EVERY only."""
-
-    _nothing: dict[str, tuple[range, int, datetime]] = field(default_factory=dict)
-
-    def note(self, table: str, closed: range, version: int, now: datetime, *, is_due: bool) -> None:
-        """Note whether a window of the table was due, at this version of `heartbeat_diffs`."""
-        self._nothing.pop(table, None)
-        if not is_due:
-            self._nothing[table] = closed, version, now
-
-    def nothing_due(self, table: str, closed: range, version: int, now: datetime) -> bool:
-        """Whether it is taken that none is due still."""
-        found = self._nothing.get(table)
-        return found is not None and found[:2] == (closed, version) and now - found[2] < LOOK_EVERY
-
-
 def due_windows(
-    lake: LakeResource, tables: Iterable[TableDefinition], looked: Looked, now: datetime
+    lake: LakeResource, tables: Iterable[TableDefinition], now: datetime
 ) -> Iterator[tuple[TableDefinition, list[int] | TidemarkError]]:
     """Each table with the numbers of its due windows, in order, or why these cannot be told. Raises LakeError if
     `heartbeat_diffs` itself cannot be read."""
@@ -170,24 +163,25 @@ def due_windows(
     closed = kept.closed(None if watermark is None else min(watermark, now))
     current = diffs.table.current()
     version = -1 if current is None else current.version()
-    left = [table for table in tables if not looked.nothing_due(table.name, closed, version, now)]
+    looks = [(table, lake.kept.get((TABLES, table.name, "nothing_due"), NothingDue)) for table in tables]
+    left = [(table, look) for table, look in looks if not look.holds((closed, version, table.lookback), now)]
     if not left:
         return
     computed = ComputedWindows.of(diffs.runs(at=current), settings.windowing)
     followed = Followed.read(computed, settings.windows.lookback, closed, lake.window_index(TABLES), kept)
-    for table in left:
+    for table, look in left:
         try:
             made = lake.own_table(TABLES, table.name).made()
         except TidemarkError as error:
             yield table, error
             continue
         due = followed.due(table.windowing(settings.windows), table.lookback, made)
-        looked.note(table.name, closed, version, now, is_due=bool(due))
+        look.note((closed, version, table.lookback), now, is_due=bool(due))
         yield table, due
 
 
 def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition], jobs: Jobs) -> dg.SensorDefinition:
-    looked = Looked()
+    loaded = LoadedTables(settings, tables, clock.now())
 
     @ticking_sensor(
         settings,
@@ -200,12 +194,16 @@ def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefiniti
     def own_tables(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         lake, runs = lake_of(context, settings), Runs(context.instance, settings)
         requests, said = list[dg.RunRequest](), list[str]()
+        found = {name: loaded.now(name) for name in tables}
         free = list[TableDefinition]()
-        for table in tables.values():
-            pause = pause_of(runs, compute_job(table.name), clock.now(), longest=LONGEST_PAUSE)
-            said += [f"{table.name}: {pause}"] if pause else []
-            free += [] if pause else [table]
-        for table, due in due_windows(lake, free, looked, clock.now()):
+        for name, table_now in found.items():
+            counts = loaded.counting(table_now)
+            pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=counts)
+            if table_now.wrong:
+                context.log.error("%s: runs fail now: %s", name, table_now.wrong)
+            said += [f"{name}: {reason}" for reason in (pause, table_now.wrong) if reason]
+            free += [] if pause else [table_now.definition]
+        for table, due in due_windows(lake, free, clock.now()):
             if isinstance(due, TidemarkError):
                 context.log.error("the windows of %s are not known: %s", table.name, due)
                 said.append(f"{table.name}: {due}")
@@ -219,7 +217,11 @@ def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefiniti
                 requests.append(
                     dg.RunRequest(
                         job_name=name_of(settings, compute_job(table.name)),
-                        tags={RANGE_START: first.key, RANGE_END: last.key},
+                        tags={
+                            RANGE_START: first.key,
+                            RANGE_END: last.key,
+                            DEFINITION: found[table.name].file,
+                        },
                     )
                 )
         skipped = None if requests else dg.SkipReason("; ".join(said) or "every closed window is computed")

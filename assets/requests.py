@@ -1,6 +1,6 @@
 """Requests for runs: over live windows first, then over older and stale ones, one run at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass, field
@@ -206,32 +206,31 @@ def due_now(lake: LakeResource, user: str, front: Front | None) -> list[range] |
     after one, is closed. Raises LakeError."""
     if front is None:
         return None
-    done = lake.kept.get((user, "all_computed"), AllComputed)
-    if done.still(front):
+    done = lake.kept.get((user, "nothing_due"), NothingDue)
+    if done.holds(front.first_open, front.at):
         return []
     closed, index = lake.kept_windows().closed(front.watermark), lake.window_index(user).update()
     if index.held.least is None or index.held.least >= closed.stop:
         return None
     due = list(index.due(closed))
-    done.note(None if due else front)
+    done.note(front.first_open, front.at, is_due=bool(due))
     return due
 
 
 @dataclass
-class AllComputed:
-    """Where the watermark was when no window was due. Until another window closes, only heartbeats below the watermark
-    can make one due, which is looked up every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
+class NothingDue:
+    """What a process knew when no window was due, such as which windows were closed. While it knows nothing else, it
+    looks again only every LOOK_EVERY: in a bucket, each look costs half a dozen calls."""
 
-    _found: Front | None = None
+    _found: tuple[Hashable, datetime] | None = None
 
-    def note(self, front: Front | None) -> None:
-        """Note that nothing was due then; None: something was."""
-        self._found = front
+    def note(self, known: Hashable, now: datetime, *, is_due: bool) -> None:
+        """Note whether a look found a window that is due."""
+        self._found = None if is_due else (known, now)
 
-    def still(self, front: Front) -> bool:
-        """Whether that is taken to be so still."""
-        found = self._found
-        return found is not None and found.first_open == front.first_open and front.at - found.at < LOOK_EVERY
+    def holds(self, known: Hashable, now: datetime) -> bool:
+        """Whether no window is taken to be due, without a look."""
+        return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
 def stretch_texts(windows: Iterable[Window]) -> Iterator[str]:
@@ -329,14 +328,21 @@ def pause_of_windows(runs: Runs, now: datetime) -> str | None:
 
 
 def pause_of(
-    runs: Runs, job_name: str, now: datetime, does: str = "is computing windows", longest: timedelta = LONGEST_PAUSE
+    runs: Runs,
+    job_name: str,
+    now: datetime,
+    does: str = "is computing windows",
+    longest: timedelta = LONGEST_PAUSE,
+    counts: Callable[[dg.RunRecord], bool] = lambda _: True,
 ) -> str | None:
     """Why no run may be requested now: one is under way (`does` says what it does), or the last ones failed too
-    recently. None if one may. Runs whose process has died are reported as failed first."""
+    recently. None if one may. `counts` says whether a failure counts; one that does not ends the count, as a success
+    does. Runs whose process has died are reported as failed first."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
     latest = runs.newest(job_name, FAILURES_COUNTED)
-    failures = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest))
+    failed = takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest)
+    failures = list(takewhile(counts, failed))
     if not failures:
         return None
     pause = min(FIRST_PAUSE * 2 ** (len(failures) - 1), longest)

@@ -102,7 +102,8 @@ class TableConflict(LakeError):
 
 
 class TableFailed(TidemarkError):
-    """A table of one's own cannot be computed: its function or SQL fails, or gives rows that the lake cannot hold."""
+    """A table of one's own cannot be computed: its function or SQL fails, or gives rows that the lake cannot hold, or
+    its file has changed so that Dagster must load it again."""
 
 
 class SparkUnreachable(TidemarkError):

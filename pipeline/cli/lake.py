@@ -8,11 +8,19 @@ import pyarrow.compute as pc
 import typer
 
 from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
-from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe, show_failing
+from tidemark.pipeline.cli.output import (
+    columns,
+    console,
+    facts_table,
+    print_json,
+    safe,
+    show_failing,
+    show_failing_tables,
+)
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.quality.failing import Failing, read_failing
+from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
@@ -32,22 +40,24 @@ def status(as_json: AsJson = False) -> None:
     now, lake = clock.now(), lake_of(settings, clock)
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
     report = read_report(lake, settings.windowing, settings.windows.lookback)
-    failed = read_failing(lake, settings.windowing, now)
+    failed, of_tables = read_failing(lake, settings.windowing, now), read_failing_tables(lake, now)
     facts = {
         **lake_facts(report, now),
         **failing_facts(failed),
+        "tables_failing": {each.table: each.failures for each in of_tables},
         **loss_facts(losses),
         **passed_over_facts(report, lake, now),
         **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - LOST_WITHIN)),
         **usage_facts(report, now, settings.pubsub.snapshot_bytes_a_day),
     }
     if as_json:
-        print_json({**facts, **loss_details(losses)})
+        print_json({**facts, "table_failures": list(map(asdict, of_tables)), **loss_details(losses)})
         return
     terminal = console()
     terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
     terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
     show_failing(failed, terminal)
+    show_failing_tables(of_tables, terminal)
 
 
 def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:

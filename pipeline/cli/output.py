@@ -21,7 +21,7 @@ from rich.table import Table
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.quality.failing import Failing
+from tidemark.pipeline.quality.failing import Failing, FailingTable
 
 FILE_WIDTH = 150
 """Columns of a line that goes to a file or a pipe, where Rich would assume 80 and fold the tables."""
@@ -126,6 +126,12 @@ def show_failing(failed: Failing | None, terminal: Console) -> None:
     """Print that runs fail, if they do, and where more is said of it."""
     if failed is not None:
         terminal.print(f"\n{WARNING}{safe(failed.sentence())}. Dagster's UI has each run's log")
+
+
+def show_failing_tables(failing: Iterable[FailingTable], terminal: Console) -> None:
+    """Print which tables of one's own have runs that fail."""
+    for each in failing:
+        terminal.print(f"\n{WARNING}{safe(each.sentence())}")
 
 
 @contextmanager

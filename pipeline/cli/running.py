@@ -24,7 +24,7 @@ from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch
-from tidemark.pipeline.spark.table_definition import own_tables
+from tidemark.pipeline.spark.table_definition import own_tables, read_table
 from tidemark.pipeline.windows import Window
 
 LOOK_EVERY_SECONDS = 1.0
@@ -141,10 +141,9 @@ def recompute(
         raise typer.BadParameter(f"--to {last} is before --from {first}")
     job = COMPUTE_WINDOWS
     if table is not None:
-        defined = own_tables(settings)
-        if table not in defined:
-            raise typer.BadParameter(f"[tables] names no {table}; it names {', '.join(defined) or 'none'}")
-        windowing, job = defined[table].windowing(settings.windows), compute_job(table)
+        if table not in settings.tables:
+            raise typer.BadParameter(f"[tables] names no {table}; it names {', '.join(settings.tables) or 'none'}")
+        windowing, job = read_table(settings, table).windowing(settings.windows), compute_job(table)
         begin, end = windowing.containing(begin.start), windowing.containing(end.start)
     where = launch(settings, begin, end, job)
     print(f"requested {begin.key} to {end.key}; {where}")

@@ -1,4 +1,4 @@
-"""The command that shows tables of one's own: which windows they have, by which version, and their rows."""
+"""The command that shows tables of one's own: their windows, by which version, what is wrong, and their rows."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,19 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of
-from tidemark.pipeline.cli.output import columns, console, print_json, safe
+from tidemark.pipeline.cli.output import WARNING, columns, console, print_json, safe, show_failing_tables
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.errors import InvalidSettings, LakeError
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
+from tidemark.pipeline.quality.failing import FailingTable, read_failing_tables
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.spark.table_definition import TableDefinition, own_tables
+from tidemark.pipeline.spark.table_definition import TableDefinition, read_table
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table: its windows, those of them that another version computed, its rows, and which windows are due. What only
-    a definition tells is None for a table that the settings do not name."""
+    """A table: its windows, by the version that computed them, its rows, and its failed runs. Only its file tells the
+    present version and how many windows are due. Both are None for a table that the settings do not name, and for one
+    whose file cannot be used: `wrong` says why."""
 
     name: str
     windows: int
@@ -28,6 +30,8 @@ class Shown:
     versions: dict[str, int]
     version: str | None = None
     due: int | None = None
+    wrong: str | None = None
+    failing: FailingTable | None = None
 
     @property
     def by_other_versions(self) -> int | None:
@@ -49,32 +53,60 @@ def tables(
     found = list(_found(settings))
     if as_json:
         for each in found:
-            facts = ("name", "windows", "rows", "newest", "version", "versions", "by_other_versions", "due")
-            print_json({fact: getattr(each, fact) for fact in facts})
+            facts = ("name", "windows", "rows", "newest", "version", "versions", "by_other_versions", "due", "wrong")
+            print_json({**{fact: getattr(each, fact) for fact in facts}, **_failing_facts(each.failing)})
         return
-    counts = ("windows", "rows", "due", "by other versions")
-    table = columns("table", "newest window", "version", right=counts)
+    counts = ("windows", "rows", "due", "by other versions", "failed runs")
+    table, terminal = columns("table", "newest window", "version", right=counts), console()
     for each in found:
-        told = (each.name, each.newest, each.version, each.windows, each.rows, each.due, each.by_other_versions)
+        failed = 0 if each.failing is None else each.failing.failures
+        told = (each.name, each.newest, each.version, each.windows, each.rows, each.due, each.by_other_versions, failed)
         table.add_row(*map(safe, told))
-    console().print(table if found else "the settings name no tables of your own, and the lake has none")
+    terminal.print(table if found else "the settings name no tables of your own, and the lake has none")
+    for each in found:
+        if each.wrong is not None:
+            terminal.print(f"\n{WARNING}{safe(each.wrong)}")
+    show_failing_tables([each.failing for each in found if each.failing is not None], terminal)
+
+
+def _failing_facts(failing: FailingTable | None) -> dict[str, Any]:
+    if failing is None:
+        return {"failed_runs": 0, "failed_last": None, "failed_reason": None}
+    return {"failed_runs": failing.failures, "failed_last": failing.last, "failed_reason": failing.reason}
 
 
 def _found(settings: Settings) -> list[Shown]:
     lake = lake_of(settings)
-    defined, there = own_tables(settings), lake.own_tables()
+    defined = {name: _read(settings, name) for name in settings.tables}
+    failing = {each.table: each for each in read_failing_tables(lake, SystemClock().now())}
     followed = _followed(settings, lake) if defined else None
-    return [_shown(settings, lake, name, defined.get(name), followed) for name in sorted({*defined, *there})]
+    names = sorted({*defined, *lake.own_tables(), *failing})
+    return [_shown(settings, lake, name, defined.get(name), followed, failing.get(name)) for name in names]
+
+
+def _read(settings: Settings, name: str) -> TableDefinition | InvalidSettings:
+    """The table by its file, or why it cannot be used."""
+    try:
+        return read_table(settings, name)
+    except InvalidSettings as error:
+        return error
 
 
 def _shown(
-    settings: Settings, lake: Lake, name: str, definition: TableDefinition | None, followed: Followed | None
+    settings: Settings,
+    lake: Lake,
+    name: str,
+    definition: TableDefinition | InvalidSettings | None,
+    followed: Followed | None,
+    failing: FailingTable | None,
 ) -> Shown:
     made = lake.own_table(name).made()
-    facts: dict[str, Any] = {}
-    if definition is not None and followed is not None:
+    facts: dict[str, Any] = {"failing": failing}
+    if isinstance(definition, InvalidSettings):
+        facts["wrong"] = str(definition)
+    elif definition is not None and followed is not None:
         due = followed.due(definition.windowing(settings.windows), definition.lookback, made)
-        facts = {"version": definition.version, "due": len(due)}
+        facts |= {"version": definition.version, "due": len(due)}
     versions = dict(Counter(one.version for one in made.values()))
     return Shown(name, len(made), sum(one.rows for one in made.values()), max(made, default=None), versions, **facts)
 

@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.store.address import arrow_files, open_objects, stor
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
-from tidemark.pipeline.lake.tables.failed_runs import FailedRuns
+from tidemark.pipeline.lake.tables.failed_runs import FailedRuns, tables_with_notes
 from tidemark.pipeline.lake.tables.judged_by import JudgedBy
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
@@ -117,9 +117,13 @@ class Lake:
         """From which window on the lake keeps what a window is computed from."""
         return KeptWindows(self.objects(), windowing)
 
-    def failed_runs(self) -> FailedRuns:
-        """Notes of the newest runs that failed."""
-        return FailedRuns(self.objects())
+    def failed_runs(self, own_table: str | None = None) -> FailedRuns:
+        """Notes of the newest runs that failed: those of one of your own tables, or all others."""
+        return FailedRuns(self.objects(), own_table)
+
+    def own_tables_with_failed_runs(self) -> list[str]:
+        """The names of your own tables of whose failed runs there are notes. Raises LakeError."""
+        return tables_with_notes(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
         """Which windows hold heartbeats, and which are computed."""

@@ -1,12 +1,13 @@
-"""Which failures of runs still stand: those over windows that nothing has computed since."""
+"""Which failures of runs still stand: those over windows that nothing has computed since, and those of a table of one's
+own since its last success."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.lake.layout import Lake
-from tidemark.pipeline.lake.tables.failed_runs import FailedRun
+from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
+from tidemark.pipeline.lake.tables.failed_runs import KEPT, FailedRun
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.windows import Windowing
 
@@ -74,6 +75,43 @@ def failing(
         first_window=min(waiting, default=None),
         last_window=max(waiting, default=None),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FailingTable:
+    """A table of one's own whose runs have failed since one succeeded: how many of the notes that the lake keeps, when
+    the first and the last of them were, and the last one's reason."""
+
+    table: str
+    failures: int
+    since: datetime
+    last: datetime
+    reason: str
+
+    def sentence(self) -> str:
+        """All of it as one sentence."""
+        if self.failures == 1:
+            return f"the last run of the table {self.table} failed at {iso(self.last)}: {self.reason}"
+        more = " or more" if self.failures == KEPT else ""
+        newest = f"the newest at {iso(self.last)}: {self.reason}"
+        return f"the last {self.failures}{more} runs of the table {self.table} failed since {iso(self.since)}, {newest}"
+
+
+def read_failing_tables(lake: Lake, now: datetime) -> list[FailingTable]:
+    """The tables of one's own whose runs fail. A table that nobody has tried for WINDOWS_STAND_FOR is left out. Only of
+    a table with a note its log is read. Raises LakeError."""
+    found = []
+    for name in lake.own_tables_with_failed_runs():
+        notes = lake.failed_runs(name).newest()
+        if not notes or now - notes[0].at > WINDOWS_STAND_FOR:
+            continue
+        table = lake.table(f"{OWN_TABLES}/{name}")
+        committed = [file.added_at for file in data_files(table.current(), table.partition_column)]
+        standing = [note for note in notes if not committed or note.at > max(committed)]
+        if standing:
+            last = standing[0]
+            found.append(FailingTable(name, len(standing), standing[-1].at, last.at, last.reason))
+    return found
 
 
 def _waiting(

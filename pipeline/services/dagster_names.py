@@ -30,6 +30,10 @@ TRIED = "tidemark/tried"
 """The tag with the part of its windows that a run of that job has reached."""
 
 
+DEFINITION = "tidemark/definition"
+"""The tag that says by which text of its file a run computes a table of one's own."""
+
+
 def compute_job(table: str) -> str:
     """The job that computes windows of a table of one's own."""
     return f"compute_{table}"

@@ -36,11 +36,14 @@ RAISED = re.compile(r"[A-Za-z_.]*(Error|Exception)\b")
 MOST_SAID = 500
 """Characters of somebody else's error."""
 
+MEND_FILE = "Mend its file: the next run reads it again"
+MEND_FUNCTION = "Mend the function: it is read again when the code location is loaded again"
+
 
 @dataclass(frozen=True, slots=True)
 class OwnBatch:
-    """What windows of a table of one's own are computed with. `inputs` was told before: what is computed from newer
-    heartbeats than it says is computed once more, never the other way round."""
+    """What windows of a table of one's own are computed with. `inputs` was read before the heartbeats. So a window may
+    be computed from newer heartbeats than `inputs` says, and is then computed once more; never from older ones."""
 
     spark: SparkSession
     definition: TableDefinition
@@ -77,7 +80,7 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
 def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     definition = batch.definition
     made = {window.key: Made(definition.version, batch.inputs.digest(window)) for window in windows}
-    with _failing(definition.name):
+    with _failing(definition):
         rows = definition(
             input_of(_read(batch, files), windows, definition.lookback), Windows(tuple(windows), definition.lookback)
         )
@@ -102,7 +105,7 @@ def _read(batch: OwnBatch, files: HeartbeatFiles) -> DataFrame:
 
 def input_of(heartbeats: DataFrame, windows: Sequence[Window], lookback: timedelta) -> DataFrame:
     """Each heartbeat once for each of these neighbouring windows whose input it is: those with event times in
-    `[window_start - lookback, window_end)`. Of several copies of a heartbeat the one that `heartbeat_diffs` keeps."""
+    `[window_start - lookback, window_end)`. A heartbeat with several copies is the one that `heartbeat_diffs` keeps."""
     start, end = windows[0].start, windows[-1].end
     length_us, lookback_us = duration_us(end - start) // len(windows), duration_us(lookback)
     needed = (F.col("event_time") >= moment(start - lookback)) & (F.col("event_time") < moment(end))
@@ -151,22 +154,22 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
 
 
 @contextmanager
-def _failing(name: str) -> Iterator[None]:
+def _failing(definition: TableDefinition) -> Iterator[None]:
     """Raise TableFailed for whatever somebody's function or SQL raises, here or on Spark's executors."""
     try:
         yield
     except TidemarkError:
         raise
     except Exception as error:
+        mend = MEND_FILE if definition.file else MEND_FUNCTION
         raise TableFailed(
-            f"the table {name} cannot be computed: {_said(error)}. Nothing of it was committed, and no other table is "
-            "affected. Mend it, and restart the code server (`tidemark up`), which has read it at its start: then its "
-            "windows are computed by themselves"
+            f"the table {definition.name} cannot be computed: {_said(error)}. Nothing of it was committed, and no "
+            f"other table is affected. {mend}, and its windows are then computed by themselves"
         ) from error
 
 
 def _said(error: Exception) -> str:
-    """The first line of an error, and of one in a Python worker the last line of its traceback as well."""
+    """The first line of an error. If a Python worker raised it, the last line of its traceback follows."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     raised = [line for line in lines[1:] if RAISED.match(line)]
     return "; ".join([f"{type(error).__name__}: {lines[0] if lines else ''}"[:MOST_SAID], *raised[:1]])[:MOST_SAID]

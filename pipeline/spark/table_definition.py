@@ -3,6 +3,7 @@
 import hashlib
 import importlib.util
 import inspect
+import linecache
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,7 +72,8 @@ Build = Callable[["DataFrame", Windows], "DataFrame"]
 class TableDefinition:
     """A table of your own: `build` makes its rows from heartbeats. `key` names the columns that tell the rows of a
     window apart. `window` is the length of its windows; None: that of the pipeline's. `version` changes whenever the
-    source or an option does, and `source` is what people read."""
+    source or an option does, and `source` is what people read. `file` is a digest of the whole file that the table was
+    read from; it is empty for a function that a project hands over."""
 
     name: str
     build: Build
@@ -80,6 +82,7 @@ class TableDefinition:
     key: tuple[str, ...] = ()
     lookback: timedelta = timedelta(0)
     window: timedelta | None = None
+    file: str = ""
 
     def __call__(self, heartbeats: "DataFrame", windows: Windows) -> "DataFrame":
         """The rows, as the function gives them."""
@@ -126,18 +129,40 @@ def windowed(
 
 def own_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
     """The tables of `[tables]`, read from their files now, and `more` of them, by name. Raises InvalidSettings."""
-    found = [_read(name, table) for name, table in settings.tables.items()]
-    named = dict[str, TableDefinition]()
-    for definition in (*found, *more):
+    named = {name: read_table(settings, name) for name in settings.tables}
+    for definition in more:
         if definition.name in named:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
-        _check(definition, settings.windows)
-        named[definition.name] = definition
+        named[definition.name] = _checked(definition, settings.windows)
     return named
 
 
-def _check(definition: TableDefinition, windows: WindowSettings) -> None:
-    """Raise InvalidSettings if the table does not fit the pipeline."""
+def read_table(settings: Settings, name: str, known: TableDefinition | None = None) -> TableDefinition:
+    """A table of `[tables]` by its file as it is now; `known` if the file has the text that this was read from. Modules
+    that the file imports stay as they were imported first. Raises InvalidSettings, also if the import of the file
+    fails."""
+    table = settings.tables[name]
+    path = Path(table.sql or table.python or "")
+    text = _text_of(name, path)
+    if known is not None and known.file == _digest(text):
+        return known
+    read = _of_python(name, path, text) if table.sql is None else _of_sql(name, text, table)
+    return _checked(replace(read, file=_digest(text)), settings.windows)
+
+
+def file_now(settings: Settings, table: TableDefinition) -> str:
+    """What stands for a table's file as it is now: another text whenever the file's content is another."""
+    if table.name not in settings.tables:
+        return table.version
+    named = settings.tables[table.name]
+    try:
+        return _digest(_text_of(table.name, Path(named.sql or named.python or "")))
+    except InvalidSettings:
+        return "unreadable"
+
+
+def _checked(definition: TableDefinition, windows: WindowSettings) -> TableDefinition:
+    """The table, if it fits the pipeline. Raises InvalidSettings."""
     name, length = definition.name, definition.window or windows.length
     wrong = None
     if not NAME.fullmatch(name) or name in TAKEN:
@@ -150,14 +175,11 @@ def _check(definition: TableDefinition, windows: WindowSettings) -> None:
         wrong = f"looks back {format_duration(definition.lookback)}; write less than {most}, or a longer window"
     if wrong:
         raise InvalidSettings(f"the table {name} {wrong}")
+    return definition
 
 
-def _read(name: str, table: TableSettings) -> TableDefinition:
-    if table.sql is not None:
-        return _of_sql(name, _text_of(name, Path(table.sql)), table)
-    path = Path(table.python or "")
-    _text_of(name, path)
-    found = getattr(_imported(name, path), name, None)
+def _of_python(name: str, path: Path, text: str) -> TableDefinition:
+    found = getattr(_imported(name, path, text), name, None)
     if not isinstance(found, TableDefinition):
         raise InvalidSettings(f"tables.{name}: {path} has no function {name} that @tidemark.windowed decorates")
     return found if found.name == name else replace(found, name=name)
@@ -193,17 +215,22 @@ def _text_of(name: str, path: Path) -> str:
         raise InvalidSettings(f"tables.{name}: {path} cannot be read: {error}") from error
 
 
-def _imported(name: str, path: Path) -> ModuleType:
-    """The module of a file, whose functions travel to Spark's workers by value: they cannot import it."""
+def _imported(name: str, path: Path, text: str) -> ModuleType:
+    """The module of a file with this text. Its functions travel to Spark's workers by value: they cannot import it.
+
+    The text is compiled here. Python's own import might take an earlier text from its cache, which knows a file by its
+    size and the second in which it was written.
+    """
     called = f"tidemark_table_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(called, path)
     if spec is None or spec.loader is None:
         raise InvalidSettings(f"tables.{name}: {path} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
+    linecache.cache[str(path)] = len(text), None, text.splitlines(keepends=True), str(path)  # for inspect.getsource
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever somebody's code raises
+        exec(compile(text.encode(), path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 (what import does)
+    except (Exception, SystemExit) as error:  # whatever somebody's code raises
         raise InvalidSettings(f"tables.{name}: importing {path} failed: {type(error).__name__}: {error}") from error
     from pyspark import cloudpickle
 

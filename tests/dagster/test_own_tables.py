@@ -12,6 +12,7 @@ from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.repair import REPAIR
+from tidemark.pipeline.clock import ManualClock, SystemClock
 from tidemark.pipeline.services.dagster_names import PIPELINE, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
@@ -52,7 +53,7 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
     windows = house.settings.windows.model_copy(update={"corrections": True})
     house.settings = house.settings.model_copy(update={"windows": windows})
     with dg.DagsterInstance.ephemeral() as instance:
-        ticking = Ticking(house.settings, instance)
+        ticking = Ticking(house.settings, instance, ManualClock(SystemClock().now()))
         assert asked(ticking) == {}, "no window of heartbeat_diffs is computed"
         assert house.run(WINDOWS[0], WINDOWS[1], instance).success
         requests = {str(request.job_name): request for request in ticking.tick("tables").run_requests or ()}

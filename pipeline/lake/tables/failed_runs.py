@@ -20,8 +20,13 @@ from tidemark.pipeline.version import format_of, marks
 logger = logging.getLogger(__name__)
 
 FOLDER = "failed_runs/"
+"""Notes of runs over windows of `heartbeat_diffs`, and of drains."""
+
+OF_TABLES = "failed_table_runs/"
+"""Notes of runs of tables of one's own, in a folder for each."""
+
 KEPT = 20
-"""Notes that stay; the oldest go first."""
+"""Notes that stay in a folder; the oldest go first."""
 
 REASON_LENGTH, STRETCHES = 300, 100
 """The most characters of a reason, and the most stretches of windows, that a note has."""
@@ -45,10 +50,11 @@ class FailedRun:
 
 
 class FailedRuns:
-    """The newest notes."""
+    """The newest notes, of a table of one's own or, without its name, of all other runs."""
 
-    def __init__(self, objects: ObjectStore) -> None:
+    def __init__(self, objects: ObjectStore, table: str | None = None) -> None:
         self._objects = objects
+        self._folder = FOLDER if table is None else f"{OF_TABLES}{table}/"
 
     @contextmanager
     def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock) -> Iterator[None]:
@@ -65,13 +71,13 @@ class FailedRuns:
     def newest(self) -> list[FailedRun]:
         """The notes, the newest first, at most KEPT. Raises LakeError if the lake does not answer."""
         found = []
-        for name in sorted(self._objects.names(FOLDER), reverse=True)[:KEPT]:
+        for name in sorted(self._objects.names(self._folder), reverse=True)[:KEPT]:
             with suppress(ObjectMissing, ValueError, KeyError, TypeError, AttributeError):
                 found.append(_read(self._objects.read(name)))
         return found
 
     def _note(self, failed: FailedRun) -> None:
-        name = f"{FOLDER}{failed.at.astimezone(UTC).strftime(STAMP)}-{NOT_IN_NAMES.sub('-', failed.run)}.json"
+        name = f"{self._folder}{failed.at.astimezone(UTC).strftime(STAMP)}-{NOT_IN_NAMES.sub('-', failed.run)}.json"
         facts = {
             **marks(),
             "run": failed.run,
@@ -81,10 +87,15 @@ class FailedRuns:
         }
         try:
             self._objects.create(name, json.dumps(facts).encode())
-            for earlier in sorted(self._objects.names(FOLDER))[:-KEPT]:
+            for earlier in sorted(self._objects.names(self._folder))[:-KEPT]:
                 self._objects.delete(earlier)
         except (LakeError, OSError) as error:  # the run's own failure matters more
             logger.warning("the lake has no note of this run's failure: %s", error)
+
+
+def tables_with_notes(objects: ObjectStore) -> list[str]:
+    """The tables of one's own of which there are notes, by name. Raises LakeError if the lake does not answer."""
+    return sorted({name.split("/")[1] for name in objects.names(OF_TABLES)})
 
 
 def reason_of(error: BaseException) -> str:
