@@ -4,13 +4,11 @@ Most of a table may change while the code server runs: each run reads the file a
 not, since Dagster knows them from when it loaded the table.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 import dagster as dg
 
-from tidemark.assets.requests import ended_at
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.services.dagster_names import DEFINITION
@@ -26,46 +24,46 @@ LOAD_AGAIN = (
 def table_of_run(context: dg.AssetExecutionContext, settings: Settings, loaded: TableDefinition) -> TableDefinition:
     """The table by its file as it is now, for a run, which gets a tag with what it has found. Raises InvalidSettings if
     the file cannot be used, and TableFailed if Dagster must load it again."""
-    context.instance.add_run_tags(context.run.run_id, {DEFINITION: file_now(settings, loaded)})
+    context.instance.add_run_tags(context.run.run_id, {DEFINITION: _mark(settings, loaded)})
     return _usable(settings, loaded, loaded)
 
 
 @dataclass(frozen=True, slots=True)
 class TableNow:
-    """A table as a tick finds it: its definition, what stands for its file, and why the next run will fail (None: no
-    reason is known). The definition of a file that cannot be used is the last one that could be."""
+    """A table as a tick finds it: its definition, the `mark` that its runs have, and why the next run will fail (None:
+    no reason is known). The definition of a file that cannot be used is the last one that could be."""
 
     definition: TableDefinition
-    file: str
+    mark: str
     wrong: TidemarkError | None = None
+
+    def counts(self, failed: dg.RunRecord) -> bool:
+        """Whether a failed run says something of the table as it is now."""
+        return failed.dagster_run.tags.get(DEFINITION) == self.mark
 
 
 class LoadedTables:
-    """The tables as Dagster has loaded them at a moment, and as their files are at each tick since."""
+    """The tables as Dagster has loaded them, and as their files are at each tick since."""
 
-    def __init__(self, settings: Settings, loaded: Mapping[str, TableDefinition], at: datetime) -> None:
+    def __init__(self, settings: Settings, loaded: Mapping[str, TableDefinition]) -> None:
         self._settings = settings
         self._loaded = loaded
-        self._at = at
         self._usable = dict(loaded)
 
     def now(self, name: str) -> TableNow:
         """A table by its file as it is now. A file with another text than the last usable one is imported again."""
         loaded, wrong = self._loaded[name], None
-        file = file_now(self._settings, loaded)
+        mark = _mark(self._settings, loaded)
         try:
             self._usable[name] = _usable(self._settings, loaded, self._usable[name])
         except TidemarkError as error:
             wrong = error
-        return TableNow(self._usable[name], file, wrong)
+        return TableNow(self._usable[name], mark, wrong)
 
-    def counting(self, table: TableNow) -> Callable[[dg.RunRecord], bool]:
-        """Tells whether a failed run counts against the table as it is now: it used the same file, as loaded now."""
 
-        def counts(record: dg.RunRecord) -> bool:
-            return record.dagster_run.tags.get(DEFINITION) == table.file and ended_at(record) >= self._at
-
-        return counts
+def _mark(settings: Settings, loaded: TableDefinition) -> str:
+    """What stands for a table's file as Dagster has loaded it and as it is now."""
+    return f"{loaded.file}.{file_now(settings, loaded)}"
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:

@@ -181,7 +181,7 @@ def due_windows(
 
 
 def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefinition], jobs: Jobs) -> dg.SensorDefinition:
-    loaded = LoadedTables(settings, tables, clock.now())
+    loaded = LoadedTables(settings, tables)
 
     @ticking_sensor(
         settings,
@@ -197,8 +197,7 @@ def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefiniti
         found = {name: loaded.now(name) for name in tables}
         free = list[TableDefinition]()
         for name, table_now in found.items():
-            counts = loaded.counting(table_now)
-            pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=counts)
+            pause = pause_of(runs, compute_job(name), clock.now(), longest=LONGEST_PAUSE, counts=table_now.counts)
             if table_now.wrong:
                 context.log.error("%s: runs fail now: %s", name, table_now.wrong)
             said += [f"{name}: {reason}" for reason in (pause, table_now.wrong) if reason]
@@ -220,7 +219,7 @@ def _sensor(settings: Settings, clock: Clock, tables: Mapping[str, TableDefiniti
                         tags={
                             RANGE_START: first.key,
                             RANGE_END: last.key,
-                            DEFINITION: found[table.name].file,
+                            DEFINITION: found[table.name].mark,
                         },
                     )
                 )

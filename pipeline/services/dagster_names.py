@@ -31,7 +31,7 @@ TRIED = "tidemark/tried"
 
 
 DEFINITION = "tidemark/definition"
-"""The tag that says by which text of its file a run computes a table of one's own."""
+"""The tag that says by which text of its file, and loaded with which, a run computes a table of one's own."""
 
 
 def compute_job(table: str) -> str:

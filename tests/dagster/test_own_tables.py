@@ -1,6 +1,7 @@
 """Tables of one's own in Dagster: requested when their windows are due, each for itself, and repaired."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -11,12 +12,14 @@ import tidemark.dagster as td
 from tests.dagster.house import Ticking
 from tests.dagster.test_diffs_asset import CLASSIC, MINUTE, START, WINDOWS, Materializing, failure_of
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.loaded_tables import LoadedTables
 from tidemark.assets.repair import REPAIR
 from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.quality.failing import FailingTable, read_failing, read_failing_tables
 from tidemark.pipeline.services.dagster_names import PIPELINE, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, TableSettings
-from tidemark.pipeline.spark.table_definition import TableDefinition
+from tidemark.pipeline.spark.table_definition import TableDefinition, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
 
@@ -52,8 +55,9 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
     house.settings = with_tables(house.settings, tmp_path, counts=COUNTS, broken=BROKEN)
     windows = house.settings.windows.model_copy(update={"corrections": True})
     house.settings = house.settings.model_copy(update={"windows": windows})
+    clock = ManualClock(SystemClock().now())  # no pause ends while the test takes its time
     with dg.DagsterInstance.ephemeral() as instance:
-        ticking = Ticking(house.settings, instance, ManualClock(SystemClock().now()))
+        ticking = Ticking(house.settings, instance, clock)
         assert asked(ticking) == {}, "no window of heartbeat_diffs is computed"
         assert house.run(WINDOWS[0], WINDOWS[1], instance).success
         requests = {str(request.job_name): request for request in ticking.tick("tables").run_requests or ()}
@@ -90,7 +94,7 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         path.write_bytes(b"no Parquet")
         repair = build_definitions(house.settings).resolve_job_def(REPAIR).execute_in_process(instance=instance)
         assert repair.success
-        assert asked(Ticking(house.settings, instance)) == {"compute_counts": (WINDOWS[0], WINDOWS[0])}
+        assert asked(Ticking(house.settings, instance, clock)) == {"compute_counts": (WINDOWS[0], WINDOWS[0])}
 
 
 def test_a_key_that_is_not_unique_is_a_warning(tmp_path: Path) -> None:
@@ -131,3 +135,196 @@ def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipeli
 def test_a_pipeline_without_tables_of_its_own_has_no_sensor_for_them(tmp_path: Path) -> None:
     definitions = build_definitions(Materializing(tmp_path, CLASSIC).settings)
     assert "tables" not in {sensor.name for sensor in definitions.sensors or ()}
+
+
+SESSIONS = "import tidemark\n\n@tidemark.windowed({options})\ndef python(heartbeats, windows):\n    return {rows}\n"
+ROWS = 'heartbeats.groupBy("window", "stream_id").count()'
+NO_ROWS = 'heartbeats.select("window", "no_such_column")'
+
+
+class Live:
+    """A pipeline with a table of SQL, `sql`, and one of Python, `python`, whose code server is never started again."""
+
+    def __init__(self, folder: Path, instance: dg.DagsterInstance, **texts: str) -> None:
+        self.house, self.folder, self.instance = Materializing(folder, CLASSIC), folder, instance
+        tables = dict[str, TableSettings]()
+        for kind, text in texts.items():
+            self.write(kind, text)
+            key = ["stream_id"] if kind == "sql" else []
+            tables[kind] = TableSettings(**{kind: str(self.file(kind)), **({"key": key} if key else {})})
+        self.settings = self.house.settings = self.house.settings.model_copy(update={"tables": tables})
+        self.began = SystemClock().now()
+        self.clock = ManualClock(self.began)
+        self.ticking = Ticking(self.settings, instance, self.clock)
+        self.loaded = build_definitions(self.settings)
+        assert self.house.run(WINDOWS[0], WINDOWS[-1], instance).success
+
+    def file(self, table: str) -> Path:
+        return self.folder / f"table.{'sql' if table == 'sql' else 'py'}"
+
+    def write(self, table: str, text: str) -> None:
+        self.file(table).write_text(text)
+
+    def definition(self, table: str) -> TableDefinition:
+        """The table as somebody finds it who reads its file now."""
+        return read_table(self.settings, table)
+
+    def wait_until(self, since_the_beginning: timedelta) -> None:
+        """Put the sensor's clock there. Runs have the machine's: at the beginning every pause after one goes on, and an
+        hour later none does."""
+        self.clock.advance(self.began + since_the_beginning - self.clock.now())
+
+    def runs(self) -> list[dg.ExecuteInProcessResult]:
+        """What a tick requests, computed by the definitions that were loaded at the beginning."""
+        return [
+            self.loaded.resolve_job_def(str(request.job_name)).execute_in_process(
+                instance=self.instance, tags=request.tags, raise_on_error=False
+            )
+            for request in self.ticking.tick("tables").run_requests or ()
+        ]
+
+    def fails(self) -> str:
+        """What the one run that a tick requests fails with."""
+        (result,) = self.runs()
+        assert not result.success
+        return failure_of(result)
+
+    def skipped(self) -> str:
+        """Why a tick requests nothing."""
+        tick = self.ticking.tick("tables")
+        assert not tick.run_requests
+        return tick.skip_message or ""
+
+    def versions(self, table: str) -> set[str]:
+        return {made.version for made in self.house.lake.own_table(table).made().values()}
+
+    def failing(self) -> dict[str, FailingTable]:
+        found = read_failing_tables(self.house.lake, SystemClock().now())
+        return {each.table: each for each in found}
+
+
+BROKEN_AND_MENDED = {
+    "sql": (BROKEN, COUNTS),
+    "python": (SESSIONS.format(options="", rows=NO_ROWS), SESSIONS.format(options="", rows=ROWS)),
+}
+
+
+@pytest.mark.parametrize("kind", ["sql", "python"])
+def test_a_table_that_failed_several_times_is_computed_at_the_first_tick_after_it_is_mended(
+    tmp_path: Path, kind: str
+) -> None:
+    broken, mended = BROKEN_AND_MENDED[kind]
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, **{kind: broken})
+        for failures in range(1, 4):
+            assert f"the table {kind} cannot be computed: AnalysisException" in live.fails()
+            live.wait_until(timedelta(0))
+            assert f"{kind}: the last {failures} runs failed" in live.skipped()
+            assert (live.failing()[kind].failures, live.failing()[kind].table) == (failures, kind)
+            live.wait_until(timedelta(hours=1))
+        assert "AnalysisException" in live.fails()
+        live.wait_until(timedelta(0))
+        assert live.failing()[kind].reason.startswith(f"TableFailed: the table {kind} cannot be computed: Analysis")
+        assert "the last 4 runs failed" in live.skipped()
+
+        live.write(kind, mended)
+        (result,) = live.runs()
+        assert result.success, "no restart, and no pause"
+        assert live.versions(kind) == {live.definition(kind).version}
+        (materialized, *_) = result.asset_materializations_for_node(kind)
+        assert materialized.metadata["version"].value == live.definition(kind).version
+        assert live.failing() == {}
+        assert live.skipped() == "every closed window is computed"
+        assert read_failing(live.house.lake, live.settings.windowing, SystemClock().now()) is None
+        left = sorted(path.parent.name for path in live.house.folder.glob("failed*/**/*.json"))
+        assert left == [kind] * 4, "none of them is among the notes of heartbeat_diffs"
+
+
+def test_the_pause_outlives_a_restart_and_ends_when_a_helper_in_the_file_is_mended(tmp_path: Path) -> None:
+    text = "import tidemark\n\ndef rows(heartbeats):\n    return {}\n\n{}"
+    table = "@tidemark.windowed()\ndef python(heartbeats, windows):\n    return rows(heartbeats)\n"
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, python=text.format(NO_ROWS, table))
+        version = live.definition("python").version
+        assert "AnalysisException" in live.fails()
+        live.ticking.restart()
+        assert "the last 1 runs failed" in live.skipped()
+        live.write("python", text.format(ROWS, table))
+        assert live.definition("python").version == version, "it is that of the function alone"
+        (result,) = live.runs()
+        assert result.success
+
+
+def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, python=SESSIONS.format(options="", rows=ROWS))
+        file = live.file("python")
+        for text, said in (
+            (None, f"tables.python: {file} cannot be read: "),
+            ("def python(:", f"tables.python: importing {file} failed: SyntaxError: "),
+            ("raise SystemExit(3)", f"tables.python: importing {file} failed: SystemExit: 3"),
+            ("x = 1", f"tables.python: {file} has no function python that @tidemark.windowed decorates"),
+        ):
+            file.unlink(missing_ok=True) if text is None else file.write_text(text)
+            assert live.fails().startswith(said)
+            reasons = live.skipped()
+            assert "python: the last 1 runs failed" in reasons
+            assert said in reasons
+            assert said in live.failing()["python"].reason
+        assert live.house.lake.own_table("python").made() == {}
+        live.write("python", SESSIONS.format(options="", rows=ROWS))
+        (result,) = live.runs()
+        assert result.success
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "said"),
+    [
+        ("", "key='stream_id'", "the table python has a key now, and so a check of it"),
+        ("key='stream_id'", "", "the table python has no key any more, and so no check of it"),
+        ("", "window='5m'", "the table python has windows of 5m now, and not of 1m"),
+    ],
+)
+def test_what_dagster_must_load_again_fails_the_run_before_it_writes(
+    tmp_path: Path, before: str, options: str, said: str
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, python=SESSIONS.format(options=before, rows=ROWS))
+        live.write("python", SESSIONS.format(options=options, rows=ROWS))
+        failure = live.fails()
+        assert failure.startswith(said)
+        assert "Restart `tidemark up`; in a Dagster of your own, reload the code location" in failure
+        assert not (live.house.folder / "tables").exists()
+        assert said in live.skipped()
+        live.ticking.restart()
+        live.loaded = build_definitions(live.settings)
+        results = live.runs()
+        assert all(result.success for result in results), "a failure before the restart does not count after it"
+        assert bool(results) == ("window" not in options), "no window of five minutes is closed"
+
+
+def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(tmp_path: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, sql=COUNTS, python=SESSIONS.format(options="key='stream_id'", rows=ROWS))
+        assert [result.success for result in live.runs()] == [True, True]
+        before = {kind: live.definition(kind).version for kind in ("sql", "python")}
+        live.write("sql", COUNTS.replace("AS heartbeats", "AS beats"))
+        other = SESSIONS.format(options="key=('stream_id', 'count')", rows=ROWS)
+        live.write("python", other)
+        assert live.skipped() == "every closed window is computed"
+        live.house.land([("late", START + 1.5 * MINUTE)])
+        assert live.house.run(WINDOWS[1], WINDOWS[1], instance).success
+        results = live.runs()
+        assert [result.success for result in results] == [True, True]
+        for kind in ("sql", "python"):
+            made = live.house.lake.own_table(kind).made()
+            assert made[WINDOWS[1]].version == live.definition(kind).version != before[kind]
+            assert made[WINDOWS[0]].version == before[kind]
+        assert "beats" in live.house.lake.own_table("sql").read(WINDOWS).column_names
+
+
+def test_a_function_of_a_project_stays_as_it_was_loaded(tmp_path: Path) -> None:
+    settings = Materializing(tmp_path, CLASSIC).settings
+    loaded = LoadedTables(settings, {"hourly": hourly})
+    assert loaded.now("hourly").definition is hourly
+    assert loaded.now("hourly").wrong is None
