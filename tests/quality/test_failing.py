@@ -4,14 +4,19 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import ManualClock
-from tidemark.pipeline.errors import LakeFull, SparkUnreachable, WindowNotClosed
+from tidemark.pipeline.errors import LakeFull, SparkUnreachable, TableFailed, WindowNotClosed
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.disk import DiskObjects
-from tidemark.pipeline.lake.tables.failed_runs import FOLDER, KEPT, REASON_LENGTH, FailedRun, FailedRuns
-from tidemark.pipeline.quality.failing import DRAINS_STAND_FOR, WINDOWS_STAND_FOR, failing
+from tidemark.pipeline.lake.tables.failed_runs import FOLDER, KEPT, OF_TABLES, REASON_LENGTH, FailedRun, FailedRuns
+from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.quality.failing import DRAINS_STAND_FOR, WINDOWS_STAND_FOR, failing, read_failing_tables
+from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.windows import Windowing
 
 MINUTE = timedelta(minutes=1)
@@ -81,6 +86,44 @@ def test_a_note_that_cannot_be_written_or_read_changes_nothing(tmp_path: Path) -
     objects.create(f"{FOLDER}b.json", json.dumps({"tidemark.format": "2"}).encode())
     objects.create(f"{FOLDER}c.json", b"[]")
     assert FailedRuns(objects).newest() == []
+
+
+def test_a_table_of_ones_own_has_notes_of_its_own_and_as_many(tmp_path: Path) -> None:
+    lake, clock = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, ManualClock(at(0))), ManualClock(at(0))
+    fail(lake.failed_runs(), clock, ValueError("of heartbeat_diffs"), (FIRST, FIRST))
+    fail(lake.failed_runs("other"), clock, ValueError("of another"), (FIRST, FIRST))
+    for number in range(KEPT + 2):
+        clock.advance(MINUTE)
+        fail(lake.failed_runs("mine"), clock, TableFailed(f"no region {number}\nand more"), (FIRST, SECOND))
+    assert [note.reason for note in lake.failed_runs().newest()] == ["ValueError: of heartbeat_diffs"]
+    assert len(list(lake.objects().names(OF_TABLES))) == KEPT + 1
+    mine, other = read_failing_tables(lake, clock.now())
+    assert (other.table, other.sentence()) == (
+        "other",
+        "the last run of the table other failed at 2026-11-21T05:20:00Z: ValueError: of another",
+    )
+    assert (mine.failures, mine.last) == (KEPT, clock.now())
+    assert mine.sentence() == (
+        f"the last {KEPT} or more runs of the table mine failed since 2026-11-21T05:23:00Z, "
+        f"the newest at 2026-11-21T05:42:00Z: TableFailed: no region {KEPT + 1}"
+    )
+    assert lake.own_tables() == [], "notes alone make no table"
+
+
+def test_a_table_s_failures_are_over_with_its_next_commit_and_forgotten_a_day_after_the_last(tmp_path: Path) -> None:
+    lake, clock = Lake(LakeSettings(uri=f"file:{tmp_path}"), {}, ManualClock(at(0))), ManualClock(at(0))
+    fail(lake.failed_runs("mine"), clock, TableFailed("before"))
+    table = lake.table("tables/mine")
+    write_deltalake(table.uri, pa.table({"window": [FIRST], "n": [1]}), partition_by=["window"])
+    (file,) = data_files(lake.table("tables/mine").current(), "window")
+    clock.advance(file.added_at - clock.now() - MINUTE)
+    fail(lake.failed_runs("mine"), clock, TableFailed("before"))
+    assert read_failing_tables(lake, clock.now()) == []
+    clock.advance(2 * MINUTE)
+    fail(lake.failed_runs("mine"), clock, TableFailed("after"))
+    (mine,) = read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR)
+    assert (mine.failures, mine.reason) == (1, "TableFailed: after")
+    assert read_failing_tables(lake, clock.now() + WINDOWS_STAND_FOR + MINUTE) == []
 
 
 def test_a_failure_stands_until_each_of_its_windows_was_computed_after_it() -> None:
