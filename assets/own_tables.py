@@ -17,6 +17,7 @@ from tidemark.assets.requests import NothingDue, pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.errors import InvalidSettings, TableFailed, TidemarkError, WindowExpired, WindowNotClosed
+from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.corrected import FollowedTable
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, further_back, newest_stretch
 from tidemark.pipeline.services.dagster_names import DEFINITION, RANGE_END, RANGE_START, compute_job, name_of
@@ -91,7 +92,8 @@ def _asset(settings: Settings, loaded: TableDefinition) -> dg.AssetsDefinition:
         with failing_run(*lasting), beating(context), _noting(lake, loaded.name, context.run.run_id, windows):
             table = table_of_run(context, settings, loaded)
             done = compute_table(table, windows, lake, spark, context.run.run_id)
-            twice = lake.own_table("run", table.name).twice(done.rows, table.key) if table.key else 0
+            within = [column for column in table.key if column != PARTITION]
+            twice = lake.own_table("run", table.name).twice(done.rows, within) if table.key else 0
             followed = FollowedTable(table.name, lake.own_table("run", table.name), table.key)
             noted = list(corrections_noted(lake, [followed]))
         for window, rows in done.rows.items():

@@ -26,6 +26,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 COUNTS = "SELECT window, stream_id, count(*) AS heartbeats FROM {heartbeats} GROUP BY window, stream_id"
 BROKEN = "SELECT window, no_such_column FROM {heartbeats}"
 
+FUNCTION = "import tidemark\n\n@tidemark.windowed({options})\ndef python(heartbeats, windows):\n    return {rows}\n"
+ROWS = 'heartbeats.groupBy("window", "stream_id").count()'
+NO_ROWS = 'heartbeats.select("window", "no_such_column")'
+
 
 def with_tables(settings: Settings, folder: Path, **texts: str) -> Settings:
     """The settings with tables of SQL, whose rows are told apart by their stream."""
@@ -110,6 +114,16 @@ def test_a_key_that_is_not_unique_is_a_warning(tmp_path: Path) -> None:
     assert checked.metadata["rows"].value == len(rows) - streams > 0
 
 
+@pytest.mark.parametrize(("rows", "passed"), [('heartbeats.groupBy("window").count()', True), (ROWS, False)])
+def test_a_key_may_name_the_window(tmp_path: Path, rows: str, passed: bool) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        live = Live(tmp_path, instance, python=FUNCTION.format(options="key='window'", rows=rows))
+        (result,) = live.runs()
+        assert result.success
+        (checked,) = result.get_asset_check_evaluations()
+        assert checked.passed == passed
+
+
 @tidemark.windowed(key="stream_id", window="1h")
 def hourly(heartbeats, windows):  # type: ignore[no-untyped-def]
     """Heartbeats an hour."""
@@ -135,11 +149,6 @@ def test_a_project_of_ones_own_gives_its_functions_and_all_names_have_the_pipeli
 def test_a_pipeline_without_tables_of_its_own_has_no_sensor_for_them(tmp_path: Path) -> None:
     definitions = build_definitions(Materializing(tmp_path, CLASSIC).settings)
     assert "tables" not in {sensor.name for sensor in definitions.sensors or ()}
-
-
-SESSIONS = "import tidemark\n\n@tidemark.windowed({options})\ndef python(heartbeats, windows):\n    return {rows}\n"
-ROWS = 'heartbeats.groupBy("window", "stream_id").count()'
-NO_ROWS = 'heartbeats.select("window", "no_such_column")'
 
 
 class Live:
@@ -205,7 +214,7 @@ class Live:
 
 BROKEN_AND_MENDED = {
     "sql": (BROKEN, COUNTS),
-    "python": (SESSIONS.format(options="", rows=NO_ROWS), SESSIONS.format(options="", rows=ROWS)),
+    "python": (FUNCTION.format(options="", rows=NO_ROWS), FUNCTION.format(options="", rows=ROWS)),
 }
 
 
@@ -257,7 +266,7 @@ def test_the_pause_outlives_a_restart_and_ends_when_a_helper_in_the_file_is_mend
 
 def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, python=SESSIONS.format(options="", rows=ROWS))
+        live = Live(tmp_path, instance, python=FUNCTION.format(options="", rows=ROWS))
         file = live.file("python")
         for text, said in (
             (None, f"tables.python: {file} cannot be read: "),
@@ -272,7 +281,7 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
             assert said in reasons
             assert said in live.failing()["python"].reason
         assert live.house.lake.own_table("python").made() == {}
-        live.write("python", SESSIONS.format(options="", rows=ROWS))
+        live.write("python", FUNCTION.format(options="", rows=ROWS))
         (result,) = live.runs()
         assert result.success
 
@@ -289,8 +298,8 @@ def test_what_dagster_must_load_again_fails_the_run_before_it_writes(
     tmp_path: Path, before: str, options: str, said: str
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, python=SESSIONS.format(options=before, rows=ROWS))
-        live.write("python", SESSIONS.format(options=options, rows=ROWS))
+        live = Live(tmp_path, instance, python=FUNCTION.format(options=before, rows=ROWS))
+        live.write("python", FUNCTION.format(options=options, rows=ROWS))
         failure = live.fails()
         assert failure.startswith(said)
         assert "Restart `tidemark up`; in a Dagster of your own, reload the code location" in failure
@@ -305,11 +314,11 @@ def test_what_dagster_must_load_again_fails_the_run_before_it_writes(
 
 def test_the_next_run_has_what_has_changed_in_the_file_and_windows_stay(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, sql=COUNTS, python=SESSIONS.format(options="key='stream_id'", rows=ROWS))
+        live = Live(tmp_path, instance, sql=COUNTS, python=FUNCTION.format(options="key='stream_id'", rows=ROWS))
         assert [result.success for result in live.runs()] == [True, True]
         before = {kind: live.definition(kind).version for kind in ("sql", "python")}
         live.write("sql", COUNTS.replace("AS heartbeats", "AS beats"))
-        other = SESSIONS.format(options="key=('stream_id', 'count')", rows=ROWS)
+        other = FUNCTION.format(options="key=('stream_id', 'count')", rows=ROWS)
         live.write("python", other)
         assert live.skipped() == "every closed window is computed"
         live.house.land([("late", START + 1.5 * MINUTE)])
