@@ -9,6 +9,9 @@ import dagster as dg
 from tests.cli.command import said_here
 from tests.dagster.test_diffs_asset import WINDOWS, Materializing
 from tests.official_emulator import free_port
+from tidemark.assets.definitions import build_definitions
+from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
+from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import SparkSettings
 
 SETTINGS = """\
@@ -47,3 +50,49 @@ def test_status_and_explain_say_that_runs_fail_since_when_and_why(tmp_path: Path
     assert sentence in " ".join(said("status").split())
     assert sentence in " ".join(said("explain").split())
     assert sentence in json.loads(said("explain", "--json"))["runs_failing"]
+
+
+def test_status_and_tables_say_which_tables_of_ones_own_fail_and_which_file_cannot_be_used(tmp_path: Path) -> None:
+    lake = Materializing(tmp_path, SparkSettings(remote=f"sc://localhost:{free_port()}"))
+    sections = '\n[tables.fine]\nsql = "fine.sql"\n\n[tables.gone]\nsql = "gone.sql"\n'
+    (tmp_path / "tidemark.toml").write_text(SETTINGS.format(lake=lake.folder) + sections)
+    for name in ("fine", "gone"):
+        (tmp_path / f"{name}.sql").write_text("SELECT window, count(*) AS n FROM {heartbeats} GROUP BY window")
+    of_files = load_settings(tmp_path / "tidemark.toml").tables
+
+    def said(*arguments: str) -> str:
+        done = said_here(tmp_path, arguments, {"PATH": os.environ["PATH"]})
+        assert done.code == 0, done.err
+        return done.out
+
+    def told() -> dict[str, dict[str, object]]:
+        return {table["name"]: table for table in map(json.loads, said("tables", "--json").splitlines())}
+
+    assert json.loads(said("status", "--json"))["tables_failing"] == {}
+    assert {name: (table["failed_runs"], table["wrong"]) for name, table in told().items()} == {
+        "fine": (0, None),
+        "gone": (0, None),
+    }
+    (tmp_path / "gone.sql").unlink()
+    loaded = build_definitions(lake.settings.model_copy(update={"tables": {"fine": of_files["fine"]}}))
+    with dg.DagsterInstance.ephemeral() as instance:
+        for _ in range(2):
+            tags = {RANGE_START: WINDOWS[0], RANGE_END: WINDOWS[-1]}
+            job = loaded.resolve_job_def("compute_fine")
+            assert not job.execute_in_process(instance=instance, tags=tags, raise_on_error=False).success
+    facts = json.loads(said("status", "--json"))
+    assert (facts["runs_failed"], facts["tables_failing"]) == (0, {"fine": 2})
+    (failure,) = facts["table_failures"]
+    assert (failure["table"], failure["failures"]) == ("fine", 2)
+    assert failure["reason"].startswith("SparkUnreachable: no Spark Connect server answers at ")
+    sentence = (
+        f"the last 2 runs of the table fine failed since {failure['since']}, the newest at {failure['last']}: Spark"
+    )
+    assert sentence in " ".join(said("status").split())
+    assert sentence in " ".join(said("tables").split())
+    found = told()
+    assert (found["fine"]["failed_runs"], found["fine"]["failed_last"]) == (2, failure["last"])
+    assert (found["fine"]["failed_reason"], found["fine"]["wrong"]) == (failure["reason"], None)
+    assert f"tables.gone: {of_files['gone'].sql} cannot be read" in str(found["gone"]["wrong"])
+    assert (found["gone"]["version"], found["gone"]["due"]) == (None, None)
+    assert "warning tables.gone: " in said("tables")
