@@ -1,5 +1,6 @@
 """Tables of one's own: the examples beside DuckDB on the same data, and what goes wrong in somebody's function."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -25,7 +26,7 @@ from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.spark.replacement import Outcome
-from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, windowed
+from tidemark.pipeline.spark.table_definition import TableDefinition, Windows, own_tables, read_table, windowed
 from tidemark.pipeline.windows import Window, Windowing
 
 EXAMPLES = Path(__file__).parents[2] / "examples/tables"
@@ -360,3 +361,26 @@ def test_a_changed_function_or_option_is_a_changed_version(tmp_path: Path) -> No
         table = written(tmp_path / str(number), text)
         versions |= {own_tables(Settings(windows=OF_WINDOWS, tables={"mine": table}))["mine"].version for _ in "ab"}
     assert len(versions) == len(texts)
+
+
+@pytest.mark.parametrize("kind", ["sql", "python"])
+def test_a_file_is_read_again_just_if_its_text_has_changed_whatever_its_time(tmp_path: Path, kind: str) -> None:
+    text = (
+        "import tidemark\n@tidemark.windowed()\ndef mine(h, w): return h.limit({})" if kind == "python" else "SELECT {}"
+    )
+    file = tmp_path / f"mine.{kind[:2]}"
+    settings = Settings(windows=OF_WINDOWS, tables={"mine": TableSettings(**{kind: str(file)})})
+
+    def put(limit: int) -> None:
+        file.write_text(text.format(limit))
+        os.utime(file, (0, 0))  # as large and as old as the one before
+
+    put(1)
+    first = own_tables(settings)["mine"]
+    assert read_table(settings, "mine", first) is first
+    put(2)
+    second = read_table(settings, "mine", first)
+    assert text.format(2).endswith(second.source.strip())
+    assert second == replace(read_table(settings, "mine"), build=second.build)
+    assert len({first.version, second.version}) == len({first.file, second.file}) == 2
+    assert list(tmp_path.iterdir()) == [file], "nothing is written beside it"
