@@ -1,6 +1,7 @@
 """`tidemark try`: what the contract of the settings makes of sample messages. `tidemark provision --sample` prints the
 same of messages of the topic."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -152,7 +153,7 @@ def _field(verdict: Verdict, name: str) -> str:
     if name in verdict.of_another_kind:
         return "[yellow]another kind[/]"
     value = verdict.fields[name]
-    return "null" if value is None else _short(value)
+    return _short(value if isinstance(value, str) else json.dumps(value))
 
 
 def _short(value: object) -> str:

@@ -54,6 +54,15 @@ def test_a_rejected_sample_ends_with_its_own_exit_code_and_says_why(place: Place
     assert said.out.splitlines()[0].startswith("NO_EVENT_TIME  beats.ndjson: attribute:event_time is absent")
 
 
+def test_values_are_shown_as_json_writes_them(place: Place) -> None:
+    with (place.folder / "tidemark.toml").open("a") as settings:
+        settings.write('valve = "boolean"\nnext = "number"\n')
+    file = write(place, *({"valve": one, "next": 1763770000.25} for one in (True, False)), {"valve": "yes"})
+    lines = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED).out.splitlines()
+    assert [line.split()[5:7] for line in lines[1:3]] == [["true", "1763770000.25"], ["false", "1763770000.25"]]
+    assert lines[3].split()[5:7] == ["another", "kind"]
+
+
 def test_json_has_the_verdicts_and_the_summary(place: Place) -> None:
     file = write(place, {"temperature": "warm"}, [])
     said = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED, "--json")
