@@ -32,7 +32,7 @@ MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""
 
 SHOWN = 160
-"""The most characters of attributes and of a payload that people see. A detail is shown whole: its end says what to do."""
+"""The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
 
 Ago = timedelta | datetime
 """How long ago, or since when."""

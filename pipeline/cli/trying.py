@@ -36,8 +36,8 @@ def try_(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Files, or folders of files: a payload, a JSON payload to a line, or messages as `gcloud pubsub "
-            "subscriptions pull --format=json` prints them.",
+            help="Files, or folders of files: a payload, a JSON payload to a line, an Avro object container file, or "
+            "messages as `gcloud pubsub subscriptions pull --format=json` prints them.",
         ),
     ],
     attribute: Annotated[
@@ -59,6 +59,7 @@ def try_(
         attributes=dict(map(_attribute, attribute or ())),
         published=published,
         has_lines=settings.message.payload == "json",
+        has_records=settings.message.payload == "avro",
     )
     trial = try_samples(read_samples(files, reading), reader_of(settings.contract, settings.pubsub), reading.now)
     show_trial(trial, settings, as_json=as_json)

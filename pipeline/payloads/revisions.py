@@ -59,7 +59,7 @@ class Revisions:
             return missing[name]
         if len(missing) >= MOST_MISSES:
             return (
-                f"its schema {quoted(name)} was not looked up, as {MOST_MISSES} others of the same batch cannot be had; "
+                f"its schema {quoted(name)} was not looked up, as {MOST_MISSES} others of its batch cannot be had; "
                 "requeue it"
             )
         try:

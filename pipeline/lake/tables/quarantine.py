@@ -107,8 +107,8 @@ class Quarantine(LakeTable):
     def reasons(
         self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
     ) -> Reasons:
-        """Count messages by reason, given the ids of those that were requeued, and by day what notes have `told`. Memory
-        follows the number of messages, not their size."""
+        """Count messages by reason, given the ids of those that were requeued, and by day what notes have `told`.
+        Memory follows the number of messages, not their size."""
         told = told or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])

@@ -89,8 +89,8 @@ def read_note(objects: ObjectStore, name: str) -> pa.Table | None:
         rows["message_id"]
     except (pa.ArrowException, KeyError) as error:
         raise CorruptObject(
-            f"{objects.uri}/{name} is damaged ({error}); put back a copy, or delete it: the next requeue finds the same "
-            "again, and notes it"
+            f"{objects.uri}/{name} is damaged ({error}); put back a copy, or delete it: the next requeue finds the "
+            "same again, and notes it"
         ) from error
     refuse_newer(f"{objects.uri}/{name}", rows.schema.metadata)
     return rows
