@@ -4,17 +4,16 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import grpc
 import pytest
 from google.pubsub_v1 import SchemaServiceClient, types
 
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
 from tests.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
+from tests.pubsub.denying import Denying
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
@@ -177,27 +176,6 @@ def test_what_names_no_schema_or_one_that_is_not_there_is_rejected_whole(topic: 
         strict=True,
     ):
         assert said in detail
-
-
-@dataclass
-class Denying(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Refuses these methods as the service does without the permission; `GetSchema` of schemas that end so alone."""
-
-    methods: set[str] = field(default_factory=set)
-    schemas: tuple[str, ...] = ()
-
-    def intercept_service(self, continuation: Any, details: Any) -> Any:
-        handler, name = continuation(details), details.method.rpartition("/")[2]
-
-        def answer(request: Any, context: Any) -> Any:
-            is_refused = name == "GetSchema" and request.name.partition("@")[0].endswith(self.schemas or ("/*",))
-            if is_refused or name in self.methods:
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, "the caller does not have permission")
-            return handler.unary_unary(request, context)
-
-        if handler is None or name not in ("GetSchema", "GetTopic"):
-            return handler
-        return grpc.unary_unary_rpc_method_handler(answer, handler.request_deserializer, handler.response_serializer)
 
 
 @pytest.fixture
