@@ -89,7 +89,7 @@ def test_without_options_it_listens_where_the_settings_say(tmp_path: Path, monke
     (tmp_path / "tidemark.toml").write_text("no settings")
     assert listening("127.0.0.1", 1) == ("127.0.0.1", 1), "both are said: the settings are not read"
     with pytest.raises(InvalidSettings, match=r"--host 0\.0\.0\.0 is not on loopback"):
-        listening("0.0.0.0", 1)
+        listening("0.0.0.0", 1)  # noqa: S104 refused
 
 
 def test_the_command_listens_at_the_address_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
