@@ -55,7 +55,10 @@ def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: 
         )
     from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
 
-    fits = [other for other in ShapeName if trial_of(replace(source, shape=SHAPES[other]), reader, now)[1] is None]
+    fits = []
+    for other in ShapeName:
+        tried, wrong = trial_of(replace(source, shape=SHAPES[other]), reader, now)
+        fits += [other] * (wrong is None and not tried.absent)
     shape = SHAPES[name]
     do = f"publish with --shape {fits[0]}, which they read; or have" if fits else "have"
     files = f" and the files {', '.join(shape.files)}" if shape.files else ""

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, time_option
-from tidemark.pipeline.cli.output import WARNING, columns, console, exact_iso, print_json, safe, text_of
+from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe, text_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -134,7 +134,8 @@ def _print(trial: Trial, settings: Settings) -> None:
     for sentence in _warnings(trial):
         terminal.print(f"{WARNING}{safe(sentence)}", soft_wrap=True)
     terminal.print(
-        f"[bold]{trial.samples:,} samples: {len(trial.heartbeats):,} heartbeats, {trial.rejected.total():,} rejected[/]"
+        f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
+        f"{trial.rejected.total():,} rejected[/]"
     )
 
 
