@@ -58,8 +58,8 @@ class Requeuer:
 
     Guarantee: a message that passes is in `heartbeats`, once unless two requeues run at once or it is delivered at the
     same moment; then its copies have one identity, and the micro-batch keeps one. A kill loses nothing, and the next
-    requeue goes on. Nothing is taken out of `quarantine`. Of a message that holds several heartbeats, this is so for
-    each; it waits on until all of them pass.
+    requeue goes on. Nothing is taken out of `quarantine`. If a message holds several heartbeats, this is so for each;
+    it waits on until all of them pass.
     """
 
     quarantine: Quarantine

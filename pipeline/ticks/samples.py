@@ -62,8 +62,8 @@ class Reading:
 
 
 def read_samples(paths: Sequence[Path], reading: Reading) -> list[Sample]:
-    """The messages of files and folders, in order. Of a folder these are its files by name; those whose name begins
-    with a dot are left out. Raises SampleUnusable."""
+    """The messages of files and folders, in order. A folder gives its files by name, without those whose name begins
+    with a dot. Raises SampleUnusable."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):

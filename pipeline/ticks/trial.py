@@ -15,8 +15,8 @@ from tidemark.pipeline.ticks.samples import Sample
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null or
-    `of_another_kind` than configured. Of a message that holds several heartbeats, `sample` is followed by `#` and the
-    element's number, as the heartbeat's id is."""
+    `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the
+    element's number, as the heartbeat's id does."""
 
     sample: str
     published: datetime
