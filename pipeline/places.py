@@ -2,7 +2,7 @@
 publish time."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -15,6 +15,8 @@ from jmespath.functions import Functions
 
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN_PATH = re.compile(rf"{PLAIN_NAME.pattern}(\.{PLAIN_NAME.pattern})*")
+BARE = re.compile(rf"{PLAIN_PATH.pattern}(\[\])?")
+"""A path as people write it who forget the prefix."""
 ITSELF = "@"
 """The JMESPath of the whole."""
 LONGEST_PATH = 200
@@ -34,6 +36,28 @@ class PlaceKind(StrEnum):
     PUBLISH_TIME = "publish_time"
 
 
+WRITTEN = {
+    PlaceKind.ATTRIBUTE: "attribute:NAME",
+    PlaceKind.PAYLOAD: "payload:PATH",
+    PlaceKind.EACH: "each:PATH",
+    PlaceKind.PUBLISH_TIME: "publish_time",
+}
+"""How each of them is written."""
+
+
+def _what_to_write(text: str, among: Collection[PlaceKind]) -> str:
+    """The kinds, and as an example what stands there behind a prefix, where that would do."""
+    *others, last = (WRITTEN[kind] for kind in among)
+    allowed = f"{', '.join(others)} or {last}" if others else last
+    if not BARE.fullmatch(text) or text == PlaceKind.PUBLISH_TIME:
+        examples = ["attribute:ts", "payload:device.id"] if others else ["payload:readings[]"]
+    elif PlaceKind.ATTRIBUTE in among and PLAIN_NAME.fullmatch(text):
+        examples = [f"attribute:{text}", f"payload:{text}"]
+    else:
+        examples = [f"payload:{text}"]
+    return f"write {allowed}, such as {' or '.join(examples)}"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """An attribute by its name, a value of the payload or of an element by its path, or the publish time."""
@@ -42,17 +66,16 @@ class Place:
     name: str = ""
 
     @classmethod
-    def of(cls, text: str) -> "Place":
-        """Read `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`. Raises ValueError, which says what to
-        write."""
-        if text == PlaceKind.PUBLISH_TIME:
-            return cls(PlaceKind.PUBLISH_TIME)
-        kind, _, name = text.partition(":")
-        if kind not in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH) or not name:
-            raise ValueError("write attribute:NAME or payload:PATH, such as attribute:ts or payload:device.id")
-        if kind != PlaceKind.ATTRIBUTE:
+    def of(cls, text: str, among: Collection[PlaceKind] = tuple(PlaceKind)) -> "Place":
+        """Read `attribute:NAME`, `payload:PATH`, `each:PATH` or `publish_time`, if it is `among` the kinds that fit.
+        Raises ValueError, which lists these."""
+        written, _, name = text.partition(":")
+        kind = next((one for one in among if one == written), None)
+        if kind is None or bool(name) is (kind is PlaceKind.PUBLISH_TIME) or text.endswith(":"):
+            raise ValueError(_what_to_write(text, among))
+        if kind in (PlaceKind.PAYLOAD, PlaceKind.EACH):
             finder(name)
-        return cls(PlaceKind(kind), name)
+        return cls(kind, name)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}" if self.name else str(self.kind)

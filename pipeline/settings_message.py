@@ -22,6 +22,9 @@ from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, 
 from tidemark.pipeline.places import Place, PlaceKind
 from tidemark.pipeline.settings_types import EmptyIsNone, NotNegative, OptionalBound, Section
 
+IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)
+"""Where a message carries what its publisher says. The publish time is Pub/Sub's, and no id."""
+
 MOST_PARTS = 10
 """Parts of a stream's id."""
 
@@ -32,16 +35,20 @@ def _time_place(text: str) -> str:
 
 
 def _value_place(text: str) -> str:
-    if Place.of(text).kind is PlaceKind.PUBLISH_TIME:
-        raise ValueError("the publish time is no id; write attribute:NAME or payload:PATH")
+    try:
+        Place.of(text, IN_MESSAGE)
+    except ValueError as error:
+        is_time = text == PlaceKind.PUBLISH_TIME
+        raise ValueError(f"the publish time is no id; {error}" if is_time else str(error)) from error
     return text
 
 
 def _array_place(text: str | None) -> str | None:
-    if text is not None and Place.of(text).kind is not PlaceKind.PAYLOAD:
-        raise ValueError(
-            "write payload:PATH, where PATH is the array, such as payload:readings[]; payload:@ is all of it"
-        )
+    if text is not None:
+        try:
+            Place.of(text, (PlaceKind.PAYLOAD,))
+        except ValueError as error:
+            raise ValueError(f"{error}; PATH is the array, and payload:@ is all of the payload") from error
     return text
 
 
@@ -67,7 +74,9 @@ def _compared(value: object) -> object:
             raise ValueError('write a kind, such as "number", or { path = "metrics.temp", kind = "number" }')
         if path is not None:
             place = field_place(path, PlaceKind.PAYLOAD)
-            Place.of(f"{place.kind}:{place.name}")
+            if not place.name:
+                raise ValueError("write PATH, attribute:NAME, payload:PATH or each:PATH, such as metrics.temp")
+            Place.of(f"{place.kind}:{place.name}", IN_MESSAGE)
     if not isinstance(kind, str) or kind not in list(FieldKind):
         raise ValueError("a field's kind is 'number', 'text', 'boolean' or 'json'")
     return ComparedField(FieldKind(kind), path)

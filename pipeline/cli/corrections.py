@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
 from tidemark.pipeline.cli.output import console, grid, print_json, safe
 from tidemark.pipeline.cli.quarantine import ago
 from tidemark.pipeline.clock import EPOCH, SystemClock, iso
@@ -38,7 +38,7 @@ def corrections(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most corrections to print.")] = 20,
-    as_json: AsJson = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Show what changed in windows that were computed again, the newest first: each row as it was, and as it is.
 

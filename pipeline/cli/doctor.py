@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, config_file
-from tidemark.pipeline.cli.output import console, print_json, safe
+from tidemark.pipeline.cli.output import console, counted, print_json, safe
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.doctor.checks import CHECKS, ON_THE_SERVICE, SETTINGS, diagnose
 from tidemark.pipeline.doctor.finding import Finding, Level, Setup
@@ -67,4 +67,4 @@ def _print(findings: Sequence[Finding]) -> None:
 
 def _print_end(broken: int, warnings: int) -> None:
     verdict = f"[bold red]{broken} broken[/]" if broken else "[green]nothing would break[/]"
-    console().print(f"{verdict}, {warnings} warning{'' if warnings == 1 else 's'}")
+    console().print(f"{verdict}, {counted(warnings, 'warning')}")

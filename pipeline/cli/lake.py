@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pyarrow.compute as pc
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, AsJsonLines, lake_of, no_window, window_named
 from tidemark.pipeline.cli.output import (
     columns,
     console,
@@ -174,7 +174,7 @@ def diffs(
     ] = None,
     stream: Annotated[str | None, typer.Option(help="A stream's id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print; the newest are kept.")] = 20,
-    as_json: AsJson = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Print rows of heartbeat_diffs: of one window, of one stream, or of both."""
     if window is None and stream is None:

@@ -14,7 +14,9 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts: one object.")]
+AsJsonLines = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts: one object a line.")]
+"""For commands that list rows: each row is an object, and without rows nothing is printed."""
 
 
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)

@@ -60,6 +60,11 @@ def text_of(value: object) -> str:
             return str(value)
 
 
+def counted(number: int, thing: str) -> str:
+    """A number and what it counts, such as `1 message` or `2,000 messages`."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def exact_iso(time: datetime) -> str:
     """A time to the microsecond, where `iso` stops at the millisecond."""
     return time.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -14,15 +14,29 @@ from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.services.emulator_choice import is_loopback
+from tidemark.pipeline.settings import load_settings
+
+DEFAULT = "127.0.0.1:8085"
+"""Where it listens if neither an option nor the settings say it: where Google's own emulator does."""
 
 FAULT_NAMES = tuple(field.name for field in fields(Faults))
 
 
 def pubsub(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one, which the ready line names.")
-    ] = 8085,
-    host: Annotated[str, typer.Option(help="The address, on loopback: there is no authentication.")] = "127.0.0.1",
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The port; 0 takes a free one, which the ready line names. Without it: that of pubsub.emulator_host.",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="The address, on loopback: there is no authentication. Without it: that of pubsub.emulator_host."
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(help="Draw the faults from this seed: the same calls in the same order meet the same faults."),
@@ -42,14 +56,12 @@ def pubsub(
 ) -> None:
     """Serve tidemark's own Pub/Sub on loopback, for a machine without the official emulator.
 
-    It has what tidemark uses: topics, subscriptions, unary pulls, acknowledgements, leases that end, snapshots and
+    It listens where the settings say that the emulator is, and at 127.0.0.1:8085 where they name none. It has what
+    tidemark uses: topics, subscriptions, unary pulls, acknowledgements, leases that end, snapshots and
     seeks. It keeps everything in memory and loses it when it stops. A fault is a probability (unavailable=0.01), a
     duration (visible_after=500ms) or true or false (shuffled=true); without --fault nothing goes wrong.
     """
-    if not is_loopback(host):
-        raise InvalidSettings(
-            f"--host {host} is not on loopback; this Pub/Sub has no authentication: name an address such as 127.0.0.1"
-        )
+    host, port = listening(host, port)
     if seed is None:
         seed = random.randrange(1 << 32)  # noqa: S311 no secret
     faults = faults_of(fault or [], LIKE_THE_SERVICE if like_the_service else Faults())
@@ -61,6 +73,23 @@ def pubsub(
             Event().wait()
     except KeyboardInterrupt:  # Ctrl-C and SIGTERM are how it ends
         return
+
+
+def listening(host: str | None, port: int | None) -> tuple[str, int]:
+    """Where to listen: as asked; what is not asked for is as in `pubsub.emulator_host`, and only then the settings are
+    read. Raises InvalidSettings for what is not loopback."""
+    said = f"--host {host}"
+    if host is None or port is None:
+        named = load_settings(needs_file=False).pubsub.emulator_host or DEFAULT
+        of_host, _, of_port = named.rpartition(":")
+        if host is None:
+            host, said = of_host, f"pubsub.emulator_host = {named}"
+        port = int(of_port) if port is None else port
+    if not is_loopback(host):
+        raise InvalidSettings(
+            f"{said} is not on loopback; this Pub/Sub has no authentication: name an address such as 127.0.0.1"
+        )
+    return host, port
 
 
 def faults_of(written: list[str], others: Faults | None = None) -> Faults:

@@ -8,7 +8,17 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 from tidemark.pipeline.cli.options import AsJson, lake_of, moment
-from tidemark.pipeline.cli.output import columns, console, facts_table, grid, print_json, progress_bar, safe, text_of
+from tidemark.pipeline.cli.output import (
+    columns,
+    console,
+    counted,
+    facts_table,
+    grid,
+    print_json,
+    progress_bar,
+    safe,
+    text_of,
+)
 from tidemark.pipeline.clock import EPOCH, SystemClock
 from tidemark.pipeline.durations import parse_duration
 from tidemark.pipeline.heartbeat import RejectionReason
@@ -22,7 +32,7 @@ MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""
 
 SHOWN = 160
-"""The most characters of a detail, of attributes and of a payload that people see."""
+"""The most characters of attributes and of a payload that people see. A detail is shown whole: its end gives advice."""
 
 Ago = timedelta | datetime
 """How long ago, or since when."""
@@ -72,11 +82,11 @@ def quarantine(
         attributes = ", ".join(f"{name}={value}" for name, value in row["attributes"] or ())
         for name, value in (
             *(("detail", row["detail"]), ("message", row["message_id"]), ("rejected", row["landed_at"])),
-            *(("ordering key", row["ordering_key"]), ("attributes", attributes)),
-            ("payload", (row["payload"] or b"")[:SHOWN].decode(errors="backslashreplace")),
+            *(("ordering key", row["ordering_key"]), ("attributes", _short(attributes))),
+            ("payload", _short((row["payload"] or b"")[: SHOWN + 1].decode(errors="backslashreplace"))),
         ):
             if value:
-                shown.add_row(f"  [dim]{name}[/]", safe(_short(text_of(value))))
+                shown.add_row(f"  [dim]{name}[/]", safe(value))
         terminal.print(shown)
 
 
@@ -109,8 +119,15 @@ def requeue(
     if as_json:
         print_json({"dry_run": dry_run, **facts})
         return
-    names = {"landed": "would land"} if dry_run else {}
-    console().print(facts_table({names.get(name, name.replace("_", " ")): value for name, value in facts.items()}))
+    waiting = done.rejected.total()
+    shown = {
+        "would land" if dry_run else "landed": counted(done.landed, "heartbeat"),
+        "late": f"{counted(done.late, 'heartbeat')} of them",
+        "landed before": counted(done.there, "heartbeat"),
+        "still rejected": counted(waiting, "message") + (f": {text_of(facts['still_rejected'])}" if waiting else ""),
+        "of another kind": ", ".join(f"{counted(n, 'value')} of {name}" for name, n in done.of_another_kind.items()),
+    }
+    console().print(facts_table({name: value or "no value" for name, value in shown.items()}))
 
 
 def _meant(reason: RejectionReason | None, since: Ago | None, now: datetime) -> Rejected:

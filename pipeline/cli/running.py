@@ -15,11 +15,20 @@ from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, 
 from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.services.dagster_api import DagsterApi
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START, compute_job
-from tidemark.pipeline.services.own_files import INSTANCE, SETTINGS, WORKSPACE, put_down
+from tidemark.pipeline.services.own_files import (
+    INSTANCE,
+    SETTINGS,
+    WORKSPACE,
+    brought,
+    put_down,
+    with_message,
+    with_other_ports,
+)
 from tidemark.pipeline.services.processes import Supervisor
 from tidemark.pipeline.services.stack import provision_here, start_stack
 from tidemark.pipeline.settings import Settings, load_settings
@@ -41,12 +50,27 @@ def init(
     dagster: Annotated[
         bool, typer.Option("--dagster", help="Write workspace.yaml and dagster.yaml too, to change them.")
     ] = False,
+    port_offset: Annotated[
+        int,
+        typer.Option(min=0, max=50_000, help="Add this to every port, for a second pipeline on this machine."),
+    ] = 0,
+    shape: Annotated[
+        ShapeName, typer.Option(help="Have the settings read messages of this shape of `tidemark publish`.")
+    ] = ShapeName.JSON,
 ) -> None:
     """Write a settings file to begin with: every setting, with what it means, for an emulator on this machine."""
-    for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ())):
-        print(f"wrote {put_down(name, folder)}")
+    files = {name: brought(name) for name in (SETTINGS, *((WORKSPACE, INSTANCE) if dagster else ()))}
+    files[SETTINGS] = with_other_ports(files[SETTINGS], port_offset)
+    if shape is not ShapeName.JSON:
+        from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+
+        files[SETTINGS] = with_message(files[SETTINGS], SHAPES[shape].settings)
+        files |= SHAPES[shape].files
+    for name, content in files.items():
+        print(f"wrote {put_down(name, folder, content)}")
     inside = "" if folder == Path() else f"cd {folder}; "
-    print(f"next: {inside}tidemark up, and in another terminal tidemark publish, then tidemark status")
+    publish = "tidemark publish" if shape is ShapeName.JSON else f"tidemark publish --shape {shape}"
+    print(f"next: {inside}tidemark up, and in another terminal {publish}, then tidemark status")
 
 
 def provision(

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of, no_window, window_named
 from tidemark.pipeline.cli.output import columns, console, print_json, safe
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError
@@ -45,7 +45,7 @@ def streams(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most streams to print.")] = 20,
-    as_json: AsJson = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Show which streams stopped, started or miss heartbeats: counts of the last windows, or the streams by name."""
     asked = {Kind.STOPPED: silent, Kind.STARTED: started, Kind.MISSED: missing}

@@ -1,7 +1,8 @@
 """Synthetic heartbeats: `tidemark publish`, and `tidemark demo`, which plays them through the whole pipeline."""
 
 import signal
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
@@ -10,30 +11,62 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidemark.pipeline.cli.options import AsJson, Span, duration_option, positive
-from tidemark.pipeline.cli.output import console, print_json, text_of
+from tidemark.pipeline.cli.options import AsJson, Span, config_file, duration_option, positive
+from tidemark.pipeline.cli.output import WARNING, console, print_json, safe, text_of
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.demo.fitting import trial_of
 from tidemark.pipeline.demo.shapes.json_object import JsonObject
 from tidemark.pipeline.demo.shapes.names import ShapeName
+from tidemark.pipeline.demo.shapes.shape import Shape
 from tidemark.pipeline.demo.synthetic import publish as publish_synthetic
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource
 from tidemark.pipeline.errors import InvalidSettings, ToolMissing
-from tidemark.pipeline.event_times import EventTimeUnit
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.pubsub.connection import publisher_client
-from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings
 
+PUBLISHER_SAYS = ("event_time", "stream_id", "publisher_id")
 
-def _attribute(message: MessageSettings, name: str) -> str:
-    """The attribute that carries a value. Raises InvalidSettings where synthetic heartbeats cannot carry it."""
-    place, unit = getattr(message, name), message.event_time_unit
-    if not isinstance(place, str) or not place.startswith("attribute:"):
-        raise InvalidSettings(f"message.{name} = {place!r}: synthetic heartbeats have attributes; write attribute:NAME")
-    if unit not in (EventTimeUnit.AUTO, EventTimeUnit.MILLISECONDS):
-        raise InvalidSettings(f"message.event_time_unit = {str(unit)!r}: synthetic times are milliseconds; write auto")
-    return place.removeprefix("attribute:")
+
+def _shape(message: MessageSettings, name: ShapeName) -> Shape:
+    """The shape of that name. JSON objects have the attributes that the settings name, if they name some."""
+    if name is not ShapeName.JSON:
+        from tidemark.pipeline.demo.shapes.all_shapes import SHAPES  # loads what encodes Avro
+
+        return SHAPES[name]
+    places = [getattr(message, place) for place in PUBLISHER_SAYS]
+    if not all(isinstance(place, str) and place.startswith("attribute:") for place in places):
+        return JsonObject()
+    return JsonObject(*(place.removeprefix("attribute:") for place in places))
+
+
+def _checked(source: SyntheticSource, name: ShapeName, settings: Settings, now: datetime) -> list[str]:
+    """Warnings about what the settings make of the source's messages. Raises InvalidSettings where they do not read
+    them as they are meant, with the settings that would."""
+    reader = reader_of(settings.contract, settings.pubsub)
+    trial, misfit = trial_of(source, reader, now)
+    if misfit is None:
+        absent = [*trial.absent, *trial.of_another_kind]
+        return [f"no message of the shape {name} has a value for {', '.join(absent)} of [message.fields]"] * bool(
+            absent
+        )
+    from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
+
+    fits = []
+    for other in ShapeName:
+        tried, wrong = trial_of(replace(source, shape=SHAPES[other]), reader, now)
+        fits += [other] * (wrong is None and not tried.absent)
+    shape = SHAPES[name]
+    do = f"publish with --shape {fits[0]}, which they read; or have" if fits else "have"
+    files = f" and the files {', '.join(shape.files)}" if shape.files else ""
+    raise InvalidSettings(
+        f"the settings do not read messages of the shape {name} as they are meant: {misfit}. {do[0].upper()}{do[1:]} "
+        f"these lines for [message] in {config_file()}{files} (`tidemark init --shape {name} FOLDER` writes them):\n\n"
+        f"{shape.settings.strip()}"
+    )
 
 
 def publish(
@@ -67,6 +100,9 @@ def publish(
         typer.Option(min=0.001, help="Publish the past at most this many times faster than it happened."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same heartbeats.")] = 20_260_101,
+    shape: Annotated[
+        ShapeName, typer.Option(help="How messages are written. The settings must read them.")
+    ] = ShapeName.JSON,
     truth: Annotated[Path, typer.Option(help="The Parquet file that records what was published.")] = Path(
         "build/truth.parquet"
     ),
@@ -84,9 +120,11 @@ def publish(
         stragglers=stragglers,
         straggler_delay=straggler_delay,
         seed=seed,
-        shape=JsonObject(*(_attribute(settings.message, name) for name in ("event_time", "stream_id", "publisher_id"))),
+        shape=_shape(settings.message, shape),
     )
     now = clock.now()
+    for warning in _checked(source, shape, settings, now):
+        Console(stderr=True).print(f"{WARNING}{safe(warning)}", soft_wrap=True)
     stopped = Event()
     signal.signal(signal.SIGINT, lambda *_: stopped.set())
     bar = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[sent]}"), TimeElapsedColumn())

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of
+from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
 from tidemark.pipeline.cli.output import WARNING, columns, console, print_json, safe, show_failing_tables
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError
@@ -43,7 +43,7 @@ def tables(
     name: Annotated[str | None, typer.Argument(help="A table, to see its rows.")] = None,
     window: Annotated[str | None, typer.Option(help="The key of a window; without it, the newest computed.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="The most rows to print.")] = 20,
-    as_json: AsJson = False,
+    as_json: AsJsonLines = False,
 ) -> None:
     """Show your own tables over closed windows: their windows and versions, or the rows of one."""
     settings = load_settings()

@@ -1,6 +1,7 @@
 """`tidemark try`: what the contract of the settings makes of sample messages. `tidemark provision --sample` prints the
 same of messages of the topic."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.pipeline.cli.options import AsJson, time_option
-from tidemark.pipeline.cli.output import WARNING, columns, console, exact_iso, print_json, safe, text_of
+from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe, text_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.pubsub.connection import subscriber_client
@@ -35,8 +36,8 @@ def try_(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="Files, or folders of files: a payload, a JSON payload to a line, or messages as `gcloud pubsub "
-            "subscriptions pull --format=json` prints them.",
+            help="Files, or folders of files: a payload, a JSON payload to a line, an Avro object container file, or "
+            "messages as `gcloud pubsub subscriptions pull --format=json` prints them.",
         ),
     ],
     attribute: Annotated[
@@ -58,6 +59,7 @@ def try_(
         attributes=dict(map(_attribute, attribute or ())),
         published=published,
         has_lines=settings.message.payload == "json",
+        has_records=settings.message.payload == "avro",
     )
     trial = try_samples(read_samples(files, reading), reader_of(settings.contract, settings.pubsub), reading.now)
     show_trial(trial, settings, as_json=as_json)
@@ -132,7 +134,8 @@ def _print(trial: Trial, settings: Settings) -> None:
     for sentence in _warnings(trial):
         terminal.print(f"{WARNING}{safe(sentence)}", soft_wrap=True)
     terminal.print(
-        f"[bold]{trial.samples:,} samples: {len(trial.heartbeats):,} heartbeats, {trial.rejected.total():,} rejected[/]"
+        f"[bold]{counted(trial.samples, 'sample')}: {counted(len(trial.heartbeats), 'heartbeat')}, "
+        f"{trial.rejected.total():,} rejected[/]"
     )
 
 
@@ -152,7 +155,7 @@ def _field(verdict: Verdict, name: str) -> str:
     if name in verdict.of_another_kind:
         return "[yellow]another kind[/]"
     value = verdict.fields[name]
-    return "null" if value is None else _short(value)
+    return _short(value if isinstance(value, str) else json.dumps(value))
 
 
 def _short(value: object) -> str:

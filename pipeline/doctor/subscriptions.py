@@ -6,15 +6,11 @@ from typing import Any
 from google.api_core import exceptions as api
 
 from tidemark.pipeline.doctor.finding import Level, Said, Setup
+from tidemark.pipeline.doctor.topic_schema import look_at_schema
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import publisher_client, reported, subscriber_client
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN, look_at_subscriptions
 from tidemark.pipeline.services.stack import emulator_is_absent
-
-BINARY = 2
-"""`google.pubsub.v1.Encoding.BINARY`."""
-
-DELETED_SCHEMA = "_deleted-schema_"
 
 
 def check_subscriptions(setup: Setup) -> Iterator[Said]:
@@ -45,7 +41,7 @@ def check_subscriptions(setup: Setup) -> Iterator[Said]:
 
 
 def check_topic(setup: Setup) -> Iterator[Said]:
-    """The topic: there, and with a schema that leaves JSON in the messages."""
+    """The topic: there, and with a schema that `message.payload` can read."""
     pubsub = setup.settings.pubsub
     if emulator_is_absent(setup.settings):
         return
@@ -65,32 +61,16 @@ def check_topic(setup: Setup) -> Iterator[Said]:
         yield (
             Level.OK,
             f"the topic {pubsub.topic_path} cannot be looked at without pubsub.topics.get on it, which only "
-            "`tidemark provision` needs; whether its schema leaves JSON in the messages is not known",
+            "`tidemark provision` needs; whether its schema fits message.payload is not known",
         )
         return
     except PubSubUnreachable:  # the check of the subscriptions says it
         return
     finally:
         client.transport.close()
-    yield from _schema(topic)
+    yield from look_at_schema(setup, topic)
     yield from _regions(topic, pubsub.endpoint)
     yield Level.OK, f"the topic {pubsub.topic_path} is there"
-
-
-def _schema(topic: Any) -> Iterator[Said]:
-    schema = topic.schema_settings
-    if schema.schema == DELETED_SCHEMA:
-        yield (
-            Level.WARNING,
-            f"the schema of {topic.name} was deleted, so nobody can publish to it: take it off with `gcloud pubsub "
-            f"topics update {_short(topic.name)} --clear-schema-settings`",
-        )
-    elif schema.schema and schema.encoding == BINARY:
-        yield (
-            Level.BROKEN,
-            f"the schema {schema.schema} of {topic.name} has binary messages, and tidemark reads JSON: all of them "
-            "would go to quarantine (UNREADABLE_PAYLOAD). Have the topic's encoding be JSON, or name another topic",
-        )
 
 
 def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
@@ -102,8 +82,3 @@ def _regions(topic: Any, endpoint: str | None) -> Iterator[Said]:
             f"{topic.name} may be asked in {', '.join(regions)} only, and pubsub.endpoint is "
             f"{endpoint or 'empty'}: set it to {regions[0]}-pubsub.googleapis.com:443",
         )
-
-
-def _short(name: str) -> str:
-    _, project, _, short = name.split("/")
-    return f"{short} --project={project}"

@@ -18,6 +18,7 @@ from tidemark.pipeline.lake.tables.failed_runs import FailedRuns, tables_with_no
 from tidemark.pipeline.lake.tables.judged_by import JudgedBy
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
+from tidemark.pipeline.lake.tables.rejudged import Rejudged
 from tidemark.pipeline.lake.tables.requeued import Requeued
 from tidemark.pipeline.lake.tables.stream_status import STATUS, StreamStatus
 from tidemark.pipeline.lake.tables.streams import Streams
@@ -76,6 +77,10 @@ class Lake:
     def quarantine(self) -> quarantine.Quarantine:
         """Rejected messages."""
         return quarantine.Quarantine(*self._place(QUARANTINE), quarantine.PARTITION, *self._extras(QUARANTINE))
+
+    def rejudged(self) -> Rejudged:
+        """For which other reasons a requeue rejected messages again."""
+        return Rejudged(self.objects())
 
     def requeued(self) -> Requeued:
         """Which rejected messages were requeued."""

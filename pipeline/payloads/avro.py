@@ -8,11 +8,17 @@ from fastavro import schemaless_reader
 from tidemark.pipeline.payloads.avro_json import json_reader
 from tidemark.pipeline.payloads.avro_schema import ready_schema
 from tidemark.pipeline.payloads.definitions import Definition
+from tidemark.pipeline.payloads.formats import CONTAINER
 from tidemark.pipeline.payloads.json_text import parsed
 from tidemark.pipeline.payloads.rejections import Unreadable
 
 UNFIT = (ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 """What reading raises for bytes that another schema wrote, or none."""
+
+NO_MESSAGE = (
+    "it is an Avro object container file; a message holds one record alone, in Avro's binary or JSON encoding (in "
+    "fastavro, schemaless_writer writes that)"
+)
 
 
 class AvroCodec:
@@ -29,13 +35,15 @@ class AvroCodec:
         try:
             value = schemaless_reader(stream, self._schema, None)
         except UNFIT as error:
-            raise Unreadable(f"not Avro of {self._origin}: {_told(error)}") from error
+            raise Unreadable(f"not Avro of {self._origin}: {_why(data, told(error))}") from error
         if (left := len(data) - stream.tell()) > 0:
-            raise Unreadable(f"not Avro of {self._origin}: {left} bytes are left over")
+            raise Unreadable(f"not Avro of {self._origin}: {_why(data, f'{left} bytes are left over')}")
         return value
 
     def text(self, data: bytes) -> Any:
         """A record in Avro's JSON encoding."""
+        if data.startswith(CONTAINER):
+            raise Unreadable(f"not Avro's JSON of {self._origin}: {NO_MESSAGE}")
         return self.value(parsed(data))
 
     def value(self, value: Any) -> Any:
@@ -43,8 +51,13 @@ class AvroCodec:
         try:
             return self._read(value)
         except UNFIT as error:
-            raise Unreadable(f"not Avro's JSON of {self._origin}: {_told(error)}") from error
+            raise Unreadable(f"not Avro's JSON of {self._origin}: {told(error)}") from error
 
 
-def _told(error: BaseException) -> str:
+def _why(data: bytes, otherwise: str) -> str:
+    return NO_MESSAGE if data.startswith(CONTAINER) else otherwise
+
+
+def told(error: BaseException) -> str:
+    """What is wrong, in words."""
     return "the bytes end too soon" if isinstance(error, EOFError) else f"{error}"[:200] or type(error).__name__

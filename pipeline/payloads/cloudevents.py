@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidemark.pipeline.payloads.json_text import as_object, parsed
+from tidemark.pipeline.payloads.json_text import as_object, json_kind, parsed
 from tidemark.pipeline.payloads.rejections import Unreadable, quoted
 
 PREFIX = "ce-"
@@ -67,7 +67,7 @@ def _context(event: Mapping[str, Any]) -> dict[str, str]:
         elif isinstance(value, str | int):
             said[PREFIX + name] = str(value)
         else:
-            raise Unreadable(f"not a CloudEvent: its {quoted(name)} is a {type(value).__name__}")
+            raise Unreadable(f"not a CloudEvent: its {quoted(name)} is {json_kind(value)}")
     return said
 
 

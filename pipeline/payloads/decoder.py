@@ -51,14 +51,14 @@ class PayloadDecoder:
             inflates = inflater if written.compression is Compression.AUTO else None
             read = partial(read_payload, may_be_array=True) if self._may_be_array else read_payload
             return Decoded(attributes, [read(data or b"", inflates) for data in payloads])
-        missing: set[str] = set()
+        missing: dict[str, str] = {}
         both = [
             self._one(held, data or b"", inflater, missing) for held, data in zip(attributes, payloads, strict=True)
         ]
         return Decoded([held for held, _ in both], [payload for _, payload in both])
 
     def _one(
-        self, attributes: Attributes, data: bytes, inflater: Inflater, missing: set[str]
+        self, attributes: Attributes, data: bytes, inflater: Inflater, missing: dict[str, str]
     ) -> tuple[Attributes, Any]:
         value, is_value = None, False
         try:
@@ -81,7 +81,7 @@ class PayloadDecoder:
             return True
         return attributes.get(CONTENT_ENCODING, "").lower() == GZIP
 
-    def _read(self, attributes: Attributes, data: bytes, missing: set[str]) -> Any:
+    def _read(self, attributes: Attributes, data: bytes, missing: dict[str, str]) -> Any:
         if not self._format.is_read:
             return None
         if self._format.encoding is Encoding.JSON:
@@ -89,7 +89,7 @@ class PayloadDecoder:
         codec = self._revisions.codec(attributes, missing)
         return codec.text(data) if is_json(attributes) else codec.binary(data)
 
-    def _value(self, attributes: Attributes, value: Any, missing: set[str]) -> Any:
+    def _value(self, attributes: Attributes, value: Any, missing: dict[str, str]) -> Any:
         """A value that was JSON within an event, which a schema reads in its JSON form."""
         if not self._format.is_read:
             return None

@@ -51,7 +51,8 @@ class Definitions(Protocol):
         ...
 
     def find(self, name: str) -> Definition | None:
-        """The schema of that name, or None if there is none. Raises TidemarkError where that cannot be known now."""
+        """The schema of that name, or None if there is none. Raises Unreadable where the message is to blame that it
+        cannot be had, and TidemarkError where that cannot be known now."""
         ...
 
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+CONTAINER = b"Obj\x01"
+"""The first bytes of an Avro object container file. A record of a message may begin so too, but hardly ever does."""
+
 
 class Encoding(StrEnum):
     """How a payload holds its values. From NONE and BYTES nothing is read."""

@@ -35,9 +35,9 @@ class Revisions:
         self._found_in = found_in
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
 
-    def codec(self, attributes: Mapping[str, str], missing: set[str]) -> Codec:
-        """The reader. `missing` are the names that were looked up in vain for this batch; a later batch looks anew, as
-        a revision may be younger than what Pub/Sub knows everywhere.
+    def codec(self, attributes: Mapping[str, str], missing: dict[str, str]) -> Codec:
+        """The reader. `missing` has the names that were looked up in vain for this batch, with the reasons; a later
+        batch looks anew, as a revision may be younger than what Pub/Sub knows everywhere.
 
         Raises Unreadable for a message that names no schema, or one that does not exist or cannot be used; and
         TidemarkError where none can be had now.
@@ -54,18 +54,22 @@ class Revisions:
             raise Unreadable(kept)
         return kept
 
-    def _look_up(self, name: str, found_in: Definitions, missing: set[str]) -> Codec | str:
+    def _look_up(self, name: str, found_in: Definitions, missing: dict[str, str]) -> Codec | str:
         if name in missing:
-            return f"its schema {quoted(name)} does not exist"
+            return missing[name]
         if len(missing) >= MOST_MISSES:
             return (
-                f"its schema {quoted(name)} was not looked up, as {MOST_MISSES} others of the same batch do not exist; "
+                f"its schema {quoted(name)} was not looked up, as {MOST_MISSES} others of its batch cannot be had; "
                 "requeue it"
             )
-        definition = found_in.find(name)
+        try:
+            definition = found_in.find(name)
+        except Unreadable as error:
+            missing[name] = str(error)
+            return missing[name]
         if definition is None:
-            missing.add(name)
-            return f"its schema {quoted(name)} does not exist"
+            missing[name] = f"its schema {quoted(name)} does not exist"
+            return missing[name]
         made: Codec | str
         try:
             made = codec_of(definition, self._encoding)

@@ -29,7 +29,7 @@ LEASE, KEPT = timedelta(seconds=10), timedelta(minutes=10)
 """The ack deadline, and how long messages are kept: both the shortest that the service allows."""
 
 MOST_BYTES = 64 << 20
-"""Of a sample: it is all in memory."""
+"""Bytes of a sample: it is held in memory."""
 
 CREATE = "pubsub.subscriptions.create on the project and pubsub.topics.attachSubscription on it"
 DELETE = "pubsub.subscriptions.delete on it"

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import EVERY, PARTITION, QUARANTINE, Quarantine, Reasons, Rejected
+from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD
 from tidemark.pipeline.lake.tables.requeued import without
 from tidemark.pipeline.lake.tables.table import MOMENT, table_errors
 
@@ -20,21 +21,22 @@ NEWEST_FILES = 10
 
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
-    """How many messages wait and how many were requeued, by reason. Raises LakeError."""
-    requeued = lake.requeued()
-    return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=meant.first_day)))
+    """How many messages wait and how many were requeued, by the reason that was found last. Raises LakeError."""
+    requeued, since = lake.requeued(), meant.first_day
+    return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=since)), lake.rejudged().by_day(since))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
     """The newest rows of messages that wait, at most so many, the last rejected first: the columns of `quarantine` but
-    the partition. Days before the last that is needed are not read. Raises LakeError."""
+    the partition, with the reason and the detail that were found last. Days before the last that is needed are not
+    read. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
-    gone = requeued.ids(requeued.notes(since=meant.first_day))
+    gone, told = requeued.ids(requeued.notes(since=meant.first_day)), lake.rejudged().by_day(meant.first_day)
     columns = [name for name in QUARANTINE.names if name != PARTITION]
     found: list[dict[str, Any]] = []
     for day in reversed(quarantine.days(meant)):
         newest = pa.table({})
-        for rows in quarantine.scanned(columns, meant.filter, day):
+        for rows in quarantine.rejected(columns, meant, day, told.get(day, NOTHING_TOLD)):
             held = [table for table in (newest, without(rows, gone)) if len(table)]
             if held:
                 order = [("landed_at", "descending"), ("publish_time", "descending"), ("message_id", "descending")]

@@ -1,6 +1,7 @@
 """The files that come with tidemark and that a user may change: the settings, and Dagster's two."""
 
 import os
+import re
 from pathlib import Path
 
 from tidemark.pipeline.errors import InvalidSettings
@@ -10,17 +11,39 @@ SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml
 PACKAGE = Path(__file__).parent.parent.parent
 """Where they are installed: not resolved, because in a checkout the package's folders are links."""
 
+PORT = re.compile(
+    r'^((?:emulator_host = "127\.0\.0\.1:|remote = "sc://localhost:|web_port = |code_port = ))(\d+)', re.M
+)
+"""The ports of the settings file: the emulator's, Spark's, the UI's and the code server's."""
+
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
 """The variable with the code server's port, which our workspace.yaml names and nobody else's does."""
 
 
-def put_down(name: str, folder: Path) -> Path:
-    """Write one of the files into a folder, which is made. Raises InvalidSettings where there is one already."""
+def brought(name: str) -> str:
+    """One of the files as tidemark brings it."""
+    return (PACKAGE / name).read_text(encoding="utf-8")
+
+
+def with_other_ports(settings: str, by: int) -> str:
+    """The settings file with every port that it names increased, for a second pipeline on one machine."""
+    return PORT.sub(lambda found: f"{found[1]}{int(found[2]) + by}", settings)
+
+
+def with_message(settings: str, message: str) -> str:
+    """The settings file with other lines for `[message]` and `[message.fields]`."""
+    before, _, rest = settings.partition("[message]\n")
+    _, following, after = rest.partition("\n[windows]\n")
+    return f"{before}{message.strip()}\n{following}{after}"
+
+
+def put_down(name: str, folder: Path, content: str) -> Path:
+    """Write a file into a folder, which is made. Raises InvalidSettings where there is one already."""
     path = folder / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write((PACKAGE / name).read_text(encoding="utf-8"))
+            file.write(content)
     except FileExistsError as error:
         raise InvalidSettings(f"there is a file {path} already; nothing was written over it") from error
     except OSError as error:

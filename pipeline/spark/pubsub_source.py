@@ -63,7 +63,8 @@ class Connections:
     def reader(self) -> HeartbeatReader:
         """The contract's reader, which a worker process keeps with the schemas that it has read."""
         options = self.options
-        return CLIENTS.get((options.server, repr(options.contract)), lambda: reader_of(options.contract, options))
+        kept_as = options.server, options.project, repr(options.contract)
+        return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options))
 
     def objects(self) -> ObjectStore:
         """Where it lands."""

@@ -170,13 +170,18 @@ def publisher_ids(
 
 @dataclass(frozen=True, slots=True)
 class JudgedBatch:
-    """Messages after judgement: how many, rows of `heartbeats`, rows of `quarantine`, and by field how many values are
-    of another kind than configured (these count as null)."""
+    """Messages after judgement: how many, rows of `heartbeats`, rows of `quarantine`, and by field the rows of
+    `heartbeats` with a value of another kind than configured (these count as null)."""
 
     messages: int
     heartbeats: pa.Table
     rejected: pa.Table
-    of_another_kind: Counter[str]
+    rows_of_another_kind: Mapping[str, Sequence[int]]
+
+    @property
+    def of_another_kind(self) -> Counter[str]:
+        """By field how many values are of another kind than configured."""
+        return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
 
     @classmethod
     def of(
@@ -186,11 +191,17 @@ class JudgedBatch:
         parts = list(cls.parts_of(messages, reader, watermark, landed_at))
         if len(parts) == 1:
             return parts[0]
+        of_another_kind: dict[str, list[int]] = {}
+        before = 0
+        for part in parts:
+            for name, rows in part.rows_of_another_kind.items():
+                of_another_kind.setdefault(name, []).extend(before + row for row in rows)
+            before += len(part.heartbeats)
         return cls(
             sum(part.messages for part in parts),
             pa.concat_tables([part.heartbeats for part in parts]),
             pa.concat_tables([part.rejected for part in parts]),
-            sum((part.of_another_kind for part in parts), Counter()),
+            of_another_kind,
         )
 
     @classmethod
@@ -273,7 +284,7 @@ class JudgedBatch:
             len(published_us) if elements is None else elements.end - elements.first,
             heartbeat_rows(heartbeats, contract.fields),
             quarantine_rows(rejected),
-            Counter({name: others for name, (_, others) in fields.items() if others}),
+            {name: others for name, (_, others) in fields.items() if others},
         )
 
 
@@ -301,13 +312,13 @@ def _picked(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
-def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], int]:
-    """A compared field's values as its configured kind, and how many are of another kind."""
+def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
+    """A compared field's values as its configured kind, and the positions of those that are of another kind."""
     plain = PLAIN[kind]
     if plain.issuperset(map(type, values)):
-        return values, 0
+        return values, []
     read = [value if type(value) in plain else read_field(value, kind) for value in values]
-    return read, sum(one is None and value is not None for one, value in zip(read, values, strict=True))
+    return read, [row for row, value in enumerate(values) if value is not None and read[row] is None]
 
 
 def _field(
@@ -317,7 +328,7 @@ def _field(
     attributes: Sequence[Mapping[str, str]],
     known: Sequence[Any],
     rows: Sequence[int],
-) -> tuple[list[Any], int]:
+) -> tuple[list[Any], list[int]]:
     """The same for a field of the contract in these rows, whose payloads or elements are `known`."""
     place = contract.place_of(name)
     if place.kind is PlaceKind.ATTRIBUTE:
@@ -329,7 +340,7 @@ def _field(
     )
 
 
-def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], int]:
+def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
     """The same for a value of the whole payload, which each element repeats. It is read once a message, and one that is
     longer than an id counts as of another kind: elements may be many."""
     read: dict[int, tuple[Any, bool]] = {}
@@ -340,4 +351,4 @@ def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tup
             one = None if isinstance(one, str) and len(one) > LONGEST_ID else one
             read[id(element.whole)] = one, one is None and value is not None
     values = [read[id(element.whole)] for element in elements]
-    return [value for value, _ in values], sum(is_other for _, is_other in values)
+    return [value for value, _ in values], [row for row, (_, is_other) in enumerate(values) if is_other]

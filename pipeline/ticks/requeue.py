@@ -1,6 +1,7 @@
 """Requeue: messages of `quarantine` are judged again by the contract of today, and what passes now lands.
 
-The order is the guarantee: look in `heartbeats`, append there, note. What a note names is not looked at again.
+The order is the guarantee: look in `heartbeats`, append there, note. What a note names is not looked at again. What is
+rejected for another reason than before is noted last, so that it is found under the reason of today.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, TOLD, Rejudged, judged_otherwise
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
 from tidemark.pipeline.ticks.judging import JudgedBatch
 from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
@@ -56,13 +58,14 @@ class Requeuer:
 
     Guarantee: a message that passes is in `heartbeats`, once unless two requeues run at once or it is delivered at the
     same moment; then its copies have one identity, and the micro-batch keeps one. A kill loses nothing, and the next
-    requeue goes on. Nothing is taken out of `quarantine`. Of a message that holds several heartbeats, this is so for
-    each; it waits on until all of them pass.
+    requeue goes on. Nothing is taken out of `quarantine`. If a message holds several heartbeats, this is so for each;
+    it waits on until all of them pass.
     """
 
     quarantine: Quarantine
     heartbeats: Heartbeats
     requeued: Requeued
+    rejudged: Rejudged
     log: TrackingLog
     reader: HeartbeatReader
     clock: Clock
@@ -70,7 +73,7 @@ class Requeuer:
     @classmethod
     def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
         """For a lake and a reader of the contract of now."""
-        parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.tracking_log()
+        parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.rejudged(), lake.tracking_log()
         return cls(*parts, reader, clock)
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
@@ -78,23 +81,23 @@ class Requeuer:
         before stays, and the next requeue goes on."""
         done = Requeue()
         for day in self.quarantine.days(meant):
-            notes = self.requeued.notes(day, day)
-            columns = [column.name for column in message_columns()]
-            for rows in _batches(self.quarantine.scanned(columns, meant.filter, day)):
+            notes, told = self.requeued.notes(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
+            columns = [*TOLD, *(column.name for column in message_columns())]
+            for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
                 done += self._requeue(rows, day, notes, dry_run=dry_run)
                 tell(len(rows))
         return done
 
     def _requeue(self, rows: pa.Table, day: str, notes: list[Note], *, dry_run: bool) -> Requeue:
         """One batch of a day. Its note is added to the day's."""
-        rows = _each_once(rows)
+        copies, rows = rows, _each_once(rows)
         first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
         touching = [note for note in notes if note.first <= last and first <= note.last]
         noted = self.requeued.ids(touching)
         rows = without(rows, noted)
         if not len(rows):
             return Requeue()
-        done, to_note = Requeue(), []
+        done, to_note, to_tell = Requeue(), [], []
         for judged in JudgedBatch.parts_of_rows(rows, self.reader, self.log.newest_watermark(), self.clock.now()):
             passing = without(judged.heartbeats, noted)
             there = self._landed(passing["message_id"].combine_chunks(), first, last)
@@ -102,6 +105,7 @@ class Requeuer:
             if len(fresh) and not dry_run:
                 self.heartbeats.append(fresh)
             to_note.append(_settled(judged, passing))
+            to_tell.append(judged_otherwise(copies, judged.rejected))
             done += Requeue(
                 landed=len(fresh),
                 late=pc.sum(fresh["late"]).as_py() or 0,
@@ -111,6 +115,8 @@ class Requeuer:
             )
         if any(map(len, to_note)) and not dry_run:
             notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))
+        if any(map(len, to_tell)) and not dry_run:
+            self.rejudged.note(day, pa.concat_tables(to_tell), self.clock.now())
         return done
 
     def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:

@@ -1,4 +1,5 @@
-"""Sample messages from files: bare payloads, or messages as `gcloud pubsub subscriptions pull` prints them.
+"""Sample messages from files: bare payloads, records of Avro, or messages as `gcloud pubsub subscriptions pull` prints
+them.
 
 A file is taken as messages only if all of it has that form. Everything else is payload, which the contract judges.
 """
@@ -15,18 +16,20 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.pubsub_v1 import PubsubMessage
 
 from tidemark.pipeline.errors import SampleUnusable
+from tidemark.pipeline.payloads.formats import CONTAINER
+from tidemark.pipeline.payloads.rejections import Unreadable
 
 MOST_SAMPLES = 10_000
 """Messages of one trial, and files of a folder: a trial is a look, and each message is judged by itself."""
 
 MOST_BYTES = 64 << 20
-"""Of all files together: all of it is in memory. Pub/Sub takes messages of 10 MB."""
+"""Bytes of all files together: they are held in memory. Pub/Sub takes messages of 10 MB."""
 
 MESSAGE_KEYS = frozenset(
     ("data", "attributes", "messageId", "message_id", "publishTime", "publish_time", "orderingKey", "ordering_key")
 )
 ENVELOPE_KEYS = frozenset(("ackId", "message", "deliveryAttempt", "subscription"))
-"""Of a pulled or pushed message, which is its `message`."""
+"""What surrounds the `message` that was pulled or pushed."""
 
 TELLING_KEYS = frozenset(("messageId", "message_id", "publishTime", "publish_time", "attributes"))
 """A message has one of them: an object with `data` alone may be a payload."""
@@ -48,17 +51,19 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How samples are read. Bare payloads get the `attributes`. A message has the publish time `published`, else its
-    own, else `now`. With `has_lines` a file may have one payload to a line."""
+    own, else `now`. With `has_lines` a file may have one payload to a line. With `has_records` it may be an Avro object
+    container file, each of whose records is a payload."""
 
     now: datetime
     attributes: Mapping[str, str]
     published: datetime | None
     has_lines: bool
+    has_records: bool = False
 
 
 def read_samples(paths: Sequence[Path], reading: Reading) -> list[Sample]:
-    """The messages of files and folders, in order. Of a folder these are its files by name; those whose name begins
-    with a dot are left out. Raises SampleUnusable."""
+    """The messages of files and folders, in order. A folder gives its files by name, without those whose name begins
+    with a dot. Raises SampleUnusable."""
     found: list[Sample] = []
     left = MOST_BYTES
     for path in _files_of(paths):
@@ -98,7 +103,10 @@ def _files_of(paths: Sequence[Path]) -> Iterator[Path]:
 
 
 def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
-    """A file's messages: the whole is one payload, a message, or a list of messages; or each line is one."""
+    """A file's messages: the whole is one payload, a message, or a list of messages; or each line or record is one."""
+    if reading.has_records and content.startswith(CONTAINER):
+        yield from _records(path, content, reading)
+        return
     whole = _parsed(content)
     if whole is not None:
         messages = _messages_in(whole)
@@ -120,6 +128,16 @@ def _of_file(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
             yield Sample(name, _bare(line, reading))
         for message in (_messages_in(one) or ()) if are_messages else ():
             yield Sample(name, _message(message, f"line {number} of {path}", reading))
+
+
+def _records(path: Path, content: bytes, reading: Reading) -> Iterator[Sample]:
+    from tidemark.pipeline.payloads.avro_container import records_of  # loads what reads Avro
+
+    try:
+        for number, record in enumerate(records_of(content, path.name), 1):
+            yield Sample(f"{path.name}#{number}", _bare(record, reading))
+    except Unreadable as error:
+        raise SampleUnusable(f"{path} begins as an Avro object container file does, and is none: {error}") from error
 
 
 def _parsed(content: bytes) -> Any:

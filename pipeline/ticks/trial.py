@@ -15,7 +15,8 @@ from tidemark.pipeline.ticks.samples import Sample
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null or
-    `of_another_kind` than configured."""
+    `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the
+    element's number, as the heartbeat's id does."""
 
     sample: str
     published: datetime
@@ -75,17 +76,18 @@ def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> list[Ve
     judged = JudgedBatch.of([sample.message], reader, None, now)
     (published_us,) = publish_times_us([sample.message])
     published = from_us(published_us)
+    others = {name: frozenset(rows) for name, rows in judged.rows_of_another_kind.items()}
     heartbeats = [
         Verdict(
-            sample=sample.name,
+            sample=sample.name + row["message_id"].removeprefix(sample.message.message_id),
             published=published,
             stream_id=row["stream_id"],
             event_time=row["event_time"],
             publisher_id=row["publisher_id"],
             fields={name: row[name] for name in reader.contract.fields},
-            of_another_kind=tuple(name for name in reader.contract.fields if judged.of_another_kind[name]),
+            of_another_kind=tuple(name for name, rows in others.items() if number in rows),
         )
-        for row in judged.heartbeats.to_pylist()
+        for number, row in enumerate(judged.heartbeats.to_pylist())
     ]
     rejected = [
         Verdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])

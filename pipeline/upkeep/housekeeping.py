@@ -121,7 +121,8 @@ class Housekeeper:
             day = _floor(self._clock.now() - self._keep.quarantine, DAY)
             what = f"of messages that were rejected before {iso(day)}"
             yield self._dropped(QUARANTINE, day.strftime(DAY_FORMAT), what)
-            notes = self._lake.requeued().forget_before(day.strftime(DAY_FORMAT), dry_run=self._dry_run)
+            kinds = self._lake.requeued(), self._lake.rejudged()
+            notes = sum(kind.forget_before(day.strftime(DAY_FORMAT), dry_run=self._dry_run) for kind in kinds)
             if notes:
                 yield f"deleted {notes} notes of requeues {what}", {"notes": notes}
 

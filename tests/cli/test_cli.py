@@ -22,6 +22,8 @@ from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
+from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
@@ -420,3 +422,60 @@ def _port_of(process: "subprocess.Popen[bytes]") -> int:
                 return int(connection.laddr.port)
         CLOCK.sleep(0.1)
     raise AssertionError("the server does not listen")
+
+
+# init, and publishing in a shape
+
+
+def init(folder: Path, *arguments: str) -> Place:
+    said = said_here(ROOT, ("init", str(folder), *arguments), {})
+    assert (said.code, said.err) == (0, "")
+    return Place(folder)
+
+
+def test_init_moves_every_port_that_the_settings_name(tmp_path: Path) -> None:
+    first, second = (
+        init(tmp_path / name, *more).settings for name, more in (("a", ()), ("b", ("--port-offset", "100")))
+    )
+    assert (first.pubsub.emulator_host, second.pubsub.emulator_host) == ("127.0.0.1:8085", "127.0.0.1:8185")
+    assert (first.spark.remote, second.spark.remote) == ("sc://localhost:15002", "sc://localhost:15102")
+    assert (first.dagster.web_port, second.dagster.web_port) == (3000, 3100)
+    assert (first.dagster.code_port, second.dagster.code_port) == (4266, 4366)
+    assert said_here(ROOT, ("init", str(tmp_path / "c"), "--port-offset", "60000"), {}).code == 2
+
+
+@pytest.mark.parametrize("shape", ShapeName)
+def test_what_init_writes_for_a_shape_reads_what_is_published_in_it(
+    tmp_path: Path, emulator_host: str, shape: ShapeName
+) -> None:
+    place = init(tmp_path / "p", "--shape", shape)
+    variables = {
+        "TIDEMARK_PUBSUB__EMULATOR_HOST": emulator_host,
+        "TIDEMARK_PUBSUB__PROJECT": f"cli-{uuid.uuid4().hex[:8]}",
+    }
+    assert place.tidemark("provision", **variables).code == 0
+    options = ("--streams", "4", "--since", "2m", "--for", "0s", "--truth", str(tmp_path / "truth.parquet"), "--json")
+    said = place.tidemark("publish", "--shape", shape, *options, **variables)
+    assert (said.code, "warning" in said.err) == (0, False), said.err
+    assert json.loads(said.out)["heartbeats"] > 0
+    other = ShapeName.SECONDS if shape is not ShapeName.SECONDS else ShapeName.NESTED
+    said = place.tidemark("publish", "--shape", other, *options, **variables)
+    assert said.code == 1
+    assert f"do not read messages of the shape {other} as they are meant: a message would be rejected (" in said.err
+    assert f"ublish with --shape {ShapeName.JSON if shape is ShapeName.GZIP else shape}, which they read" in said.err
+    assert SHAPES[other].settings.strip() in said.err
+
+
+def test_publishing_warns_of_a_compared_field_that_no_message_has(tmp_path: Path, emulator_host: str) -> None:
+    place = place_in(tmp_path, emulator_host)
+    assert place.tidemark("provision").code == 0
+    options = ("--streams", "2", "--since", "1m", "--for", "0s", "--truth", str(tmp_path / "truth.parquet"))
+    said = place.tidemark("publish", *options, TIDEMARK_MESSAGE__FIELDS='{"pressure": "number"}')
+    assert (said.code, "warning no message of the shape json has a value for pressure" in said.err) == (0, True)
+
+
+def test_a_shape_that_would_be_read_as_another_stream_is_refused(tmp_path: Path) -> None:
+    place = init(tmp_path / "p", "--shape", "seconds")
+    said = place.tidemark("publish", "--shape", "seconds", TIDEMARK_MESSAGE__STREAM_ID="payload:id")
+    assert said.code == 1
+    assert "would be one of the stream" in said.err

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 
@@ -13,6 +14,7 @@ from google.pubsub_v1 import PublisherClient
 
 from tests.cli.command import PROGRAM_SECONDS, TIDEMARK
 from tests.cli.test_cli import CLOCK, Place, place_in
+from tests.payloads.schemas import container
 from tidemark.pipeline.cli.trying import NOT_ALL_PASS
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -52,6 +54,15 @@ def test_a_rejected_sample_ends_with_its_own_exit_code_and_says_why(place: Place
     said = place.tidemark("try", write(place, {"temperature": 1, "status": "ok"}), "--attribute", "stream_id=s")
     assert said.code == NOT_ALL_PASS
     assert said.out.splitlines()[0].startswith("NO_EVENT_TIME  beats.ndjson: attribute:event_time is absent")
+
+
+def test_values_are_shown_as_json_writes_them(place: Place) -> None:
+    with (place.folder / "tidemark.toml").open("a") as settings:
+        settings.write('valve = "boolean"\nnext = "number"\n')
+    file = write(place, *({"valve": one, "next": 1763770000.25} for one in (True, False)), {"valve": "yes"})
+    lines = place.tidemark("try", file, *ATTRIBUTES, *PUBLISHED).out.splitlines()
+    assert [line.split()[5:7] for line in lines[1:3]] == [["true", "1763770000.25"], ["false", "1763770000.25"]]
+    assert lines[3].split()[5:7] == ["another", "kind"]
 
 
 def test_json_has_the_verdicts_and_the_summary(place: Place) -> None:
@@ -147,3 +158,38 @@ def publishing(client: PublisherClient, topic: str, attributes: dict[str, str]) 
     finally:
         done.set()
         publisher.join()
+
+
+AVRO_CONFIG = """
+[message]
+payload = "avro"
+schema = "beat.avsc"
+event_time = "payload:at"
+stream_id = "payload:device"
+"""
+BEAT = {
+    "type": "record",
+    "name": "Beat",
+    "fields": [
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "device", "type": "string"},
+    ],
+}
+
+
+def test_each_record_of_an_avro_container_file_is_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "tidemark.toml").write_text(AVRO_CONFIG)
+    (tmp_path / "beat.avsc").write_text(json.dumps(BEAT))
+    place, file = Place(tmp_path), tmp_path / "beats.avro"
+    at = datetime(2026, 11, 21, 5, 22, 10, tzinfo=UTC)
+    file.write_bytes(container(BEAT, *({"at": at, "device": device} for device in ("a", "b")), codec="deflate"))
+    said = place.tidemark("try", str(file), *PUBLISHED, "--json")
+    facts = json.loads(said.out)
+    assert (said.code, facts["heartbeats"]) == (0, 2)
+    assert [(one["sample"], one["stream_id"]) for one in facts["verdicts"]] == [
+        ("beats.avro#1", "a"),
+        ("beats.avro#2", "b"),
+    ]
+    file.write_bytes(file.read_bytes()[:-20])
+    said = place.tidemark("try", str(file), *PUBLISHED)
+    assert (said.code, "begins as an Avro object container file does, and is none" in said.err) == (1, True)

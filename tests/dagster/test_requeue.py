@@ -37,9 +37,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def requeue(ticking: Ticking) -> Requeue:
-    lake, reader = ticking.lake(), HeartbeatReader(ticking.settings.contract)
-    parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.tracking_log()
-    return Requeuer(*parts, reader, ticking.clock).run()
+    return Requeuer.of(ticking.lake(), HeartbeatReader(ticking.settings.contract), ticking.clock).run()
 
 
 def compute(ticking: Ticking, name: str) -> list[str]:

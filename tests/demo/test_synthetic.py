@@ -16,6 +16,7 @@ from google.pubsub_v1 import PublisherClient, PublishResponse, SubscriberClient
 from tests.cli.command import said_here
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
+from tidemark.pipeline.demo.shapes.json_object import JsonObject
 from tidemark.pipeline.demo.synthetic import BATCH, Published, publish
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, messages
 from tidemark.pipeline.errors import LakeUnwritable, PermissionMissing, PubSubUnreachable, SubscriptionMissing
@@ -226,11 +227,17 @@ def test_a_missing_topic_says_how_to_get_it(
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('event_time = "payload:at"', "message.event_time = 'payload:at': synthetic heartbeats have attributes"),
-        ('stream_id = ["attribute:a", "attribute:b"]', "message.stream_id = ['attribute:a', 'attribute:b']: "),
-        ('event_time_unit = "s"', "message.event_time_unit = 's': synthetic times are milliseconds"),
+        ('event_time = "payload:at"', "(NO_EVENT_TIME: payload:at is absent or null)"),
+        ('stream_id = ["attribute:a", "attribute:b"]', "(NO_STREAM_ID: attribute:a is absent)"),
+        ('event_time_unit = "s"', "its publish time"),
     ],
 )
 def test_publishing_is_refused_where_the_settings_read_messages_otherwise(line: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "tidemark.toml").write_text(f"[message]\n{line}\n")
-    assert told in " ".join(said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"}).err.split())
+    said = said_here(tmp_path, ("publish",), {"NO_COLOR": "1", "COLUMNS": "400"})
+    assert (said.code, said.out) == (1, "")
+    assert (
+        "the settings do not read messages of the shape json as they are meant: a message would be rejected" in said.err
+    )
+    assert told in said.err
+    assert JsonObject().settings.strip() in said.err

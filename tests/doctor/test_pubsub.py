@@ -1,15 +1,19 @@
 """What doctor says of the topic and the two subscriptions."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from google.pubsub_v1 import types
+from google.pubsub_v1 import SchemaServiceClient, types
 
-from tests.doctor.world import World
+from tests.doctor.world import World, served_world
 from tests.official_emulator import free_port
+from tests.pubsub.denying import Denying
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, examine
 from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
+from tidemark.pipeline.pubsub.connection import client_of
+from tidemark.pipeline.settings_message import MessageSettings
 
 CHECKS = [Check("Pub/Sub", check_topic), Check("Pub/Sub", check_subscriptions)]
 
@@ -91,6 +95,71 @@ def test_a_topic_that_would_not_do_is_said(world: World, options: dict[str, Any]
     (finding,) = wrong(world)
     assert finding.level is level
     assert said in finding.said
+
+
+def with_schema(world: World, kind: Any, encoding: Any, **message: Any) -> list[Finding]:
+    """What is wrong with a topic that has such a schema, for settings that say so of messages."""
+    pubsub = world.pubsub
+    client = client_of(SchemaServiceClient, *pubsub.server)
+    schema = types.Schema(type_=kind, definition="{}")
+    client.create_schema(parent=f"projects/{pubsub.project}", schema=schema, schema_id="beat")
+    client.transport.close()
+    settings = {"schema": f"projects/{pubsub.project}/schemas/beat", "encoding": encoding}
+    world.model._topics[pubsub.topic_path] = types.Topic.pb(
+        types.Topic({"name": pubsub.topic_path, "schema_settings": settings})
+    )
+    setup = replace(world.setup(), settings=world.settings.model_copy(update={"message": MessageSettings(**message)}))
+    return [one for one in examine(setup, CHECKS) if one.level is not Level.OK]
+
+
+AVRO, PROTOBUF = types.Schema.Type.AVRO, types.Schema.Type.PROTOCOL_BUFFER
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoding", "message", "said"),
+    [
+        (AVRO, "BINARY", {"payload": "avro"}, None),
+        (AVRO, "JSON", {"payload": "avro"}, None),
+        (PROTOBUF, "BINARY", {"payload": "protobuf"}, None),
+        (AVRO, "BINARY", {"payload": "avro", "schema": "/beat.avsc"}, None),
+        (AVRO, "JSON", {"payload": "json"}, None),
+        (AVRO, "BINARY", {"payload": "none"}, None),
+        (AVRO, "BINARY", {"payload": "json"}, "has binary messages, and message.payload = 'json' reads JSON"),
+        (AVRO, "JSON", {"payload": "protobuf"}, "is avro, and message.payload = 'protobuf': all of them would go to"),
+        (PROTOBUF, "BINARY", {"payload": "avro"}, "or set message.payload = 'protobuf'"),
+        (PROTOBUF, "BINARY", {"payload": "avro", "schema": "/beat.avsc"}, "is protobuf, and message.payload = 'avro'"),
+    ],
+)
+def test_the_topic_s_schema_is_compared_with_what_the_settings_say_of_payloads(
+    world: World, kind: Any, encoding: str, message: dict[str, Any], said: str | None
+) -> None:
+    world.provision()
+    findings = with_schema(world, kind, encoding, **message)
+    assert [one.level for one in findings] == [Level.BROKEN] * (said is not None)
+    assert said is None or said in findings[0].said
+
+
+def test_a_topic_without_a_schema_is_broken_only_where_messages_are_read_by_it(world: World) -> None:
+    world.provision()
+    for message, levels in (({"schema": "/beat.avsc"}, []), ({}, [Level.BROKEN])):
+        settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", **message)})
+        findings = [one for one in examine(replace(world.setup(), settings=settings), CHECKS) if one.level != Level.OK]
+        assert [one.level for one in findings] == levels
+    assert "has no schema, and message.payload = 'avro' with an empty message.schema" in findings[0].said
+
+
+def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> None:
+    denying = Denying(schemas=("/beat",))
+    with served_world(interceptors=[denying]) as world:
+        world.grant_all()
+        world.provision()
+        (finding,) = with_schema(world, AVRO, "BINARY", payload="avro")
+        assert finding.level is Level.BROKEN
+        assert "grant pubsub.schemas.get on it" in finding.said
+        settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
+        found = examine(replace(world.setup(), settings=settings), CHECKS)
+        assert {one.level for one in found} == {Level.OK}
+        assert "cannot be looked at without pubsub.schemas.get on it, which nothing here needs" in found[0].said
 
 
 def test_a_regional_endpoint_suits_a_topic_of_that_region_and_a_json_schema_suits_everybody(world: World) -> None:

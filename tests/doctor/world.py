@@ -6,7 +6,7 @@ The table is asked and not enforced. The HTTP server puts the time on its answer
 import json
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -106,7 +106,7 @@ class World:
 
 
 @contextmanager
-def served_world() -> Iterator[World]:
+def served_world(interceptors: Sequence[grpc.ServerInterceptor] = ()) -> Iterator[World]:
     """The world behind a gRPC and an HTTP server on loopback. Nothing is provisioned or granted."""
     model = PubSubModel(rng=random.Random(0))
     shared = Shared(model, SystemClock())
@@ -117,7 +117,7 @@ def served_world() -> Iterator[World]:
         iam_policy_pb2.TestIamPermissionsResponse.SerializeToString,
     )
     policy = grpc.method_handlers_generic_handler("google.iam.v1.IAMPolicy", {"TestIamPermissions": iam})
-    server = grpc.server(ThreadPoolExecutor(8), handlers=[*handlers(shared), policy])
+    server = grpc.server(ThreadPoolExecutor(8), handlers=[*handlers(shared), policy], interceptors=interceptors)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     web = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (OfTheWorld,), {"world": world}))

@@ -1,5 +1,6 @@
 """The server and its command: where they listen, how they begin and end, and the answers' bytes."""
 
+import os
 import random
 import re
 import signal
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from google.pubsub_v1.types import PullRequest, PullResponse
 
 from tests.emulator.builders import START, a_subscription, a_topic, plain
 from tests.official_emulator import HOST, free_port
-from tidemark.pipeline.cli.pubsub import FAULT_NAMES, faults_of, pubsub
+from tidemark.pipeline.cli.pubsub import FAULT_NAMES, faults_of, listening, pubsub
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.emulator import api as service
 from tidemark.pipeline.emulator.api import PULLS_WAIT_AT_MOST, Shared, SubscriberService
@@ -70,6 +72,30 @@ def test_a_taken_port_is_reported() -> None:
         port = int(address.rpartition(":")[2])
         with pytest.raises(ServiceFailed, match=f"{port}.*is the port taken"), served(port=port):
             pass
+
+
+def test_without_options_it_listens_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TIDEMARK_CONFIG", "PUBSUB_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert listening(None, None) == ("127.0.0.1", 8085)
+    (tmp_path / "tidemark.toml").write_text('[pubsub]\nemulator_host = "[::1]:9085"\n')
+    assert listening(None, None) == ("[::1]", 9085)
+    assert listening(None, 0) == ("[::1]", 0)
+    assert listening("127.0.0.1", None) == ("127.0.0.1", 9085)
+    (tmp_path / "tidemark.toml").write_text('[pubsub]\nemulator_host = "pubsub.example:8085"\n')
+    with pytest.raises(InvalidSettings, match=r"emulator_host = pubsub\.example:8085 is not on loopback"):
+        listening(None, None)
+    (tmp_path / "tidemark.toml").write_text("no settings")
+    assert listening("127.0.0.1", 1) == ("127.0.0.1", 1), "both are said: the settings are not read"
+    with pytest.raises(InvalidSettings, match=r"--host 0\.0\.0\.0 is not on loopback"):
+        listening("0.0.0.0", 1)  # noqa: S104 refused
+
+
+def test_the_command_listens_at_the_address_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUBSUB_EMULATOR_HOST", f"{HOST}:{free_port()}")
+    with command() as (_, ready):
+        assert f"ready at {os.environ['PUBSUB_EMULATOR_HOST']};" in ready
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

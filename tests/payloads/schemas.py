@@ -77,6 +77,13 @@ message Beat {
 """
 
 
+def container(schema: Any, *records: Mapping[str, Any], codec: str = "null") -> bytes:
+    """An Avro object container file."""
+    file = io.BytesIO()
+    fastavro.writer(file, schema, records, codec=codec)
+    return file.getvalue()
+
+
 def avro(schema: Any, value: Any) -> bytes:
     """A value in Avro's binary encoding."""
     stream = io.BytesIO()

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.payloads.schemas import AVRO, BEAT, PLAIN, avro, avro_text, by_file, definition, one, why, written
+from tests.payloads.schemas import AVRO, BEAT, PLAIN, avro, avro_text, by_file, container, definition, one, why, written
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.payloads.avro import AvroCodec
+from tidemark.pipeline.payloads.avro_container import records_of
+from tidemark.pipeline.payloads.formats import CONTAINER
 from tidemark.pipeline.payloads.rejections import Unreadable
 
 
@@ -22,6 +24,34 @@ def test_both_encodings_are_read_as_the_same_plain_values(tmp_path: Path) -> Non
     decoder = by_file(tmp_path, AVRO)
     assert one(decoder, avro(AVRO, BEAT)) == PLAIN
     assert one(decoder, avro_text(AVRO, BEAT), written(encoding="JSON")) == PLAIN
+
+
+@pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
+def test_a_container_file_is_named_and_what_a_message_holds_is_said(tmp_path: Path, encoding: str) -> None:
+    said = why(one(by_file(tmp_path, AVRO), container(AVRO, BEAT), written(encoding=encoding)))
+    assert "it is an Avro object container file; a message holds one record alone, in Avro's binary or JSON" in said
+
+
+def test_a_record_that_begins_as_a_container_file_does_is_read(tmp_path: Path) -> None:
+    schema = record("int", "int", "int", "int")
+    data = avro(schema, {"f0": -40, "f1": 49, "f2": 53, "f3": -1})
+    assert data == CONTAINER
+    assert one(by_file(tmp_path, schema), data) == {"f0": -40, "f1": 49, "f2": 53, "f3": -1}
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_the_records_of_a_container_file_are_those_that_were_written_byte_for_byte(codec: str) -> None:
+    beats = [{**BEAT, "device": "d" * number} for number in range(1, 30)]
+    written_there = container(AVRO, *beats, codec=codec)
+    assert list(records_of(written_there, "beats.avro")) == [avro(AVRO, beat) for beat in beats]
+
+
+def test_what_only_begins_as_a_container_file_is_refused() -> None:
+    whole = container(AVRO, BEAT)
+    tree = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
+    for content in (CONTAINER, whole[:40], whole[:-30], whole.replace(b"double", b"dribble"), container(tree, {})):
+        with pytest.raises(Unreadable):
+            list(records_of(content, "beats.avro"))
 
 
 def test_null_in_a_union_and_numbers_that_json_has_not_are_null() -> None:

@@ -146,7 +146,7 @@ def test_an_event_without_data_needs_a_contract_that_reads_none() -> None:
         (STRUCTURED, b"[]", "JSON, but an array"),
         (STRUCTURED, b'{"data_base64": "%"}', "not base64"),
         (STRUCTURED, b'{"data_base64": 3}', "not base64"),
-        (STRUCTURED, b'{"time": {}}', "its 'time' is a dict"),
+        (STRUCTURED, b'{"time": {}}', "its 'time' is an object"),
         (STRUCTURED, b'{"data": 3}', "JSON, but a number"),
     ],
 )

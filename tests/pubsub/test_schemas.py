@@ -13,10 +13,11 @@ from google.pubsub_v1 import SchemaServiceClient, types
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
 from tests.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
+from tests.pubsub.denying import Denying
 from tidemark.pipeline.clock import from_us
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.identity.components import SCHEMA
 from tidemark.pipeline.identity.methods import permissions_of_rpc
 from tidemark.pipeline.payloads.formats import Encoding
@@ -175,6 +176,80 @@ def test_what_names_no_schema_or_one_that_is_not_there_is_rejected_whole(topic: 
         strict=True,
     ):
         assert said in detail
+
+
+@pytest.fixture
+def guarded() -> Iterator[tuple[Topic, Denying, Any]]:
+    """A topic whose server refuses what the test says, and a message of it."""
+    denying = Denying()
+    with (
+        served(PubSubModel(rng=random.Random(0)), interceptors=[denying]) as address,
+        closing(Topic(unique_pubsub(address))) as topic,
+    ):
+        topic.create(AVRO)
+        topic.publish(avro(AVRO, BEAT))
+        (message,) = topic.pulled(1)
+        yield topic, denying, message
+
+
+def naming(message: Any, schema: str, message_id: str = "forged") -> Any:
+    """A copy of a message that names another schema."""
+    copy = type(message)()
+    copy.CopyFrom(message)
+    copy.message_id = message_id
+    copy.attributes["googclient_schemaname"] = schema
+    return copy
+
+
+@pytest.mark.parametrize("may_look_at_topic", [True, False])
+def test_a_message_that_names_a_schema_of_others_stops_only_itself(
+    guarded: tuple[Topic, Denying, Any], may_look_at_topic: bool
+) -> None:
+    topic, denying, message = guarded
+    denying.schemas = ("/secret",)
+    denying.methods = set() if may_look_at_topic else {"GetTopic"}
+    forged = [naming(message, "projects/others/schemas/secret", str(number)) for number in range(2)]
+    batch = landed(topic, BY_AVRO, [*forged, message])
+    assert batch.heartbeats["stream_id"].to_pylist() == ["d1"]
+    assert batch.rejected["message_id"].to_pylist() == ["0", "1"]
+    for detail in batch.rejected["detail"].to_pylist():
+        assert "'projects/others/schemas/secret@" in detail
+        assert "may not be read with these credentials" in detail
+        assert "grant pubsub.schemas.get on it" in detail
+
+
+def test_a_schema_of_the_own_project_that_is_not_the_topic_s_stops_only_its_message(
+    guarded: tuple[Topic, Denying, Any],
+) -> None:
+    topic, denying, message = guarded
+    denying.schemas = ("/secret",)
+    forged = naming(message, f"projects/{topic.pubsub.project}/schemas/secret")
+    batch = landed(topic, BY_AVRO, [forged, message])
+    assert (len(batch.heartbeats), batch.rejected["message_id"].to_pylist()) == (1, ["forged"])
+
+
+@pytest.mark.parametrize("may_look_at_topic", [True, False])
+def test_a_pipeline_that_may_not_read_its_own_topic_s_schema_is_told_so(
+    guarded: tuple[Topic, Denying, Any], may_look_at_topic: bool
+) -> None:
+    topic, denying, message = guarded
+    denying.schemas = (f"/{NAME}",)
+    denying.methods = set() if may_look_at_topic else {"GetTopic"}
+    with pytest.raises(PermissionMissing, match=rf"read the schema .*/{NAME}@.*grant pubsub.schemas.get on it"):
+        landed(topic, BY_AVRO, [message])
+
+
+def test_a_topic_whose_schema_was_replaced_by_one_that_may_not_be_read_is_told_although_another_was_read(
+    guarded: tuple[Topic, Denying, Any],
+) -> None:
+    topic, denying, message = guarded
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    assert len(JudgedBatch.of([message], reader, None, FIRST).heartbeats) == 1
+    topic.commit(without_temp())
+    topic.publish(avro(without_temp(), BEAT))
+    denying.schemas = (f"/{NAME}",)
+    with pytest.raises(PermissionMissing):
+        JudgedBatch.of(topic.pulled(1), reader, None, FIRST)
 
 
 def test_a_service_that_does_not_answer_is_an_error_and_no_rejection(topic: Topic) -> None:

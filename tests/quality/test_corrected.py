@@ -82,7 +82,7 @@ class Place:
         return list(self.lake.corrections().newest(Sought(), EVERY))
 
     def said(self) -> Counter[tuple[Any, ...]]:
-        """Of each correction the version, the window, the change, the stream, and its load before and after."""
+        """Each correction's version, window, change and stream, and the load before and after."""
         return Counter(
             (row["table_version"], row["window"], row["change"], *(_value(row[name]) for name in ROWS))
             for row in self.noted()

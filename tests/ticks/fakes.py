@@ -28,6 +28,7 @@ from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.rejudged import Rejudged
 from tidemark.pipeline.lake.tables.requeued import Requeued
 from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.subscription import Acknowledged
@@ -306,6 +307,7 @@ class World:
             quarantine=self.lake().quarantine(),
             heartbeats=self.heartbeats,  # type: ignore[arg-type]
             requeued=Requeued(self.objects),
+            rejudged=Rejudged(self.objects),
             log=self.log,
             reader=self.reader,
             clock=self.clock,

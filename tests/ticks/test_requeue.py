@@ -13,6 +13,7 @@ from tests.ticks.fakes import CONTRACT, Crash, World
 from tests.watermark.builders import at, seconds
 from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.lake.tables import rejudged
 from tidemark.pipeline.lake.tables.quarantine import Rejected
 from tidemark.pipeline.lake.tables.requeued import FOLDER
 from tidemark.pipeline.places import Place
@@ -286,3 +287,87 @@ def test_the_most_frequent_reason_is_named_with_its_newest_detail(world: World) 
     lake = world.lake()
     share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0))
     assert (share.reason, share.detail) == ("NO_STREAM_ID", "attribute:sensor is absent")
+
+
+# Two causes: the first is mended, and the second is found
+
+
+# An event time is judged first, so the first cause is one that hides it.
+HIDING = HeartbeatReader(replace(CONTRACT, event_time=Place.of("attribute:ts")))
+
+
+def test_a_message_with_two_causes_waits_under_the_one_that_was_found_last(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HIDING
+    world.wait(10)
+    for number in range(3):
+        world.topic.publish(f"{number} o'clock")
+    world.topic.publish(9.0)
+    world.land()
+    assert read_reasons(world.lake()).waiting == {"NO_EVENT_TIME": 4}
+    world.reader = RIGHT
+    assert world.requeue(dry_run=True) == world.requeue()
+    counts = read_reasons(world.lake())
+    assert (counts.waiting, counts.requeued) == ({"UNREADABLE_EVENT_TIME": 3}, {"NO_EVENT_TIME": 1})
+    rows = newest_waiting(world.lake(), Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME), 10)
+    assert [row["detail"] for row in rows] == [
+        f'"{number} o\'clock" is neither milliseconds since the epoch nor RFC 3339' for number in (2, 1, 0)
+    ]
+    assert newest_waiting(world.lake(), Rejected(reason=RejectionReason.NO_EVENT_TIME), 10) == []
+    assert world.requeue(Rejected(reason=RejectionReason.NO_EVENT_TIME)).rejected == Counter()
+    found_last = world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME))
+    assert found_last.rejected == Counter({RejectionReason.UNREADABLE_EVENT_TIME: 3})
+
+
+def test_a_reason_is_noted_when_it_changes_and_the_newest_note_counts(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HIDING
+    world.wait(10)
+    world.topic.publish("yesterday")
+    world.land()
+    for reader, waiting, notes in (
+        (HIDING, "NO_EVENT_TIME", 0),
+        (RIGHT, "UNREADABLE_EVENT_TIME", 1),
+        (RIGHT, "UNREADABLE_EVENT_TIME", 1),
+        (HIDING, "NO_EVENT_TIME", 2),
+    ):
+        world.wait(10)
+        world.reader = reader
+        world.requeue(dry_run=True)
+        world.requeue()
+        assert read_reasons(world.lake()).waiting == {waiting: 1}
+        assert len(list(world.stored().names(rejudged.FOLDER))) == notes
+    days = world.lake().rejudged()
+    assert [days.forget_before("2026-11-22", dry_run=dry_run) for dry_run in (True, False, False)] == [2, 2, 0]
+    assert read_reasons(world.lake()).waiting == {"NO_EVENT_TIME": 1}
+
+
+def test_every_copy_of_a_message_waits_under_the_reason_that_was_found_last(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.wait(10)
+    world.topic.publish("yesterday")
+    for reader in (HIDING, WRONG):  # both times are judged first: the second row has the reason of today
+        world.reader, world.base.acknowledgements_that_fail = reader, 1
+        world.land()
+        world.wait(60)
+    assert len(world.quarantined_ids()) == 2
+    world.reader = RIGHT
+    world.requeue()
+    assert read_reasons(world.lake()).waiting == {"UNREADABLE_EVENT_TIME": 1}
+
+
+def test_a_damaged_note_of_a_reason_is_named_and_may_be_deleted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HIDING
+    world.wait(10)
+    world.topic.publish("yesterday")
+    world.land()
+    world.reader = RIGHT
+    world.requeue()
+    (name,) = world.stored().names(rejudged.FOLDER)
+    (world.folder / name).write_bytes(b"PAR1")
+    with pytest.raises(CorruptObject, match="or delete it"):
+        read_reasons(world.lake())
+    (world.folder / name).unlink()
+    world.requeue()
+    assert read_reasons(world.lake()).waiting == {"UNREADABLE_EVENT_TIME": 1}

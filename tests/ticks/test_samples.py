@@ -125,9 +125,9 @@ def test_files_are_bounded_in_number_and_size(tmp_path: Path, monkeypatch: pytes
         read(tmp_path, b"{}\n{}")
 
 
-def tried(*payloads: bytes) -> Trial:
+def tried(*payloads: bytes, **more: Any) -> Trial:
     fields = {"temperature": "number", "status": {"path": "metrics.status", "kind": "text"}}
-    contract = Settings(message=MessageSettings(event_time="publish_time", fields=fields)).contract  # type: ignore[arg-type]
+    contract = Settings(message=MessageSettings(event_time="publish_time", fields=fields, **more)).contract  # type: ignore[arg-type]
     bare = [(number, payload) for number, payload in enumerate(payloads)]
     found = [Sample(str(number), message_of(payload)) for number, payload in bare]
     return try_samples(found, HeartbeatReader(contract), NOW)
@@ -151,3 +151,17 @@ def test_a_field_whose_values_are_all_of_another_kind_is_told_from_an_absent_one
     trial = tried(b'{"temperature": "warm"}', b"{}")
     assert (trial.absent, trial.of_another_kind) == (["status"], ["temperature"])
     assert [verdict.of_another_kind for verdict in trial.verdicts] == [("temperature",), ()]
+
+
+def test_each_element_has_its_own_name_and_its_own_fields_of_another_kind() -> None:
+    readings = [{"temperature": 1}, {"temperature": "warm", "metrics": {"status": 2}}, 7, {"temperature": None}]
+    trial = tried(json.dumps({"readings": readings}).encode(), b"{}", each="payload:readings")
+    assert [(one.sample, one.reason) for one in trial.verdicts] == [
+        ("0#0", None),
+        ("0#1", None),
+        ("0#2", None),
+        ("0#3", None),
+        ("1", "NO_ELEMENTS"),
+    ]
+    assert [one.of_another_kind for one in trial.verdicts] == [(), ("temperature", "status"), (), (), ()]
+    assert (trial.absent, trial.of_another_kind) == ([], ["status"])

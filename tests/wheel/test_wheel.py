@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHELL = "/bin/sh"
 KILLED = (Target.CODE_SERVER, Target.RUN)
 BACKLOG_BEATS = 7
-"""So many heartbeats a stream has at least in the four minutes of backlog: it beats every half minute."""
+"""The least number of heartbeats of a stream in the four minutes of backlog: it beats every half minute."""
 
 NOT_THEIRS = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
 NOT_OURS = 'raise AssertionError("somebody else\'s package was imported")\n'

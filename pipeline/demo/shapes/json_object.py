@@ -11,7 +11,12 @@ from tidemark.pipeline.demo.shapes.shape import SAME_NAMES, Beat, Shape, present
 class JsonObject(Shape):
     """The default. The attributes may have other names, as the settings of a pipeline say."""
 
-    settings = f"[message]\n{SAME_NAMES}"
+    settings = f"""
+[message]
+event_time = "attribute:event_time"
+stream_id = "attribute:stream_id"
+publisher_id = "attribute:heartbeat_id"
+{SAME_NAMES}"""
     event_time: str = "event_time"
     stream_id: str = "stream_id"
     heartbeat_id: str = "heartbeat_id"

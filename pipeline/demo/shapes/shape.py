@@ -25,7 +25,7 @@ SPOILT_TIMES = {
 """What stands for the event time of a broken message, in each of two variants; None: nothing."""
 
 BYTES_CUT = 3
-"""So many are cut off the end of a payload to break it."""
+"""Bytes cut off the end of a payload to break it."""
 
 SAME_NAMES = """
 [message.fields]

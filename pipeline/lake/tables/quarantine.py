@@ -1,10 +1,11 @@
 """The `quarantine` table: every rejected message whole, with the reason. Nothing is lost, and nothing is repaired.
 
-A message waits here until its contract is mended and it is requeued. Its rows stay; `requeued.py` knows that it went.
+A message waits here until its contract is mended and it is requeued. Its rows stay; `requeued.py` knows that it went,
+and `rejudged.py` for which other reason a requeue rejected it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 
 from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
+from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, as_judged_last
 from tidemark.pipeline.lake.tables.requeued import NO_IDS
 from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, rows_of
 
@@ -39,7 +41,8 @@ def quarantine_rows(columns: Mapping[str, Sequence[Any] | pa.Array]) -> pa.Table
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Which rejected messages are meant: those of one reason, or that were rejected since a moment. None: all."""
+    """Which rejected messages are meant: those of one reason as they were judged last, or that were rejected since a
+    moment. None: all."""
 
     reason: RejectionReason | None = None
     since: datetime | None = None
@@ -51,7 +54,7 @@ class Rejected:
 
     @property
     def filter(self) -> pc.Expression:
-        """As Arrow takes it."""
+        """As Arrow takes it, for rows as the table has them."""
         meant = pc.scalar(True)
         if self.reason is not None:
             meant &= pc.field("reason") == self.reason.value
@@ -65,7 +68,8 @@ EVERY = Rejected()
 
 @dataclass(frozen=True, slots=True)
 class Reasons:
-    """How many distinct messages were rejected for each reason: those that wait, and those that were requeued."""
+    """How many distinct messages were rejected for each reason, the last that was found: those that wait, and those
+    that were requeued."""
 
     waiting: Mapping[str, int]
     requeued: Mapping[str, int]
@@ -84,13 +88,32 @@ class Quarantine(LakeTable):
         files = data_files(self.current(), PARTITION)
         return sum(file.rows for file in files if file.partition >= meant.first_day)
 
-    def reasons(self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS) -> Reasons:
-        """Count messages by reason, given the ids of those that were requeued. Memory follows the number of messages,
-        not their size."""
+    def rejected(
+        self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD
+    ) -> Iterator[pa.Table]:
+        """These columns of the rows of a day that are meant, as `scanned` has them; reason and detail are those that
+        the notes of the day have `told`, where they have."""
+        if not len(told):
+            yield from self.scanned(columns, meant.filter, day)
+            return
+        needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
+        for scanned in self.scanned(needed, replace(meant, reason=None).filter, day):
+            rows = as_judged_last(scanned, told)
+            if meant.reason is not None:
+                rows = rows.filter(pc.equal(rows["reason"], meant.reason.value))
+            if len(rows):
+                yield rows.select(list(columns))
+
+    def reasons(
+        self, meant: Rejected = EVERY, requeued: pa.Array = NO_IDS, told: Mapping[str, pa.Table] | None = None
+    ) -> Reasons:
+        """Count messages by reason, given the ids of those that were requeued, and by day what notes have `told`.
+        Memory follows the number of messages, not their size."""
+        told = told or {}
         found = [
             rows.group_by(["reason", "message_id"], use_threads=False).aggregate([])
             for day in self.days(meant)
-            for rows in self.scanned(["reason", "message_id"], meant.filter, day)
+            for rows in self.rejected(["reason", "message_id"], meant, day, told.get(day, NOTHING_TOLD))
         ]
         if not found:
             return Reasons({}, {})

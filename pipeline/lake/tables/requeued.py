@@ -8,7 +8,6 @@ import io
 import re
 import uuid
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -52,7 +51,8 @@ class Requeued:
 
     def ids(self, notes: Iterable[Note]) -> pa.Array:
         """The ids of the messages that these notes name. Raises CorruptObject, NewerFormat, LakeUnreachable."""
-        return pa.concat_arrays([NO_IDS, *(ids for _, ids in read_ahead(self._read, notes))])
+        read = (rows for _, rows in read_ahead(lambda note: read_note(self._objects, note.name), notes))
+        return pa.concat_arrays([NO_IDS, *(rows["message_id"].combine_chunks() for rows in read if rows is not None)])
 
     def every_id(self) -> pa.Array:
         """The ids of all messages that were requeued. Raises as `ids`."""
@@ -76,20 +76,24 @@ class Requeued:
             self._objects.delete(note.name)
         return len(old)
 
-    def _read(self, note: Note) -> pa.Array:
-        ids = NO_IDS
-        with suppress(ObjectMissing):  # retention has deleted it meanwhile, and its messages
-            content = self._objects.read(note.name)
-            try:
-                rows = pq.read_table(io.BytesIO(content))
-                ids = rows["message_id"].combine_chunks()
-            except (pa.ArrowException, KeyError) as error:
-                raise CorruptObject(
-                    f"{self._objects.uri}/{note.name} is damaged ({error}); put back a copy, or delete it: the next "
-                    "requeue finds its messages in heartbeats, and notes them again"
-                ) from error
-            refuse_newer(f"{self._objects.uri}/{note.name}", rows.schema.metadata)
-        return ids
+
+def read_note(objects: ObjectStore, name: str) -> pa.Table | None:
+    """The rows of a note, each with a `message_id`; None if retention has deleted it meanwhile, and its messages.
+    Raises CorruptObject, NewerFormat, LakeUnreachable."""
+    try:
+        content = objects.read(name)
+    except ObjectMissing:
+        return None
+    try:
+        rows = pq.read_table(io.BytesIO(content))
+        rows["message_id"]
+    except (pa.ArrowException, KeyError) as error:
+        raise CorruptObject(
+            f"{objects.uri}/{name} is damaged ({error}); put back a copy, or delete it: the next requeue finds the "
+            "same again, and notes it"
+        ) from error
+    refuse_newer(f"{objects.uri}/{name}", rows.schema.metadata)
+    return rows
 
 
 def without(rows: pa.Table, ids: pa.Array) -> pa.Table:
