@@ -13,7 +13,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import EVERY, PARTITION, QUARANTINE, Quarantine, Reasons, Rejected
 from tidemark.pipeline.lake.tables.requeued import without
-from tidemark.pipeline.lake.tables.table import MOMENT, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, first_day, table_errors
 
 NEWEST_FILES = 10
 """Files that the most frequent reason is told from: each is a request on a bucket."""
@@ -22,14 +22,14 @@ NEWEST_FILES = 10
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
     """How many messages wait and how many were requeued, by reason. Raises LakeError."""
     requeued = lake.requeued()
-    return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=meant.first_day)))
+    return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=first_day(meant.since))))
 
 
 def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str, Any]]:
     """The newest rows of messages that wait, at most so many, the last rejected first: the columns of `quarantine` but
     the partition. Days before the last that is needed are not read. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
-    gone = requeued.ids(requeued.notes(since=meant.first_day))
+    gone = requeued.ids(requeued.notes(since=first_day(meant.since)))
     columns = [name for name in QUARANTINE.names if name != PARTITION]
     found: list[dict[str, Any]] = []
     for day in reversed(quarantine.days(meant)):
