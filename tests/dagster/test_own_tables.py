@@ -85,7 +85,7 @@ def test_a_table_follows_the_windows_of_heartbeat_diffs_and_one_that_fails_stops
         noted = [row for row in table.to_pyarrow_table().to_pylist() if row["table"] == "counts"]
         assert [(row["change"], json.loads(row["key"])) for row in noted] == [("added", {"stream_id": "late"})]
 
-        (path, *_) = (house.folder / "tables/counts/runs").rglob(f"window={WINDOWS[0]}/*/*.parquet")
+        (path, *_) = (house.folder / "tables/counts/runs").rglob(f"window={WINDOWS[0]}/*.parquet")
         path.write_bytes(b"no Parquet")
         repair = build_definitions(house.settings).resolve_job_def(REPAIR).execute_in_process(instance=instance)
         assert repair.success
