@@ -14,6 +14,7 @@ from deltalake import Schema
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import CorruptObject, LakeError, ObjectMissing
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files
 from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, WindowedTable, run_of
 
@@ -55,21 +56,17 @@ class MadeWindows(dict[str, Made]):
         """The windows that were made of these inputs, which are given as a digest for each key.
 
         Where all windows of a run still are that run's, and none of their inputs has changed, paths tell it. The
-        manifests of the other runs are read. Raises LakeError.
+        manifests of the other runs are read, several at a time. Raises LakeError.
         """
-        found, by_run = set[str](), defaultdict[tuple[str, str], list[str]](list)
+        by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
+        alone = {key for key, made in self.items() if made.is_alone and made.input == inputs.get(key)}
         for key, made in self.items():
-            if made.is_alone:
-                found |= {key} if made.input == inputs.get(key) else set()
-            else:
-                by_run[made.run, made.input].append(key)
-        for (run, digest), keys in by_run.items():
-            now = {key: inputs[key] for key in keys if key in inputs}
-            if digest_of(now) == digest:
-                found |= now.keys()
-            else:
-                noted = self._inputs(run)
-                found |= {key for key, of_key in now.items() if noted.get(key) == of_key}
+            if not made.is_alone and key in inputs:
+                by_run[made.run, made.input][key] = inputs[key]
+        whole = {run for run, now in by_run.items() if digest_of(now) == run[1]}
+        found = alone.union(*(by_run[run] for run in whole))
+        for run, noted in read_ahead(lambda run: self._inputs(run[0]), by_run.keys() - whole):
+            found |= {key for key, digest in by_run[run].items() if noted.get(key) == digest}
         return found
 
 
