@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
-from tidemark.pipeline.lake.tables.own_table import Made
+from tidemark.pipeline.lake.tables.own_table import MadeWindows
 from tidemark.pipeline.lake.tables.window_index import WindowIndex, window_numbers
 from tidemark.pipeline.windows import Window, Windowing
 
@@ -99,20 +99,20 @@ class Followed:
         """With what the lake tells now. Raises LakeError."""
         return cls(computed, lookback, closed, list(index.update().due(closed)), kept.since() is not None)
 
-    def due(self, own: Windowing, lookback: timedelta, made: Mapping[str, Made]) -> list[int]:
+    def due(self, own: Windowing, lookback: timedelta, made: MadeWindows) -> list[int]:
         """The numbers of the due windows of a table with windows like `own` that look back by `lookback`, in order, by
         what made those that are computed. A window whose input is still to be computed in `heartbeat_diffs` is not due:
-        it would be computed twice."""
+        it would be computed twice. Raises LakeError."""
         inputs, waiting = self.computed.inputs(own, lookback), self.computed.reached_by(self.waiting, own, lookback)
         expired = further_back(lookback, self.lookback) if self.is_expiring else NO_TIME
         whole = self.computed.within(self.closed, own, expired)
-        found = []
-        for number, digest in zip(inputs.numbers.tolist(), inputs.digests.tolist(), strict=True):
-            if number in whole and not any(number in span for span in waiting):
-                there = made.get(own.numbered(number).key)
-                if there is None or there.input != _text(digest):
-                    found.append(number)
-        return found
+        keys = [own.numbered(number).key for number in inputs.numbers.tolist()]
+        done = made.made_of(dict(zip(keys, map(_text, inputs.digests.tolist()), strict=True)))
+        return [
+            number
+            for number, key in zip(inputs.numbers.tolist(), keys, strict=True)
+            if key not in done and number in whole and not any(number in span for span in waiting)
+        ]
 
 
 def further_back(lookback: timedelta, of_diffs: timedelta) -> timedelta:

@@ -14,7 +14,7 @@ from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.quarantine import EVERY, PARTITION, QUARANTINE, Quarantine, Reasons, Rejected
 from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD
 from tidemark.pipeline.lake.tables.requeued import without
-from tidemark.pipeline.lake.tables.table import MOMENT, table_errors
+from tidemark.pipeline.lake.tables.table import MOMENT, first_day, table_errors
 
 NEWEST_FILES = 10
 """Files that the most frequent reason is told from: each is a request on a bucket."""
@@ -22,7 +22,7 @@ NEWEST_FILES = 10
 
 def read_reasons(lake: Lake, meant: Rejected = EVERY) -> Reasons:
     """How many messages wait and how many were requeued, by the reason that was found last. Raises LakeError."""
-    requeued, since = lake.requeued(), meant.first_day
+    requeued, since = lake.requeued(), first_day(meant.since)
     return lake.quarantine().reasons(meant, requeued.ids(requeued.notes(since=since)), lake.rejudged().by_day(since))
 
 
@@ -31,7 +31,8 @@ def newest_waiting(lake: Lake, meant: Rejected, limit: int) -> Sequence[dict[str
     the partition, with the reason and the detail that were found last. Days before the last that is needed are not
     read. Raises LakeError."""
     quarantine, requeued = lake.quarantine(), lake.requeued()
-    gone, told = requeued.ids(requeued.notes(since=meant.first_day)), lake.rejudged().by_day(meant.first_day)
+    since = first_day(meant.since)
+    gone, told = requeued.ids(requeued.notes(since=since)), lake.rejudged().by_day(since)
     columns = [name for name in QUARANTINE.names if name != PARTITION]
     found: list[dict[str, Any]] = []
     for day in reversed(quarantine.days(meant)):

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, reduce
-from itertools import chain
 from operator import add
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,11 +20,12 @@ from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, heartbeat_schema
-from tidemark.pipeline.lake.tables.own_table import MADE, Made, OwnTable, stored_schema
+from tidemark.pipeline.lake.tables.own_table import INPUTS, OwnTable, stored_schema
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.due_windows import Inputs
 from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.diffs import identified, moment, spark_schema, without_copies
+from tidemark.pipeline.spark.micro_batch import write_by_window
 from tidemark.pipeline.spark.replacement import Outcome, Tables, WrittenFiles, refuse_open, replace_windows
 from tidemark.pipeline.spark.table_definition import TableDefinition, Windows
 from tidemark.pipeline.windows import Window, runs_of_neighbours
@@ -42,8 +43,11 @@ MEND_FUNCTION = "Mend the function: it is read again when the code location is l
 
 @dataclass(frozen=True, slots=True)
 class OwnBatch:
-    """What windows of a table of one's own are computed with. `inputs` was read before the heartbeats. So a window may
-    be computed from newer heartbeats than `inputs` says, and is then computed once more; never from older ones."""
+    """What windows of a table of one's own are computed with.
+
+    `inputs` is told before the heartbeats are listed. If `heartbeat_diffs` is computed again in between, the window
+    counts as made from the earlier input, and is computed once more. It never counts as newer than it is.
+    """
 
     spark: SparkSession
     definition: TableDefinition
@@ -70,29 +74,40 @@ def compute_own(batch: OwnBatch, windows: Sequence[Window]) -> Outcome:
         watermark=batch.watermark,
         run=batch.run,
         clock=batch.clock,
-        note={"table": batch.definition.name, "version": batch.definition.version},
+        note=partial(_note, batch),
     )
     with naming_what_lacks():
         stretches = runs_of_neighbours(windows)
         return reduce(add, (replace_windows(tables, stretch, partial(_write, batch)) for stretch in stretches))
 
 
+def _note(batch: OwnBatch, windows: Sequence[Window]) -> Mapping[str, Any]:
+    """What the manifest of a run over these windows says."""
+    definition = batch.definition
+    return {"table": definition.name, "version": definition.version, INPUTS: _inputs(batch, windows)}
+
+
+def _inputs(batch: OwnBatch, windows: Sequence[Window]) -> dict[str, str]:
+    return {window.key: batch.inputs.digest(window) for window in windows}
+
+
 def _write(batch: OwnBatch, windows: Sequence[Window], files: HeartbeatFiles, run: str) -> WrittenFiles:
     definition = batch.definition
-    made = {window.key: Made(definition.version, batch.inputs.digest(window)) for window in windows}
     with _failing(definition):
         rows = definition(
             input_of(_read(batch, files), windows, definition.lookback), Windows(tuple(windows), definition.lookback)
         )
-        batch.table.prepare(checked_schema(definition, rows), made)
-        folders = F.create_map(*chain.from_iterable((F.lit(key), F.lit(each.folder)) for key, each in made.items()))
-        of_none = F.concat(
-            F.lit("a row is of none of the windows that are computed: "), F.col(PARTITION).cast("string")
-        )
-        placed = rows.withColumn(MADE, F.coalesce(folders[F.col(PARTITION)], F.raise_error(of_none)))
-        by_window = placed.repartition(PARTITION).write.mode("error").partitionBy(PARTITION, MADE)
-        by_window.parquet(batch.table.folder_of(run))
+        batch.table.prepare(checked_schema(definition, rows), definition.version, _inputs(batch, windows))
+        write_by_window(_of_windows(rows, windows).repartition(PARTITION), batch.table.folder_of(run))
     return (None,)
+
+
+def _of_windows(rows: DataFrame, windows: Sequence[Window]) -> DataFrame:
+    """The rows, none of which may be of another window: Spark raises when it computes them."""
+    window = F.col(PARTITION)
+    of_none = F.concat(F.lit("a row is of none of the windows that are computed: "), F.coalesce(window, F.lit("null")))
+    is_of_one = window.isin([each.key for each in windows])
+    return rows.withColumn(PARTITION, F.when(is_of_one, window).otherwise(F.raise_error(of_none)))
 
 
 def _read(batch: OwnBatch, files: HeartbeatFiles) -> DataFrame:
@@ -143,8 +158,6 @@ def checked_schema(definition: TableDefinition, rows: DataFrame) -> pa.Schema:
         wrong = f"has no column {absent[0]}, only {', '.join(rows.columns)}: add it to the last select"
     elif len(names) == 1:
         wrong = f"has no column beside {PARTITION}"
-    elif MADE in names:
-        wrong = f"has a column {MADE}, which the lake uses itself; give it another name"
     elif not isinstance(rows.schema[PARTITION].dataType, T.StringType):
         wrong = f"has a column {PARTITION} that is no text; take the heartbeats' own"
     if wrong:
@@ -169,7 +182,8 @@ def _failing(definition: TableDefinition) -> Iterator[None]:
 
 
 def _said(error: Exception) -> str:
-    """The first line of an error. If a Python worker raised it, the last line of its traceback follows."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines[1:] if RAISED.match(line)]
-    return "; ".join([f"{type(error).__name__}: {lines[0] if lines else ''}"[:MOST_SAID], *raised[:1]])[:MOST_SAID]
+    """The first line of an error and, if it was raised in a Python worker, the line there that names it. At most
+    MOST_SAID characters."""
+    first, *more = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    raised = [line for line in more if RAISED.match(line)]
+    return "; ".join([f"{type(error).__name__}: {first}", *raised[:1]])[:MOST_SAID]

@@ -6,7 +6,7 @@ alone.
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ Write = Callable[[Sequence[Window], HeartbeatFiles, str], WrittenFiles]
 @dataclass(frozen=True, slots=True)
 class Tables:
     """The tables that a run replaces, in the order of their commits. A window counts as computed once the last one has
-    it. `note` is what the run's manifest says beside its windows and its input."""
+    it. `note` gives what a run's manifest says of its windows, beside their keys and its input."""
 
     tables: Sequence[WindowedTable]
     heartbeats: Heartbeats
@@ -34,7 +34,7 @@ class Tables:
     watermark: datetime | None
     run: str
     clock: Clock
-    note: Mapping[str, Any] = field(default_factory=dict)
+    note: Callable[[Sequence[Window]], Mapping[str, Any]] = lambda _: {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _attempt(tables: Tables, windows: Sequence[Window], write: Write) -> Outcome
         heartbeats_version=files.version,
         watermark=tables.watermark or windows[-1].end,
         started_at=tables.clock.now(),
-        note=tables.note,
+        note=tables.note(windows),
     )
     tables.tables[-1].leave_manifest(attempt)
     written = write(windows, files, attempt.name)

@@ -14,7 +14,7 @@ from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEATS, OWN_TABLES, PARTITIONS, QUARANTINE, Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.heartbeats import HOUR, HOUR_FORMAT
-from tidemark.pipeline.lake.tables.quarantine import DAY_FORMAT
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.upkeep.compaction import compact, drop_partitions, trim
 from tidemark.pipeline.upkeep.orphans import find_orphans, remove_orphans

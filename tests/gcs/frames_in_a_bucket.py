@@ -1,5 +1,5 @@
 """Compute windows of a lake in a bucket with Spark's own functions, which read and write `gs://` through the connector,
-and print the rows as JSON.
+and those of a table of one's own over them. Print as JSON what came of it.
 
 `python -m tests.gcs.frames_in_a_bucket <lake.uri> <lake.endpoint> <spark.remote>`: a program of its own, because a
 process cannot hold both kinds of session.
@@ -7,17 +7,28 @@ process cannot hold both kinds of session.
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
+
+import polars as pl
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.lake.builders import append_beats
 from tests.spark.beats import FIELDS, at, batch_over
 from tests.spark.test_columns import WINDOWS, by_message, dirty, in_columns, landed, naive
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.store.address import scan_options, storage_options
+from tidemark.pipeline.quality.due_windows import ComputedWindows
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
 from tidemark.pipeline.spark.micro_batch import UNABLE, compute_windows
+from tidemark.pipeline.spark.own_tables import OwnBatch, compute_own
 from tidemark.pipeline.spark.session import session_config, shared_session
+from tidemark.pipeline.spark.table_definition import windowed
+from tidemark.pipeline.windows import Window, Windowing
 
 SEED = 20_261_122
 
@@ -29,12 +40,37 @@ def main(uri: str, endpoint: str, remote: str) -> None:
     session = shared_session(session_config(Settings(lake=settings, spark=SparkSettings(remote=remote))))
     UNABLE.add(session)  # so that nothing is computed in columns, which would need no connector
     compute_windows(batch_over(lake, session, at(900) + timedelta(seconds=1)), WINDOWS)
+    own = counted(lake, session, settings)
     session.stop()
     table = lake.diffs().table.current()
     assert table is not None
     rows = sorted((tuple(map(naive, row.values())) for row in table.to_pyarrow_table().to_pylist()), key=by_message)
     expected = in_columns(beats, 0, 900)[0]
-    print(json.dumps({"rows": len(rows), "are_right": rows == expected}))
+    counts = Counter((row["window"], row["stream_id"]) for row in table.to_pyarrow_table().to_pylist())
+    print(json.dumps({"rows": len(rows), "are_right": rows == expected and own == counts}))
+
+
+@windowed()
+def counts(heartbeats: DataFrame, windows: Any) -> DataFrame:
+    return heartbeats.groupBy("window", "stream_id").count()
+
+
+def counted(lake: Lake, session: SparkSession, settings: LakeSettings) -> dict[tuple[str, str], int]:
+    """Heartbeats by window and stream, as Polars reads them from a table of one's own that two runs have written."""
+    windowing = Windowing(WINDOWS[0].end - WINDOWS[0].start, WINDOWS[0].start)
+    inputs = ComputedWindows.of(lake.diffs().runs(), windowing).inputs(windowing, counts.lookback)
+    own = lake.own_table("counts")
+
+    def compute(windows: Sequence[Window]) -> None:
+        clock = ManualClock(at(2000))
+        compute_own(OwnBatch(session, counts, own, lake.heartbeats(), FIELDS, inputs, at(2000), "own", clock), windows)
+
+    compute(WINDOWS)
+    compute(WINDOWS[:1])
+    keys = {window.key: inputs.digest(window) for window in WINDOWS}
+    assert lake.own_table("counts").made().made_of(keys) == set(keys)
+    read = pl.read_delta(own.table.uri, storage_options=scan_options(storage_options(settings)))
+    return {(row["window"], row["stream_id"]): row["count"] for row in read.to_dicts()}
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables import corrections as table_of_corrections
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Corrections, Position, Sought
-from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality import corrected
 from tidemark.pipeline.quality.corrected import DIFFS_KEY, FollowedTable, follow
@@ -374,9 +373,9 @@ def test_a_follower_of_another_table_that_commits_in_between_is_no_reason_to_loo
     other = place.lake.own_table("another")
     for number, beats in enumerate((1, 2)):
         schema = pa.schema({"beats": pa.int64(), "window": pa.string()})
-        other.prepare(schema, {FIRST: Made("v", "of")})
+        other.prepare(schema, "v", {FIRST: "of"})
         run, fence = DiffRun(f"other{number}", [FIRST], number, at(600), at(600)), other.fence([FIRST])
-        folder = other.place_of_nothing(run.name, FIRST)
+        folder = f"{other.place_of_run(run.name)}/window={FIRST}"
         other.files.create_dir(folder, recursive=True)
         pq.write_table(pa.table({"beats": [beats]}), f"{folder}/part-0.parquet", filesystem=other.files)
         other.replace(run, fence)
@@ -451,11 +450,11 @@ def test_a_table_of_ones_own_is_followed_by_its_key(place: Place) -> None:
     own = place.lake.own_table("per_region")
     first = [{"region": "north", "beats": 2, "seen": [at(0)]}, {"region": "south", "beats": 1, "seen": []}]
     for number, rows in enumerate(([], first, [{**first[0], "beats": 3}, first[1]])):
-        own.prepare(pa.schema([*schema, pa.field("window", pa.string())]), {FIRST: Made(f"v{number}", "of")})
+        own.prepare(pa.schema([*schema, pa.field("window", pa.string())]), f"v{number}", {FIRST: "of"})
         run, fence = DiffRun(f"own{number}", [FIRST], number, at(600), at(600)), own.fence([FIRST])
         own.leave_manifest(run)
         if rows:
-            folder = own.place_of_nothing(run.name, FIRST)
+            folder = f"{own.place_of_run(run.name)}/window={FIRST}"
             own.files.create_dir(folder, recursive=True)
             pq.write_table(pa.Table.from_pylist(rows, schema), f"{folder}/part-0.parquet", filesystem=own.files)
         own.replace(run, fence)

@@ -1,18 +1,19 @@
 """Which windows of a table of one's own are due, beside a plain count of it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidemark.pipeline.lake.tables.own_table import Made
+from tidemark.pipeline.lake.tables.own_table import Made, MadeWindows, digest_of
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed, newest_stretch
 from tidemark.pipeline.windows import Windowing
 
 START = datetime(2026, 11, 21, tzinfo=UTC)
 BASE = Windowing(timedelta(minutes=5), START)
 FIRST = BASE.number_of(START)
+NOTHING = MadeWindows({}, lambda _: {})
 
 
 def inputs_of_window(own: Windowing, number: int, lookback: timedelta, runs: Mapping[str, str]) -> dict[str, str]:
@@ -33,9 +34,18 @@ def inputs_of_window(own: Windowing, number: int, lookback: timedelta, runs: Map
     after=st.dictionaries(st.integers(0, 40), st.sampled_from("abc"), max_size=30),
     waiting=st.sets(st.integers(0, 40), max_size=3),
     closed=st.integers(0, 45),
+    by_run=st.lists(st.sampled_from("xyz"), min_size=50, max_size=50),
+    taken=st.sets(st.integers(0, 49), max_size=3),
 )
 def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_waits(
-    ratio: int, lookback: int, before: dict[int, str], after: dict[int, str], waiting: set[int], closed: int
+    ratio: int,
+    lookback: int,
+    before: dict[int, str],
+    after: dict[int, str],
+    waiting: set[int],
+    closed: int,
+    by_run: list[str],
+    taken: set[int],
 ) -> None:
     own, back = Windowing(ratio * BASE.length, START), timedelta(minutes=lookback)
     runs_before, runs = (
@@ -43,7 +53,7 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
     )
     inputs = ComputedWindows.of(runs_before, BASE).inputs(own, back)
     computed = [own.numbered(number) for number in inputs.numbers.tolist()]
-    made = {window.key: Made("v", inputs.digest(window)) for window in computed}
+    made = made_by({window.key: inputs.digest(window) for window in computed}, by_run, taken)
     spans = [range(FIRST + number, FIRST + number + 1) for number in sorted(waiting)]
     computed_now = ComputedWindows.of(runs, BASE)
     followed = Followed(computed_now, timedelta(minutes=10), range(FIRST, FIRST + closed), spans)
@@ -60,13 +70,41 @@ def test_a_window_is_due_just_if_its_input_was_computed_again_and_nothing_of_it_
     assert followed.due(own, back, made) == expected
 
 
+def made_by(inputs: Mapping[str, str], by_run: Sequence[str], taken: set[int]) -> MadeWindows:
+    """Windows made by several runs, of which "taken" has taken some from the run that computed them first."""
+    noted: dict[str, dict[str, str]] = {}
+    for (key, digest), run in zip(inputs.items(), by_run, strict=False):
+        noted.setdefault(run, {})[key] = digest
+    noted["taken"] = {key: digest for at, (key, digest) in enumerate(inputs.items()) if at in taken}
+    holders = {key: "taken" if key in noted["taken"] else run for key, run in zip(inputs, by_run, strict=False)}
+    return MadeWindows({key: Made("v", digest_of(noted[run]), run) for key, run in holders.items()}, noted.__getitem__)
+
+
+def test_a_manifest_is_read_only_where_a_run_has_lost_a_window_or_an_input_has_changed() -> None:
+    read = list[str]()
+    noted = {run: {f"{run}{number}": "as it was" for number in range(3)} for run in ("whole", "partly", "changed")}
+
+    def inputs_of(run: str) -> Mapping[str, str]:
+        read.append(run)
+        return {} if run == "gone" else noted[run]
+
+    made = {key: Made("v", digest_of(keys), run) for run, keys in noted.items() for key in keys}
+    made["partly0"] = Made("v", digest_of({"partly0": "as it was"}), "later")
+    made["gone0"] = Made("v", digest_of({"gone0": "another"}), "gone")
+    made["earlier0"], made["earlier1"] = (Made("v", digest, "old", 1, True) for digest in ("as it was", "another"))
+    now = {**dict.fromkeys(made, "as it was"), "changed0": "another"}
+    done = MadeWindows(made, inputs_of).made_of(now)
+    assert made.keys() - done == {"changed0", "gone0", "earlier1"}
+    assert sorted(read) == ["changed", "gone", "partly"]
+
+
 def test_where_heartbeats_expire_a_longer_lookback_has_its_first_window_later() -> None:
     runs = {BASE.numbered(FIRST + number).key: "run" for number in range(6)}
     for is_expiring, first in ((False, FIRST), (True, FIRST + 3)):
         computed = ComputedWindows.of(runs, BASE)
         followed = Followed(computed, timedelta(minutes=10), range(FIRST, FIRST + 6), (), is_expiring)
-        assert followed.due(BASE, timedelta(minutes=22), {})[0] == first
-        assert followed.due(BASE, timedelta(minutes=10), {})[0] == FIRST
+        assert followed.due(BASE, timedelta(minutes=22), NOTHING)[0] == first
+        assert followed.due(BASE, timedelta(minutes=10), NOTHING)[0] == FIRST
 
 
 def test_windows_of_a_length_that_the_settings_had_once_are_left_out() -> None:

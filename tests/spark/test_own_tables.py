@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
@@ -19,6 +21,8 @@ from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
 from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.table import data_files
+from tidemark.pipeline.lake.tables.windowed import DiffRun, Written
 from tidemark.pipeline.quality.due_windows import ComputedWindows, Followed
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, TableSettings, WindowSettings
@@ -253,6 +257,83 @@ def test_a_window_without_rows_is_computed_and_says_by_which_version(house: Hous
         WINDOWS[1].key: "another",
     }
     assert house.due(nothing, at(1500)) == [], "who made a window does not make it due"
+
+
+def test_every_reader_reads_the_same_rows(house: House) -> None:
+    table = example("sessions")
+    house.land(*(beat for beat in FIRST_BEATS if beat[1] < 620))  # the last window has no rows
+    house.compute_base(*WINDOWS)
+    house.compute(table, *(window.key for window in WINDOWS))
+    house.land(("n0", 1.5))
+    house.compute_base(WINDOWS[0])
+    house.compute(table, WINDOWS[0].key)  # files of two runs
+    own, expected = house.lake.own_table("sessions"), house.rows(table)
+    assert len(expected) > len(own.made()) == len(WINDOWS)
+    opened = DeltaTable(own.table.uri)
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("sessions", opened.to_pyarrow_dataset())
+        by_duckdb = connection.sql("SELECT * FROM sessions").to_arrow_table().to_pylist()
+    key_of_path = F.regexp_extract(F.input_file_name(), "window=([^/]+)", 1)  # as docs/reading.md does
+    by_spark = house.spark.read.parquet(*opened.file_uris()).withColumn("window", key_of_path)
+    read = {
+        "polars.scan_delta": pl.scan_delta(own.table.uri).collect().to_dicts(),
+        "one window": pl.scan_delta(own.table.uri).filter(pl.col("window") == WINDOWS[0].key).collect().to_dicts(),
+        "polars.read_delta": pl.read_delta(own.table.uri).to_dicts(),
+        "deltalake": opened.to_pyarrow_table().to_pylist(),
+        "DuckDB": by_duckdb,
+        "Spark": by_spark.toArrow().to_pylist(),
+    }
+    of_one = [row for row in expected if row["window"] == WINDOWS[0].key]
+    assert {name: in_order(rows) for name, rows in read.items()} == {
+        **dict.fromkeys(read, expected),
+        "one window": of_one,
+    }
+
+
+def test_windows_that_an_earlier_tidemark_wrote_are_read_and_known(house: House) -> None:
+    table, own = example("per_region"), house.lake.own_table("per_region")
+    house.land(*FIRST_BEATS)
+    house.compute_base(*WINDOWS)
+    house.compute(table, *(window.key for window in WINDOWS))
+    before = house.rows(table)
+    earlier = own.runs(house.lake.own_table("per_region").made())[WINDOWS[0].key]
+    run, written = DiffRun("earlier", [window.key for window in WINDOWS], 1, at(9000), at(9000)), list[Written]()
+    for file in data_files(own.table.current(), "window"):
+        digest = house.inputs(table).digest(BASE.named(file.partition))
+        path = f"runs/earlier/window={file.partition}/made={table.version}.{digest}/part-0.parquet"
+        (house.folder / "tables/per_region" / path).parent.mkdir(parents=True)
+        own.files.copy_file(file.path, path)
+        written.append(Written(path, file.partition, file.rows, file.size))
+    own.leave_manifest(run)
+    own.replace(run, own.fence(run.windows), written)
+    assert earlier not in own.runs().values()
+    assert {made.version for made in own.made().values()} == {table.version}
+    assert sum(made.rows for made in own.made().values()) == len(before)
+    assert house.rows(table) == before
+    assert house.due(table, at(1500)) == []
+    house.land(("n0", 400.5))
+    house.compute_base(WINDOWS[1])
+    assert house.due(table, at(1500)) == [WINDOWS[1].key]
+    house.compute(table, WINDOWS[1].key)
+    assert house.due(table, at(1500)) == []
+
+
+def test_windows_of_a_run_whose_manifest_is_gone_are_computed_again_where_one_of_them_was_replaced(
+    house: House,
+) -> None:
+    table, keys = example("per_region"), [window.key for window in WINDOWS]
+    house.land(*FIRST_BEATS)
+    house.compute_base(*WINDOWS)
+    house.compute(table, *keys)
+    before, run = house.rows(table), house.lake.own_table("per_region").runs()[keys[0]]
+    house.compute(table, keys[2])
+    assert house.due(table, at(1500)) == [], "the manifest says of each window what it was made from"
+    (house.folder / f"diff_runs/{run}.json").unlink()
+    assert house.due(table, at(1500)) == [keys[0], keys[1], *keys[3:]]
+    house.compute(table, *house.due(table, at(1500)))
+    assert house.due(table, at(1500)) == []
+    assert house.rows(table) == before
 
 
 def failing(heartbeats: DataFrame, windows: Windows) -> DataFrame:

@@ -24,7 +24,6 @@ from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, HEARTBEA
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Position, Sought
-from tidemark.pipeline.lake.tables.own_table import Made
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_report
 from tidemark.pipeline.settings import Settings
@@ -444,14 +443,14 @@ def test_orphans_go_after_the_grace_time_and_a_streams_landings_never(tmp_path: 
 def test_a_table_of_ones_own_is_kept_and_trimmed_as_the_others_are(tmp_path: Path) -> None:
     house = House(tmp_path)
     own, keys = house.lake.own_table("mine"), [window.key for window in WINDOWS[:5]]
-    own.prepare(pa.schema({"stream_id": pa.string(), "window": pa.string()}), dict.fromkeys(keys, Made("v", "0")))
+    own.prepare(pa.schema({"stream_id": pa.string(), "window": pa.string()}), "v", dict.fromkeys(keys, "0"))
     for number in range(2):  # the second one replaces the first one's files
         run = DiffRun(f"own-{number}", keys, 1, at(600), at(600))
         own.leave_manifest(run)
         own.replace(run, own.fence(keys))
     files = house.files("tables/mine")
     assert len(files) == len(keys)
-    orphan = house.folder / f"tables/mine/runs/dead-1/window={keys[0]}/made=v.0/part-0.parquet"
+    orphan = house.folder / f"tables/mine/runs/dead-1/v.0/window={keys[0]}/part-0.parquet"
     orphan.parent.mkdir(parents=True)
     orphan.write_bytes(b"left behind")
     house.clock = ManualClock(datetime.now(tz=START.tzinfo) + 2 * DAY)

@@ -23,11 +23,10 @@ from deltalake.transaction import AddAction
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.errors import ObjectMissing, ObjectReplaced, TableConflict
 from tidemark.pipeline.lake.store.objects import ReplaceableObjects
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, table_errors
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, table_errors
 from tidemark.pipeline.version import marks, refuse_newer
 
 PARTITION = "noticed_on"
-DAY_FORMAT = "%Y-%m-%d"
 
 FOLLOWED = "corrections_followed/"
 """Begins the names of the objects that say how far each table was looked at: derived, and replaced."""
@@ -91,11 +90,6 @@ class Sought:
     table: str | None = None
     window: str | None = None
     since: datetime | None = None
-
-    @property
-    def first_day(self) -> str:
-        """The first partition that may have one; empty without a bound."""
-        return "" if self.since is None else self.since.strftime(DAY_FORMAT)
 
     @property
     def filter(self) -> pc.Expression:
@@ -184,7 +178,7 @@ class Corrections:
         read. Raises LakeError."""
         found: list[dict[str, Any]] = []
         days = {file.partition for file in data_files(self.table.current(), PARTITION)}
-        for day in sorted((day for day in days if day >= sought.first_day), reverse=True):
+        for day in sorted((day for day in days if day >= first_day(sought.since)), reverse=True):
             newest = CONTENT.empty_table()
             for rows in self.table.scanned(CONTENT.names, sought.filter, day):
                 held = pa.concat_tables([newest, rows.cast(CONTENT)])

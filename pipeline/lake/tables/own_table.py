@@ -1,6 +1,9 @@
-"""A table of one's own, by window. What made a window's rows is in the paths of its files."""
+"""A table of one's own, by window. What made a window's rows is told by the paths of its files, and where these do not
+suffice, by the manifest of its run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,32 +12,62 @@ import pyarrow.fs as pafs
 from deltalake import Schema
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.errors import LakeError
+from tidemark.pipeline.errors import CorruptObject, LakeError, ObjectMissing
 from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.store.read_ahead import read_ahead
 from tidemark.pipeline.lake.tables.table import LakeTable, data_files
-from tidemark.pipeline.lake.tables.windowed import PARTITION, WindowedTable, run_of
+from tidemark.pipeline.lake.tables.windowed import PARTITION, RUNS_FOLDER, WindowedTable, run_of
 
 FOLDER = "tables"
 """The folder of these tables in the lake."""
 
-MADE = "made"
-"""Begins the last folder of a file's path: `made=<version>.<input>`."""
+INPUTS = "inputs"
+"""What a run's manifest calls the digests of its windows' inputs, by key."""
+
+PARTS = (RUNS_FOLDER, "run", "version.digest", PARTITION, "file")
+"""The parts of a file's path in the table. Another tool that rewrites files puts them elsewhere: their windows are
+computed again."""
+
+MADE = "made="
+"""Begins the last folder of a file that an earlier tidemark wrote: `runs/<run>/window=<key>/made=<version>.<input>`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What made a window: the version of the table's definition, a digest of the computed windows of `heartbeat_diffs`
-    over its input, and the run. With the number of its rows."""
+    """What made a window, by the paths of its files: the version of the table's definition, a digest of the input, and
+    the run. With the number of its rows. `input` is a digest of all windows of the run, see `digest_of`; where
+    `is_alone` it is that of the window itself."""
 
     version: str
     input: str
     run: str = ""
     rows: int = 0
+    is_alone: bool = False
 
-    @property
-    def folder(self) -> str:
-        """What stands in the path."""
-        return f"{self.version}.{self.input}"
+
+class MadeWindows(dict[str, Made]):
+    """What made each computed window, by its key. `inputs` gives the digests that a run noted, by key."""
+
+    def __init__(self, made: Mapping[str, Made], inputs: Callable[[str], Mapping[str, str]]) -> None:
+        super().__init__(made)
+        self._inputs = inputs
+
+    def made_of(self, inputs: Mapping[str, str]) -> set[str]:
+        """The windows that were made of these inputs, which are given as a digest for each key.
+
+        Where all windows of a run still are that run's, and none of their inputs has changed, paths tell it. The
+        manifests of the other runs are read, several at a time. Raises LakeError.
+        """
+        by_run = defaultdict[tuple[str, str], dict[str, str]](dict)
+        alone = {key for key, made in self.items() if made.is_alone and made.input == inputs.get(key)}
+        for key, made in self.items():
+            if not made.is_alone and key in inputs:
+                by_run[made.run, made.input][key] = inputs[key]
+        whole = {run for run, now in by_run.items() if digest_of(now) == run[1]}
+        found = alone.union(*(by_run[run] for run in whole))
+        for run, noted in read_ahead(lambda run: self._inputs(run[0]), by_run.keys() - whole):
+            found |= {key for key, digest in by_run[run].items() if noted.get(key) == digest}
+        return found
 
 
 class OwnTable(WindowedTable):
@@ -43,48 +76,69 @@ class OwnTable(WindowedTable):
     def __init__(self, table: LakeTable, objects: ObjectStore, files: pafs.FileSystem, clock: Clock, name: str) -> None:
         super().__init__(table, objects, files, pa.schema([pa.field(PARTITION, pa.string())]), clock)
         self.name = name
-        self._making: Mapping[str, Made] = {}
+        self._folder = ""
 
-    def made(self) -> dict[str, Made]:
+    def made(self) -> MadeWindows:
         """What made each computed window, by its key. Raises LakeError."""
         found = dict[str, Made]()
         for file in data_files(self.table.current(), PARTITION):
-            made = file.path.rpartition("/")[0].rpartition(f"/{MADE}=")[2]
-            version, _, of = made.partition(".")
+            parts = file.path.split("/")
+            folder, below = parts[2:4] if len(parts) == len(PARTS) else ("", "")
+            is_alone = below.startswith(MADE)
+            version, _, digest = (below.removeprefix(MADE) if is_alone else folder).partition(".")
             others = found[file.partition].rows if file.partition in found else 0
-            found[file.partition] = Made(version, of, run_of(file.path), file.rows + others)
-        return found
+            found[file.partition] = Made(version, digest, run_of(file.path), file.rows + others, is_alone)
+        return MadeWindows(found, self._inputs)
 
-    def read(self, windows: Iterable[str], where: pc.Expression | None = None) -> pa.Table:
-        """The rows of these windows, by their keys, or those of them that `where` selects. Raises LakeError."""
+    def read(
+        self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of these windows, by their keys, or those of them that `where` selects; of all columns, or of some.
+        Raises LakeError."""
         self.schema = self._stored() or self.schema
-        return super().read(windows, where)
+        return super().read(windows, where, columns)
 
     def twice(self, windows: Iterable[str], key: Sequence[str]) -> int:
         """How many rows of these windows have the key of another row of their window. Raises LakeError."""
-        rows = self.read(windows).select([PARTITION, *key])
-        return len(rows) - len(rows.group_by([PARTITION, *key], use_threads=False).aggregate([]))
+        columns = [PARTITION, *key]
+        rows = self.read(windows, columns=columns)
+        return len(rows) - len(rows.group_by(columns, use_threads=False).aggregate([]))
 
-    def prepare(self, schema: pa.Schema, making: Mapping[str, Made]) -> None:
-        """Note what a run is about to commit: its columns, and what makes each window. Raises LakeError if a column has
-        another type in the lake."""
-        wanted, stored = stored_schema(schema), self._stored()
-        for field in wanted:
-            there = None if stored is None or field.name not in stored.names else stored.field(field.name).type
-            if there not in (None, field.type):
+    def prepare(self, schema: pa.Schema, version: str, inputs: Mapping[str, str]) -> None:
+        """Note what a run is about to write: its columns, as `stored_schema` gives them, the version of the definition,
+        and the digest of each window's input. Raises LakeError if a column has another type in the lake."""
+        stored = self._stored()
+        for column in schema:
+            there = None if stored is None or column.name not in stored.names else stored.field(column.name).type
+            if there not in (None, column.type):
                 raise LakeError(
-                    f"the column {field.name} of {self.name} is {there} in the lake, and would be {field.type} now: "
+                    f"the column {column.name} of {self.name} is {there} in the lake, and would be {column.type} now: "
                     "cast it in the last select, or give the column or the table another name. Nothing was written"
                 )
-        self.schema, self._making = wanted, making
+        self.schema, self._folder = schema, f"{version}.{digest_of(inputs)}"
 
-    def place_of_nothing(self, run: str, window: str) -> str:
-        """The folder of the file that stands for a window without rows."""
-        return f"{self.place_of(run, window)}/{MADE}={self._making[window].folder}"
+    def place_of_run(self, run: str) -> str:
+        """The folder for a run's files, as a path in the table: `<folder of the run>/<version>.<digest of inputs>`."""
+        return f"{super().place_of_run(run)}/{self._folder}"
+
+    def _inputs(self, run: str) -> Mapping[str, str]:
+        """The digest of the input of each window of a run, by its manifest; none if that is gone or damaged, so that
+        its windows are computed again. Raises LakeError."""
+        try:
+            noted = self.manifest(run).get(INPUTS)
+        except (ObjectMissing, CorruptObject):
+            return {}
+        return noted if isinstance(noted, Mapping) else {}
 
     def _stored(self) -> pa.Schema | None:
         table = self.table.current()
         return None if table is None else pa.schema(table.schema().to_arrow())
+
+
+def digest_of(inputs: Mapping[str, str]) -> str:
+    """One digest for the inputs of several windows, given as a digest for each key. Their order means nothing."""
+    content = "\n".join(f"{key} {digest}" for key, digest in sorted(inputs.items()))
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

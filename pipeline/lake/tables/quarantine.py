@@ -16,10 +16,9 @@ from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
 from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, as_judged_last
 from tidemark.pipeline.lake.tables.requeued import NO_IDS
-from tidemark.pipeline.lake.tables.table import MOMENT, LakeTable, data_files, rows_of
+from tidemark.pipeline.lake.tables.table import DAY_FORMAT, MOMENT, LakeTable, data_files, first_day, rows_of
 
 PARTITION = "rejected_on"
-DAY_FORMAT = "%Y-%m-%d"
 
 QUARANTINE = pa.schema(
     [
@@ -46,11 +45,6 @@ class Rejected:
 
     reason: RejectionReason | None = None
     since: datetime | None = None
-
-    @property
-    def first_day(self) -> str:
-        """The first partition that may have one; empty without a bound."""
-        return "" if self.since is None else self.since.strftime(DAY_FORMAT)
 
     @property
     def filter(self) -> pc.Expression:
@@ -81,12 +75,12 @@ class Quarantine(LakeTable):
     def days(self, meant: Rejected = EVERY) -> list[str]:
         """The partitions that may have such rows, in order."""
         days = {file.partition for file in data_files(self.current(), PARTITION)}
-        return sorted(day for day in days if day >= meant.first_day)
+        return sorted(day for day in days if day >= first_day(meant.since))
 
     def rows_of(self, meant: Rejected = EVERY) -> int:
         """How many such rows there are at most: days are counted whole, by the files' statistics."""
         files = data_files(self.current(), PARTITION)
-        return sum(file.rows for file in files if file.partition >= meant.first_day)
+        return sum(file.rows for file in files if file.partition >= first_day(meant.since))
 
     def rejected(
         self, columns: Sequence[str], meant: Rejected, day: str, told: pa.Table = NOTHING_TOLD

@@ -40,6 +40,9 @@ MOMENT = pa.timestamp("us", tz="UTC")
 SCANNED_ROWS = 5_000
 """Rows that a scan holds at a time, with a few times as many read ahead: payloads may be large."""
 
+DAY_FORMAT = "%Y-%m-%d"
+"""How a table that is partitioned by the day names its partitions."""
+
 CUT = timedelta(milliseconds=1)
 """How much of a file's greatest time the Delta library may cut from its statistics."""
 
@@ -296,6 +299,11 @@ class LakeTable:
     def file_location(self, path: str) -> str:
         """Where a file of the table is, as Spark and Arrow name it."""
         return f"{self.uri}/{path}" if "://" in self.uri else str(Path(self.uri) / path)
+
+
+def first_day(since: datetime | None) -> str:
+    """The first partition of a table by the day that may have rows since a moment; empty without one."""
+    return "" if since is None else since.strftime(DAY_FORMAT)
 
 
 def rows_of(columns: Mapping[str, Sequence[Any] | pa.Array], schema: pa.Schema) -> pa.Table:

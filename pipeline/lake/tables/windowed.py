@@ -87,15 +87,18 @@ class WindowedTable:
         table = self.table.current()
         return set() if table is None else {partition[PARTITION] for partition in table.partitions()}
 
-    def read(self, windows: Iterable[str], where: pc.Expression | None = None) -> pa.Table:
-        """The rows of these windows, by their keys, or those of them that `where` selects. A window that is not
-        computed has none. Raises LakeError."""
+    def read(
+        self, windows: Iterable[str], where: pc.Expression | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of these windows, by their keys, or those of them that `where` selects; of all columns, or of some.
+        A window that is not computed has none. Raises LakeError."""
         table, wanted = self.table.current(), sorted(windows)
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         if table is None or not wanted:
-            return self.schema.empty_table()
+            return schema.empty_table()
         with table_errors(self.table.uri):
             files = table.to_pyarrow_dataset(file_pruning_predicate=[(PARTITION, "in", wanted)])
-            return files.to_table(columns=self.schema.names, filter=where, use_threads=False).cast(self.schema)
+            return files.to_table(columns=schema.names, filter=where, use_threads=False).cast(schema)
 
     def versions(self, windows: Iterable[str]) -> dict[str, int]:
         """The version of `heartbeats` that each computed window was made from, by its run's manifest."""
@@ -111,18 +114,19 @@ class WindowedTable:
         """The files that the windows have now. Take the fence before the input is listed."""
         return _files_by_window(self.table.current(), set(windows))
 
+    def place_of_run(self, run: str) -> str:
+        """The folder for a run's files, as a path in the table. They are partitioned by window:
+        `<folder>/window=<key>/<file>.parquet`."""
+        return f"{RUNS_FOLDER}/{run}"
+
     def folder_of(self, run: str) -> str:
-        """The folder for a run's files, which are partitioned by window: `<folder>/window=<key>/<file>.parquet`."""
-        return self.table.file_location(f"{RUNS_FOLDER}/{run}")
+        """The folder for a run's files, as Spark and Arrow name it."""
+        return self.table.file_location(self.place_of_run(run))
 
     @staticmethod
     def place_of(run: str, window: str) -> str:
         """The folder for a run's files of a window, as a path in the table."""
         return f"{RUNS_FOLDER}/{run}/{PARTITION}={window}"
-
-    def place_of_nothing(self, run: str, window: str) -> str:
-        """The folder of the file that stands for a window without rows."""
-        return self.place_of(run, window)
 
     def leave_manifest(self, run: DiffRun) -> None:
         """Note which windows the run computes from which version: create-only, and before the commit."""
@@ -250,10 +254,11 @@ class WindowedTable:
     def _found(self, run: DiffRun) -> dict[str, list[AddAction]]:
         """The add actions for the files in the run's folder, by window; a window without rows gets an empty file."""
         adds: dict[str, list[AddAction]] = {key: [] for key in run.windows}
-        selector = pafs.FileSelector(f"{RUNS_FOLDER}/{run.name}", allow_not_found=True, recursive=True)
+        place = f"{self.place_of_run(run.name)}/{PARTITION}="
+        selector = pafs.FileSelector(self.place_of_run(run.name), allow_not_found=True, recursive=True)
         for info in sorted(self.files.get_file_info(selector), key=lambda info: info.path):
             if info.type == pafs.FileType.File and info.base_name.endswith(".parquet"):
-                key = info.path.lstrip("/").split("/")[2].removeprefix(f"{PARTITION}=")
+                key = info.path.lstrip("/").removeprefix(place).partition("/")[0]
                 if key not in adds:
                     raise LakeError(
                         f"run {run.name} has rows of the window {key}, which it does not compute; nothing was committed"
@@ -262,7 +267,7 @@ class WindowedTable:
         without_partition = pa.schema([column for column in self.schema if column.name != PARTITION])
         for key, added in adds.items():
             if not added:
-                path = f"{self.place_of_nothing(run.name, key)}/empty.parquet"
+                path = f"{place}{key}/empty.parquet"
                 self.files.create_dir(path.rpartition("/")[0], recursive=True)
                 pq.write_table(without_partition.empty_table(), path, filesystem=self.files)
                 added.append(self._add(self._looked_at(path, key)))
