@@ -23,7 +23,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import session_config
-from tidemark.pipeline.spark.table_definition import TableDefinition, own_tables
+from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
 from tidemark.pipeline.ticks.pace import AtWork, Pace
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK
 from tidemark.resources.lake import LakeResource
@@ -37,7 +37,7 @@ def build_definitions(
     """Assets, sensors, jobs and resources for these settings, on the machine's clock or another one, with the tables of
     `[tables]` and these. Raises InvalidSettings."""
     clock = clock or SystemClock()
-    mine = own_tables(settings, tables)
+    mine = loaded_tables(settings, tables)
     own = own_table_definitions(settings, clock, mine)
     # The check `missed` is left out; the sensor `staleness` reports it. For a check of a partitioned asset, Dagster
     # lists every partition, which for a year of windows takes longer than computing a few.

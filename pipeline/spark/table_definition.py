@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import inspect
 import linecache
+import logging
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from tidemark.pipeline.windows import Window, Windowing
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+logger = logging.getLogger(__name__)
+
 NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 TAKEN = frozenset(
     (*PARTITIONS, "corrections", "watermark", "watermark_tuning", "tracking_histogram", "windows", "backlog")
@@ -34,6 +37,9 @@ MOST_WINDOWS_REACHED = 100
 """Windows that one heartbeat may be the input of: by a lookback, it is handed to each of them."""
 
 MOST_SOURCE_BYTES = 1 << 20
+
+UNUSABLE = "unusable"
+"""The version of a table whose file could not be used, and the digest of that file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,35 @@ def windowed(
 
 def own_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
     """The tables of `[tables]`, read from their files now, and `more` of them, by name. Raises InvalidSettings."""
-    named = {name: read_table(settings, name) for name in settings.tables}
+    return _named({name: read_table(settings, name) for name in settings.tables}, more, settings)
+
+
+def loaded_tables(settings: Settings, more: Iterable[TableDefinition] = ()) -> dict[str, TableDefinition]:
+    """Like `own_tables`, for what Dagster loads: a table whose file cannot be used keeps nobody else from working. It
+    stands there with what `[tables]` says of it, and its runs fail until its file is mended. Raises InvalidSettings if
+    `[tables]` itself is wrong."""
+    found = dict[str, TableDefinition]()
+    for name in settings.tables:
+        try:
+            found[name] = read_table(settings, name)
+        except InvalidSettings as error:
+            found[name] = _checked(_unusable(name, settings.tables[name], error), settings.windows)
+            logger.error("%s; its runs fail until that is mended", error)
+    return _named(found, more, settings)
+
+
+def _unusable(name: str, table: TableSettings, why: InvalidSettings) -> TableDefinition:
+    def build(heartbeats: "DataFrame", windows: Windows) -> "DataFrame":  # noqa: ARG001 (it never gets so far)
+        raise why
+
+    return TableDefinition(
+        name, build, str(why), UNUSABLE, tuple(table.key), table.lookback, table.window, file=UNUSABLE
+    )
+
+
+def _named(
+    named: dict[str, TableDefinition], more: Iterable[TableDefinition], settings: Settings
+) -> dict[str, TableDefinition]:
     for definition in more:
         if definition.name in named:
             raise InvalidSettings(f"two tables are called {definition.name}; give one of them another name")
