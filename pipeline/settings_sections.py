@@ -283,7 +283,7 @@ class LandingSettings(Section):
     landers: int = Field(2, ge=1, le=1000)
     trackers: int = Field(1, ge=1, le=1000)
     round: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=1))] = timedelta(seconds=5)
-    run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(hours=2))] = timedelta(hours=1)
+    run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
 
     @property
     def is_continuous(self) -> bool:
