@@ -27,8 +27,8 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.new_files import NewFile
-from tidemark.pipeline.lake.tables.quarantine import Quarantine
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, Quarantine
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -110,6 +110,11 @@ KEPT = Kept()
 """What a worker process of Spark keeps open from one round to the next."""
 
 
+def new_files(heartbeats: Heartbeats, quarantine: Quarantine, clock: Clock) -> tuple[NewFiles, NewFiles]:
+    """Both tables as readers and settling see them."""
+    return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(quarantine, QUARANTINE, clock)
+
+
 class Connections:
     """The client and the lake of one run, as its readers use them, and what the process remembers."""
 
@@ -121,6 +126,7 @@ class Connections:
         self.remembered = Provisional(RememberedCopies(settings.track.copies_remembered))
         lake = Lake(settings.lake, settings.message.kinds, self.clock)
         self.heartbeats, self.quarantine = lake.heartbeats(), lake.quarantine()
+        self.new_heartbeats, self.new_rejected = new_files(self.heartbeats, self.quarantine, self.clock)
 
     def subscription(self, path: str) -> PubSubSubscription:
         """A subscription, to be closed."""
@@ -140,11 +146,12 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 
 def _base_rows(share: Share, to: Connections) -> Iterator[dict[str, Any]]:
     settings = share.settings
+    to.heartbeats.refuse_other_kinds()  # before anything is pulled
     with closing(to.subscription(settings.pubsub.base_path)) as subscription:
         taken = take_heartbeats(
             subscription,
-            heartbeats=to.heartbeats,
-            quarantine=to.quarantine,
+            heartbeats=to.new_heartbeats,
+            quarantine=to.new_rejected,
             watermark=share.watermark,
             reader=to.reader,
             budget=_budget(share, settings.land.batch_messages),
@@ -300,15 +307,15 @@ class ContinuousLanding:
     def _settle(self, number: int, taken: TakenRound, readers_seconds: float) -> RoundDone:
         began = self.clock.monotonic()
         says: Mapping[str, str] = {"tidemark.run": self.run, "tidemark.round": str(number)}
+        heartbeats, quarantine = new_files(self.heartbeats, self.quarantine, self.clock)
         settled = settle(
             taken.of_base,
             taken.of_tracking,
             base=self.base,
             tracking=self.tracking,
-            heartbeats=self.heartbeats,
-            quarantine=self.quarantine,
+            heartbeats=heartbeats,
+            quarantine=quarantine,
             log=self.log,
-            clock=self.clock,
             says=says,
         )
         self._attempts.append(taken.attempts)

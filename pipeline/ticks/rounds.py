@@ -19,10 +19,7 @@ import pyarrow as pa
 from tidemark.pipeline.clock import Clock, from_us
 from tidemark.pipeline.heartbeat import HeartbeatReader
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.new_files import NewFile, add_files, write_files
-from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, Quarantine
-from tidemark.pipeline.lake.tables.table import LakeTable
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.ticks.copies import RememberedCopies
@@ -68,8 +65,8 @@ class TakenTimes:
 def take_heartbeats(
     subscription: Subscription,
     *,
-    heartbeats: Heartbeats,
-    quarantine: Quarantine,
+    heartbeats: NewFiles,
+    quarantine: NewFiles,
     watermark: datetime | None,
     reader: HeartbeatReader,
     budget: Budget,
@@ -81,7 +78,6 @@ def take_heartbeats(
     Any number of readers may run at once. A reader that dies, or whose answer is lost, has done nothing: its messages
     come again, and its files are orphans. A heartbeat below `watermark` is late. Raises PubSubError or LakeError.
     """
-    heartbeats.refuse_other_kinds()
     taken = TakenHeartbeats()
     good, bad = _Files(heartbeats), _Files(quarantine)
     ack_ids: list[str] = []
@@ -99,11 +95,11 @@ def take_heartbeats(
 class _Files:
     """Rows of a table on their way into files."""
 
-    def __init__(self, table: LakeTable) -> None:
-        self._table = table
+    def __init__(self, files: NewFiles) -> None:
+        self._files = files
         self._held: list[pa.Table] = []
         self._size = 0
-        self._files: list[NewFile] = []
+        self._written: list[NewFile] = []
 
     def hold(self, rows: pa.Table) -> None:
         if not len(rows):
@@ -115,9 +111,9 @@ class _Files:
 
     def written(self) -> Sequence[NewFile]:
         if self._held:
-            self._files += write_files(self._table, pa.concat_tables(self._held))
+            self._written += self._files.write(pa.concat_tables(self._held))
         self._held, self._size = [], 0
-        return self._files
+        return self._written
 
 
 def take_times(
@@ -206,10 +202,9 @@ def settle(
     *,
     base: Subscription,
     tracking: Subscription,
-    heartbeats: Heartbeats,
-    quarantine: Quarantine,
+    heartbeats: NewFiles,
+    quarantine: NewFiles,
     log: TrackingLog,
-    clock: Clock,
     says: Mapping[str, str],
 ) -> Settled:
     """Make what the readers of a round have taken visible, then acknowledge it: one entry of the log, one transaction
@@ -222,7 +217,7 @@ def settle(
     """
     with ThreadPoolExecutor(ACKNOWLEDGED_AT_ONCE, thread_name_prefix="acknowledge") as pool:
         persisted = _settle_tracking(of_tracking, tracking, log, pool)
-        landed = _settle_base(of_base, base, heartbeats, quarantine, clock, says, pool)
+        landed = _settle_base(of_base, base, heartbeats, quarantine, says, pool)
     return Settled(landed, persisted)
 
 
@@ -243,9 +238,8 @@ def _settle_tracking(
 def _settle_base(
     taken: Sequence[TakenHeartbeats],
     subscription: Subscription,
-    heartbeats: Heartbeats,
-    quarantine: Quarantine,
-    clock: Clock,
+    heartbeats: NewFiles,
+    quarantine: NewFiles,
     says: Mapping[str, str],
     pool: ThreadPoolExecutor,
 ) -> Landed:
@@ -254,9 +248,9 @@ def _settle_base(
         return Landed()
     with subscription.leased(ack_ids):
         rejected = [file for one in taken for file in one.rejected]
-        add_files(quarantine, QUARANTINE, rejected, clock, says)
+        quarantine.add(rejected, says)
         landed = [file for one in taken for file in one.heartbeats]
-        add_files(heartbeats, heartbeats.schema, landed, clock, says)
+        heartbeats.add(landed, says)
         acknowledged = _acknowledge(subscription, ack_ids, pool)
     return replace(sum((one.landed for one in taken), Landed()), acknowledged=acknowledged)
 

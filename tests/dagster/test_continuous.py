@@ -82,6 +82,7 @@ def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
     publish(publisher, ticking.settings, beats_between(CLOCK.now() - MINUTE, CLOCK.now()))
     ticking.land()
     assert rows(ticking) == 4
+    CLOCK.sleep(1.5)  # what came to a pull that was under way is given back a second later
     tracked = {event.asset_key.to_user_string() for event in ticking.track().asset_events}
     assert tracked == {"watermark"}, "the tick decides, and leaves the tracking subscription to the run"
     ticking.instance.report_run_failed(ticking.instance.get_run_by_id(run.run_id))

@@ -42,21 +42,40 @@ class NewFile:
         )
 
 
-def write_files(table: LakeTable, rows: pa.Table) -> list[NewFile]:
-    """Write rows of a table into files, one for each value of its partition, and make them durable. No version lists
-    them yet: `LakeTable.add` does. Raises LakeFull, LakeUnwritable, LakeUnreachable."""
-    written = []
-    with table_errors(table.uri):
-        for partition, of_it in _by_partition(rows, table.partition_column):
-            folder = f"{table.partition_column}={partition}"
-            path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", _as_parquet(of_it)
-            if table.is_on_disk:
-                table.folder.create_dir(folder, recursive=True)
-            with table.folder.open_output_stream(path) as out:
-                out.write(content)
-            written.append(NewFile(path, partition, len(of_it), len(content), _times_us(of_it)))
-    table.make_files_durable(file.path for file in written)
-    return written
+class NewFiles:
+    """A table as those see it who write its files apart from the transaction that adds them."""
+
+    def __init__(self, table: LakeTable, schema: pa.Schema, clock: Clock) -> None:
+        self._table = table
+        self._schema = schema
+        self._clock = clock
+
+    def write(self, rows: pa.Table) -> list[NewFile]:
+        """Write rows into files, one for each value of the table's partition, and make them durable. No version lists
+        them yet. Raises LakeFull, LakeUnwritable, LakeUnreachable."""
+        table, written = self._table, list[NewFile]()
+        with table_errors(table.uri):
+            for partition, of_it in _by_partition(rows, table.partition_column):
+                folder = f"{table.partition_column}={partition}"
+                path, content = f"{folder}/part-{uuid.uuid4().hex}.parquet", _as_parquet(of_it)
+                if table.is_on_disk:
+                    table.folder.create_dir(folder, recursive=True)
+                with table.folder.open_output_stream(path) as out:
+                    out.write(content)
+                written.append(NewFile(path, partition, len(of_it), len(content), _times_us(of_it)))
+        table.make_files_durable(file.path for file in written)
+        return written
+
+    def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
+        """Add files in one transaction, which notes what it `says`. When it returns, that is durable and every reader
+        sees all of the rows. A table that is not there is created, and columns that it lacks are added.
+
+        Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then no reader sees a row, or the answer was
+        lost and every reader sees all of them.
+        """
+        if files:
+            at_us, column = to_us(self._clock.now()), self._table.partition_column
+            self._table.add([file.add_action(column, at_us) for file in files], self._schema, says)
 
 
 def _by_partition(rows: pa.Table, column: str) -> Iterator[tuple[str, pa.Table]]:
@@ -90,18 +109,3 @@ def _as_parquet(rows: pa.Table) -> memoryview:
 
 def _text(moment_us: int) -> str:
     return from_us(moment_us).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def add_files(
-    table: LakeTable, schema: pa.Schema, files: Sequence[NewFile], clock: Clock, says: Mapping[str, str]
-) -> None:
-    """Add files to a table in one transaction, which notes what it `says`. When it returns, that is durable and every
-    reader sees all of the rows. A table that is not there is created, and columns that it lacks are added.
-
-    Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict. Then no reader sees a row, or the answer was lost
-    and every reader sees all of them.
-    """
-    if not files:
-        return
-    at_us = to_us(clock.now())
-    table.add([file.add_action(table.partition_column, at_us) for file in files], schema, says)
