@@ -106,6 +106,8 @@ class Share:
         return reader < self.settings.landing.landers
 
 
+Reader = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 KEPT = Kept()
 """What a worker process of Spark keeps open from one round to the next."""
 
@@ -248,7 +250,7 @@ class RoundDone:
 @dataclass(slots=True)
 class ContinuousLanding:
     """One run of rounds. `run` is a name that no other run has. `interrupt` ends what the session has under way, and
-    `newest_watermark` reads the log, beside the settling, which has `log` for itself.
+    `newest_watermark` reads the log, beside the settling, which has `log` for itself. `read` is what the tasks run.
 
     Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark.
     """
@@ -265,6 +267,7 @@ class ContinuousLanding:
     clock: Clock
     newest_watermark: Callable[[], datetime | None]
     interrupt: Callable[[], object] = lambda: None
+    read: Reader = read_share
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
 
     def rounds(self, run_for: timedelta) -> Iterator[RoundDone]:
@@ -299,7 +302,7 @@ class ContinuousLanding:
         watchdog.start()
         try:
             readers = self.spark.range(0, share.readers, 1, share.readers)
-            rows = readers.mapInArrow(partial(read_share, share), from_arrow_schema(TAKEN)).toArrow()
+            rows = readers.mapInArrow(partial(self.read, share), from_arrow_schema(TAKEN)).toArrow()
         finally:
             watchdog.cancel()
         return TakenRound.of(rows, share)
