@@ -48,6 +48,7 @@ from tidemark.pipeline.ticks.rounds import (
 )
 from tidemark.pipeline.ticks.tracking import begin_where_new
 from tidemark.pipeline.watermark.state import Snapshot
+from tidemark.pipeline.watermark.usage import Usage
 
 READER_MESSAGES, READER_BYTES = 200_000, 256 << 20
 """The most that one reader takes in a round. Its ids, some 40 MB of them, go to the driver."""
@@ -74,12 +75,14 @@ class _Heartbeats:
     landed: Landed
     heartbeats: list[NewFile]
     rejected: list[NewFile]
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
 class _Times:
     messages: int
     attempt: str
+    usage: Usage
 
 
 _HEARTBEATS, _TIMES = TypeAdapter(_Heartbeats), TypeAdapter(_Times)
@@ -130,9 +133,28 @@ class Connections:
         self.heartbeats, self.quarantine = lake.heartbeats(), lake.quarantine()
         self.new_heartbeats, self.new_rejected = new_files(self.heartbeats, self.quarantine, self.clock)
 
-    def subscription(self, path: str) -> PubSubSubscription:
+    def subscription(self, path: str, calls: "Calls") -> PubSubSubscription:
         """A subscription, to be closed."""
-        return PubSubSubscription(self.client, path, self.clock, self.settings.pubsub)
+        return PubSubSubscription(self.client, path, self.clock, self.settings.pubsub, meter=calls)
+
+
+class Calls:
+    """Counts the pulls of one reader, which its client sends from several threads."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._sent = 0
+
+    def called(self) -> None:
+        self._sent = next(self._numbers)
+
+    def pulled(self, messages: int, size_bytes: int) -> None:
+        """The reader counts them itself."""
+
+    @property
+    def usage(self) -> Usage:
+        """The calls as the account has them."""
+        return Usage(pulls=self._sent)
 
 
 def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
@@ -149,7 +171,8 @@ def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEP
 def _base_rows(share: Share, to: Connections) -> Iterator[dict[str, Any]]:
     settings = share.settings
     to.heartbeats.refuse_other_kinds()  # before anything is pulled
-    with closing(to.subscription(settings.pubsub.base_path)) as subscription:
+    calls = Calls()
+    with closing(to.subscription(settings.pubsub.base_path, calls)) as subscription:
         taken = take_heartbeats(
             subscription,
             heartbeats=to.new_heartbeats,
@@ -159,13 +182,15 @@ def _base_rows(share: Share, to: Connections) -> Iterator[dict[str, Any]]:
             budget=_budget(share, settings.land.batch_messages),
             clock=to.clock,
         )
-    yield {"what": _HEARTBEATS.dump_json(_Heartbeats(taken.landed, [*taken.heartbeats], [*taken.rejected]))}
+    files = [*taken.heartbeats], [*taken.rejected]
+    yield {"what": _HEARTBEATS.dump_json(_Heartbeats(taken.landed, *files, taken.usage + calls.usage))}
     yield from _id_rows(taken.ack_ids)
 
 
 def _tracking_rows(share: Share, to: Connections) -> Iterator[dict[str, Any]]:
     settings = share.settings
-    with closing(to.subscription(settings.pubsub.tracking_path)) as subscription:
+    calls = Calls()
+    with closing(to.subscription(settings.pubsub.tracking_path, calls)) as subscription:
         taken = take_times(
             subscription,
             reader=to.reader,
@@ -174,7 +199,7 @@ def _tracking_rows(share: Share, to: Connections) -> Iterator[dict[str, Any]]:
             budget=_budget(share, settings.track.batch_messages),
             clock=to.clock,
         )
-    what = _TIMES.dump_json(_Times(taken.messages, taken.attempt))
+    what = _TIMES.dump_json(_Times(taken.messages, taken.attempt, taken.usage + calls.usage))
     yield {"what": what, "histogram": encode(Snapshot(taken.histogram), share.run)}
     yield from _id_rows(taken.ack_ids)
 
@@ -209,12 +234,12 @@ class TakenRound:
         for reader, (what, histogram) in said.items():
             if share.is_of_base(reader):
                 one = _HEARTBEATS.validate_json(what)
-                of_base.append(TakenHeartbeats(one.landed, one.heartbeats, one.rejected, ids[reader]))
+                of_base.append(TakenHeartbeats(one.landed, one.heartbeats, one.rejected, ids[reader], one.usage))
             else:
                 times, entry = _TIMES.validate_json(what), decode(histogram or b"", f"the answer of reader {reader}")
                 if not isinstance(entry, Snapshot):
                     raise TypeError(f"reader {reader} answered with {type(entry).__name__}")
-                of_tracking.append(TakenTimes(entry.histogram, times.messages, ids[reader], times.attempt))
+                of_tracking.append(TakenTimes(entry.histogram, times.messages, ids[reader], times.attempt, times.usage))
         return cls(of_base, of_tracking)
 
     @property
@@ -268,6 +293,7 @@ class ContinuousLanding:
     newest_watermark: Callable[[], datetime | None]
     interrupt: Callable[[], object] = lambda: None
     read: Reader = read_share
+    _used: Usage = field(default_factory=Usage)
     _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
 
     def rounds(self, run_for: timedelta) -> Iterator[RoundDone]:
@@ -319,7 +345,10 @@ class ContinuousLanding:
             heartbeats=heartbeats,
             quarantine=quarantine,
             log=self.log,
+            clock=self.clock,
             says=says,
+            used=self._used,
         )
         self._attempts.append(taken.attempts)
+        self._used = settled.used
         return RoundDone(number, settled, readers_seconds, self.clock.monotonic() - began)

@@ -28,6 +28,7 @@ from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Counted, Persisted, count
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.state import Snapshot
+from tidemark.pipeline.watermark.usage import Usage
 
 FILE_BYTES = 64 << 20
 """A reader writes what it holds into files when it is larger than this: so much is in memory, and a few times as much
@@ -35,6 +36,8 @@ while it is written."""
 
 ACKNOWLEDGED_AT_ONCE = 8
 """Calls that acknowledge side by side. Each takes a few milliseconds, most of them waiting."""
+
+NOTHING_USED = Usage()
 
 ACKNOWLEDGED_IN_A_CALL = 10_000
 """Acknowledgements that one of these threads sends, in calls of what a call may hold."""
@@ -49,6 +52,7 @@ class TakenHeartbeats:
     heartbeats: Sequence[NewFile] = ()
     rejected: Sequence[NewFile] = ()
     ack_ids: Sequence[str] = ()
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class TakenTimes:
     messages: int = 0
     ack_ids: Sequence[str] = ()
     attempt: str = ""
+    usage: Usage = field(default_factory=Usage)
 
 
 def take_heartbeats(
@@ -81,15 +86,18 @@ def take_heartbeats(
     taken = TakenHeartbeats()
     good, bad = _Files(heartbeats), _Files(quarantine)
     ack_ids: list[str] = []
+    size = 0
     with ExitStack() as leases:
         for batch in _batches(subscription, budget, clock):
             leases.enter_context(subscription.leased(batch.ack_ids))
             ack_ids.extend(batch.ack_ids)
+            size += batch.size_bytes
             for judged in JudgedBatch.parts_of(batch.messages, reader, watermark, clock.now()):
                 good.hold(judged.heartbeats)
                 bad.hold(judged.rejected)
                 taken = replace(taken, landed=taken.landed + Landed.of(judged))
-        return replace(taken, heartbeats=good.written(), rejected=bad.written(), ack_ids=ack_ids)
+        used = Usage(landed=len(ack_ids), landed_bytes=size)
+        return replace(taken, heartbeats=good.written(), rejected=bad.written(), ack_ids=ack_ids, usage=used)
 
 
 class _Files:
@@ -128,15 +136,17 @@ def take_times(
     """Pull from tracking until the budget is spent, and count. Nothing is acknowledged, and leases are kept until this
     returns. Any number of readers may run at once. A message that lags more than `laggard` is judged by its payload as
     well. Raises PubSubError."""
-    histogram, ack_ids, parts = Histogram.empty(), list[str](), list[Counted]()
+    histogram, ack_ids, parts, size = Histogram.empty(), list[str](), list[Counted](), 0
     with ExitStack() as leases:
         for batch in _batches(subscription, budget, clock):
             leases.enter_context(subscription.leased(batch.ack_ids))
             ack_ids.extend(batch.ack_ids)
+            size += batch.size_bytes
             counted = count(batch.messages, reader, remembered.copies, laggard)
             histogram += counted.histogram
             parts.append(counted)
-    return TakenTimes(histogram, len(ack_ids), ack_ids, remembered.note(parts))
+    used = Usage(tracked=len(ack_ids), tracked_bytes=size)
+    return TakenTimes(histogram, len(ack_ids), ack_ids, remembered.note(parts), used)
 
 
 def _batches(subscription: Subscription, budget: Budget, clock: Clock) -> Iterator[PulledBatch]:
@@ -187,13 +197,15 @@ ATTEMPTS_NOTED = 4
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a round has landed and tracked, all of it visible, in the log, and acknowledged as far as that went."""
+    """What a round has landed and tracked, all of it visible, in the log, and acknowledged as far as that went. `used`
+    is what the next entry of the log has to note, because this round had none."""
 
     landed: Landed = field(default_factory=Landed)
     persisted: Persisted = field(default_factory=Persisted)
+    used: Usage = field(default_factory=Usage)
 
     def __add__(self, other: "Settled") -> "Settled":
-        return Settled(self.landed + other.landed, self.persisted + other.persisted)
+        return Settled(self.landed + other.landed, self.persisted + other.persisted, self.used + other.used)
 
 
 def settle(
@@ -205,10 +217,12 @@ def settle(
     heartbeats: NewFiles,
     quarantine: NewFiles,
     log: TrackingLog,
+    clock: Clock,
     says: Mapping[str, str],
+    used: Usage = NOTHING_USED,
 ) -> Settled:
     """Make what the readers of a round have taken visible, then acknowledge it: one entry of the log, one transaction
-    of each table. Leases are kept meanwhile.
+    of each table. Leases are kept meanwhile. The entry notes what the readers used, and what rounds before have `used`.
 
     Guarantee: what is acknowledged on tracking is in the log; what is acknowledged on base is visible in `heartbeats`
     or `quarantine`. Any number of rounds may be settled at once, by any number of processes. Assumption: the log has
@@ -216,22 +230,23 @@ def settle(
     was not acknowledged comes again, as copies.
     """
     with ThreadPoolExecutor(ACKNOWLEDGED_AT_ONCE, thread_name_prefix="acknowledge") as pool:
-        persisted = _settle_tracking(of_tracking, tracking, log, pool)
+        used = sum((one.usage for taken in (of_base, of_tracking) for one in taken), used)
+        histogram = sum((one.histogram for one in of_tracking), Histogram.empty())
+        persisted = _settle_tracking(of_tracking, tracking, log, Snapshot(histogram, used, clock.now()), pool)
         landed = _settle_base(of_base, base, heartbeats, quarantine, says, pool)
-    return Settled(landed, persisted)
+    return Settled(landed, persisted, used=NOTHING_USED if persisted.snapshots else used)
 
 
 def _settle_tracking(
-    taken: Sequence[TakenTimes], subscription: Subscription, log: TrackingLog, pool: ThreadPoolExecutor
+    taken: Sequence[TakenTimes], subscription: Subscription, log: TrackingLog, entry: Snapshot, pool: ThreadPoolExecutor
 ) -> Persisted:
     ack_ids = [ack_id for one in taken for ack_id in one.ack_ids]
     if not ack_ids:
         return Persisted()
-    histogram = sum((one.histogram for one in taken), Histogram.empty())
     with subscription.leased(ack_ids):
-        log.append(Snapshot(histogram))
+        log.append(entry)
         acknowledged = _acknowledge(subscription, ack_ids, pool)
-    oldest = from_us(int(histogram.first_publish_us.min()))
+    oldest = from_us(int(entry.histogram.first_publish_us.min()))
     return Persisted(sum(one.messages for one in taken), 1, acknowledged, oldest)
 
 

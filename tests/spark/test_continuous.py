@@ -55,6 +55,10 @@ def test_rounds_land_and_track_everything_in_one_commit_and_one_entry_each(
     assert tracked(settings) == 5_007
     assert sum(one.settled.landed.acknowledged.count for one in done) == 5_007
     assert world.is_quiet(is_tracked=True)
+    account = lake_of(settings).tracking_log().catch_up().account.known
+    assert (account.landed, account.tracked) == (5_007, 5_007)
+    assert account.landed_bytes > account.landed
+    assert account.pulls > 0
     busy = [one for one in done if one.messages]
     table = lake_of(settings).heartbeats().current()
     assert table is not None
