@@ -1,4 +1,4 @@
-"""What ticks and rounds asked of Pub/Sub. Decisions and snapshots note it; the fold of the log sums it by hour, for a day.
+"""What ticks and rounds asked of Pub/Sub. The log notes it, and its fold sums it by hour, for a day.
 
 It decides no watermark. It is in the log so that the account of a day survives a restart.
 """
