@@ -7,8 +7,9 @@ import dagster as dg
 from tidemark.assets.backlog import backlog_job
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
+from tidemark.assets.continuous import continuous_job, continuous_sensors
 from tidemark.assets.corrections import corrections_asset
-from tidemark.assets.drain import drain_job, drain_sensor
+from tidemark.assets.drain import drain_job, drain_sensors
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
 from tidemark.assets.own_tables import own_table_definitions
 from tidemark.assets.repair import repair_job
@@ -53,6 +54,7 @@ def build_definitions(
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
     requeue = requeue_job(settings, clock)
+    readers = drain_job(settings, clock), continuous_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     return dg.Definitions(
@@ -64,12 +66,13 @@ def build_definitions(
             *own.assets,
             *corrections_asset(settings, mine),
         ],
-        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs],
+        jobs=[job, backlog, *readers, repair_job(settings), requeue, housekeeping, *own.jobs],
         asset_checks=asset_checks(settings, clock),
         sensors=[
             tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
             landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-            drain_sensor(settings, clock),
+            *drain_sensors(settings, clock),
+            *continuous_sensors(settings, clock),
             staleness_sensor(settings, clock, backlog, asking),
             *own.sensors,
             *requeue_sensors(settings, clock, requeue),

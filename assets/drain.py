@@ -79,9 +79,11 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     return drain
 
 
-def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
-    """Request a run when a backlog is larger than ticks can land."""
+def drain_sensors(settings: Settings, clock: Clock) -> list[dg.SensorDefinition]:
+    """The sensor that requests a run when a backlog is larger than ticks can land; none where a run lands anyway."""
     chosen = settings.drain
+    if settings.landing.is_continuous:
+        return []
 
     @ticking_sensor(
         settings,
@@ -107,7 +109,7 @@ def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         context.log.info(f"draining: {reason}")
         return dg.SensorResult(run_requests=[dg.RunRequest(tags={"tidemark/why": reason})])
 
-    return drain
+    return [drain]
 
 
 def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, max_reading_age: timedelta) -> str | None:
@@ -134,11 +136,17 @@ def why_drain(state: WatermarkState, now: datetime, chosen: DrainSettings, *, ma
 
 def draining(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     """The id of a run that drains now, whose readers land instead of the ticks."""
+    return reading_run(runs, DRAIN, now, chosen.max_seconds)
+
+
+def reading_run(runs: Runs, job_name: str, now: datetime, at_most: timedelta, tag: str | None = None) -> str | None:
+    """The id of a job's run that reads the subscriptions now: it is at work, not for longer than its time and OVERTIME,
+    and has this tag."""
     at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    for record in runs.newest(DRAIN, 1, at_it):
+    for record in runs.newest(job_name, 1, at_it):
         began = record.start_time or record.create_timestamp.timestamp()
-        is_on_time = now.timestamp() - began < (chosen.max_seconds + OVERTIME).total_seconds()
-        if is_on_time and why_dead(runs.instance, record, now) is None:
+        is_on_time = now.timestamp() - began < (at_most + OVERTIME).total_seconds()
+        if is_on_time and (not tag or tag in record.dagster_run.tags) and why_dead(runs.instance, record, now) is None:
             return record.dagster_run.run_id
     return None
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
+from tidemark.assets.continuous import landing_run
 from tidemark.assets.drain import draining
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.requests import CHOICE, Choosing, OneAsks, Request, next_request
@@ -59,7 +60,13 @@ def tracking_sensor(
         pubsub.sweep()
         pace.wait()
         landing.wait(LANDS_WITHIN)
-        run = draining(Runs(context.instance, settings), clock.now(), settings.drain)
+        runs, now = Runs(context.instance, settings), clock.now()
+        pulls = budget
+        if landing_run(runs, now, settings) is not None:
+            pubsub.tracking().close()
+            pulls = replace(budget, max_messages=0)
+        elif draining(runs, now, settings.drain) is not None:
+            pulls = replace(budget, max_time=min(budget.max_time, WHILE_DRAINING))
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
@@ -68,7 +75,7 @@ def tracking_sensor(
             reader=reader,
             policy=policy,
             copies=copies,
-            budget=budget if run is None else replace(budget, max_time=min(budget.max_time, WHILE_DRAINING)),
+            budget=pulls,
             clock=clock,
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
@@ -104,7 +111,7 @@ def landing_sensor(
         description=(
             f"Every {format_duration(settings.watermark.tick)}: pulls the base subscription, appends to "
             f"{HEARTBEATS.to_user_string()} and {QUARANTINED.to_user_string()}, and acknowledges what is durable. "
-            "Pauses while a run drains a backlog."
+            "Pauses while a run lands instead."
         ),
     )
     def landing(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -112,11 +119,16 @@ def landing_sensor(
         decides_at = tracking.next_at
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
-        run = draining(Runs(context.instance, settings), clock.now(), settings.drain)
-        if run is not None:
-            pubsub.base().close()
-            said = dg.SkipReason(f"run {run[:8]} drains the backlog: its readers land instead")
-            return dg.SensorResult(skip_reason=said)
+        runs, now = Runs(context.instance, settings), clock.now()
+        at_it = {
+            "lands continuously": landing_run(runs, now, settings),
+            "drains the backlog": draining(runs, now, settings.drain),
+        }
+        for does, run in at_it.items():
+            if run is not None:
+                pubsub.base().close()
+                said = dg.SkipReason(f"run {run[:8]} {does}: its readers land instead")
+                return dg.SensorResult(skip_reason=said)
         with at_work.working():
             landed = land(
                 pubsub.base(),

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -40,16 +41,17 @@ WORK = TypeAdapter(Work)
 def measure_large(machine: Machine, rounds: int, scale: float) -> list[Measure]:
     """Seconds and megabytes of ours, on a warm server, and of the faster of the two engines, each run a process."""
     world = machine.world()
-    _fill_hours(world, scale)
+    fill_hours(world, scale, HOURS)
     work = work_of(world, SPAN * HOURS)
     seconds: dict[str, list[float]] = {name: [] for name in ("tidemark", *ENGINES)}
     peaks: dict[str, list[float]] = {name: [] for name in seconds}
     rows = sum(ours(machine, world, SPAN).rows.values())
+    servers = [one.process.pid for one in machine.supervisor.running if one.spec.name == "Spark Connect"]
     for _ in range(min(rounds, ROUNDS)):
         for name in seconds:
             if name == "tidemark":
                 began = machine.clock.monotonic()
-                with WorkersPeak(machine) as workers:
+                with WorkersPeak(servers) as workers:
                     rows = sum(ours(machine, world, SPAN * HOURS).rows.values())
                 took, peak = machine.clock.monotonic() - began, workers.largest_bytes / MB
             else:
@@ -76,7 +78,7 @@ def measure_large(machine: Machine, rounds: int, scale: float) -> list[Measure]:
     ]
 
 
-def _fill_hours(world: World, scale: float) -> None:
+def fill_hours(world: World, scale: float, hours: int) -> None:
     """Land an hour, and what it holds once more for each further hour."""
     lookback = world.settings.windows.lookback
     fill(world, START - lookback, START + SPAN, scale)
@@ -84,7 +86,7 @@ def _fill_hours(world: World, scale: float) -> None:
     if table is None:
         raise ServiceFailed("nothing has landed for the benchmark")
     hour = table.to_pyarrow_dataset().to_table(filter=pc.field("event_time") >= pa.scalar(START))
-    for number in range(1, HOURS):
+    for number in range(1, hours):
         later = _later(hour, SPAN * number)
         for first in range(0, len(later), ROWS_OF_A_FILE):
             world.heartbeats.append(later.slice(first, ROWS_OF_A_FILE))
@@ -99,11 +101,11 @@ def _later(rows: pa.Table, by: timedelta) -> pa.Table:
 
 
 class WorkersPeak:
-    """The most memory that one Python worker of the server has while the block runs, sampled."""
+    """The most memory that one process below those of Spark has while the block runs, sampled: a Python worker."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, servers: Sequence[int]) -> None:
         self.largest_bytes = 0
-        self._servers = [one.process.pid for one in machine.supervisor.running if one.spec.name == "Spark Connect"]
+        self._servers = servers
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
@@ -122,7 +124,8 @@ class WorkersPeak:
             for server in map(psutil.Process, self._servers):
                 for worker in server.children(recursive=True):
                     try:
-                        self.largest_bytes = max(self.largest_bytes, worker.memory_info().rss)
+                        if "python" in worker.name():
+                            self.largest_bytes = max(self.largest_bytes, worker.memory_info().rss)
                     except psutil.NoSuchProcess:
                         continue
 

@@ -89,6 +89,7 @@ class Settings(BaseSettings):
     watermark: sections.WatermarkSettings = sections.WatermarkSettings()
     track: sections.TrackBudget = sections.TrackBudget()
     land: sections.LandBudget = sections.LandBudget()
+    landing: sections.LandingSettings = sections.LandingSettings()
     drain: sections.DrainSettings = sections.DrainSettings()
     tune: sections.TuneSettings = sections.TuneSettings()
     quarantine: sections.QuarantineSettings = sections.QuarantineSettings()

@@ -276,6 +276,21 @@ class LandBudget(BudgetSettings):
     batch_messages: int = Field(20_000, ge=1)
 
 
+class LandingSettings(Section):
+    """Who pulls in normal operation: the sensors' ticks, or readers on Spark that one run keeps at work."""
+
+    mode: Literal["ticks", "continuous"] = "ticks"
+    landers: int = Field(2, ge=1, le=1000)
+    trackers: int = Field(1, ge=1, le=1000)
+    round: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=1))] = timedelta(seconds=5)
+    run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether a run lands instead of the ticks."""
+        return self.mode == "continuous"
+
+
 class DrainSettings(Section):
     """When a run drains an outage's backlog, and with how many readers."""
 

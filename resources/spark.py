@@ -42,6 +42,16 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             self._spark_session.addTag(self._tag)
         super()._init_session()
 
+    def interrupt(self) -> None:
+        """End what this run has under way on Spark, from any thread: its call fails."""
+        session = self._spark_session
+        if session is None:
+            return
+        if self.spark_config.get("spark.remote"):
+            session.interruptTag(self._tag)
+        else:
+            session.sparkContext.cancelAllJobs()
+
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:  # noqa: ARG002 (Dagster's signature)
         """End what this run has started on the server, and stop the client, or the classic session."""
         started = self._spark_session

@@ -8,6 +8,12 @@ COMPUTE_WINDOWS = "compute_windows"
 DRAIN = "drain"
 """The job that drains an outage's backlog."""
 
+LAND_CONTINUOUSLY = "land_continuously"
+"""The job whose readers land and track without an end, and the sensor that keeps a run of it at work."""
+
+READS = "tidemark/reads"
+"""The tag of such a run that has settled its first round: ticks need not pull."""
+
 REQUEUE = "requeue"
 """The job that judges quarantine again, and the sensor that requests it."""
 

@@ -28,9 +28,12 @@ class Beginning:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one tracking batch adds to the histogram; persisted before the batch is acknowledged."""
+    """What tracked messages add to the histogram; persisted before they are acknowledged. `usage` is what readers that
+    make no decisions asked of Pub/Sub until `at`, since the entry before; None where nobody counted."""
 
     histogram: Histogram
+    usage: Usage | None = None
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ class WatermarkState:
             case Snapshot():
                 violations = self.reading_violations + self._violations(entry.histogram)
                 histogram = self.histogram + entry.histogram
-                return replace(self, number=number, histogram=histogram, reading_violations=violations)
+                account = self.account if entry.at is None else self.account.after(entry.at, entry.usage)
+                return replace(self, number=number, histogram=histogram, reading_violations=violations, account=account)
             case DecisionRecord():
                 return self._after_decision(number, entry)
             case Lost():

@@ -1,4 +1,4 @@
-"""What ticks asked of Pub/Sub: each decision notes it, and the fold of the log sums it by hour for a day.
+"""What ticks and rounds asked of Pub/Sub. The log notes it, and its fold sums it by hour, for a day.
 
 It decides no watermark. It is in the log so that the account of a day survives a restart.
 """
@@ -15,7 +15,7 @@ HOURS = 24
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one process asked for in so many `seconds`.
+    """What one process asked for in so many `seconds`; those of rounds are none, since ticks run beside them.
 
     `snapshots` were taken for readings, and kept messages of about `snapshot_bytes`. `pulls` are calls; they brought
     `tracked` messages of `tracked_bytes` on tracking and `landed` ones of `landed_bytes` on base. The pulls of a drain
@@ -43,7 +43,7 @@ class Account:
     hours: tuple[tuple[int, Usage], ...] = field(default=())
 
     def after(self, at: datetime, usage: Usage | None) -> "Account":
-        """With what a decision at that moment noted."""
+        """With what was noted at that moment."""
         if usage is None:
             return self
         hour = to_us(at) // HOUR_US

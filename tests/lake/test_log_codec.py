@@ -32,6 +32,7 @@ from tidemark.pipeline.watermark.state import (
     Snapshot,
     WatermarkState,
 )
+from tidemark.pipeline.watermark.usage import Usage
 
 NAME = "tracking/log/000000000007.parquet"
 
@@ -111,6 +112,7 @@ def comes_back(entry: Entry) -> None:
 @given(histograms)
 def test_a_histogram_comes_back_bit_for_bit(histogram: Histogram) -> None:
     comes_back(Snapshot(histogram))
+    comes_back(Snapshot(histogram, Usage(pulls=2, landed=7, landed_bytes=700), at(100.25)))
 
 
 @bounded

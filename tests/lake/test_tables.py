@@ -200,7 +200,7 @@ def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(la
 def test_a_kind_that_changes_under_a_running_reader_is_refused_as_well(tmp_path: Path) -> None:
     early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
     reader = late.heartbeats()
-    reader._refuse_other_kinds()  # there was no table yet
+    reader.refuse_other_kinds()  # there was no table yet
     append_beats(early.heartbeats(), columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]))
     with pytest.raises(LakeError):
         append_beats(reader, columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))

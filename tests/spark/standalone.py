@@ -1,11 +1,25 @@
-"""A standalone cluster on loopback, and a Connect server on it: a master and workers, each a JVM of its own."""
+"""A standalone cluster on loopback, and a Connect server on it: a master and workers, each a JVM of its own.
 
-from collections.abc import Callable, Iterator
+    with cluster(folder, python=bare_python()) as spread:      # executors that lack tidemark
+        settings = Settings(spark=spread.classic())            # for a session of this process, or
+        with connect_server(folder, spread) as address: ...    # for clients of a server on the same cluster
+        spread.kill_worker(0)
+
+A process holds one kind of session: clients of a Connect server are programs of their own (`drain_client.py`).
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+import psutil
 import pyspark
 
+from tests.gcs.tools import cache, made_once
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
@@ -15,30 +29,119 @@ from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark.java import java_home
 
 READY_WITHIN_SECONDS = 90
+MADE_WITHIN_SECONDS = 600
 SECRET = "a secret of these tests"  # noqa: S105 (nobody else's)
 SMALL = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
+OF_PYSPARK = ("pandas", "pyarrow", "numpy")
+"""What PySpark itself needs of an executor's Python. PySpark's own modules come with Spark, as on any cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster that runs: its `spark://…`, and what stops it. The folder of a worker's executors is
+    `folder / "worker-<number>"`, with one for each: `app-…/<number>`."""
+
+    master: str
+    folder: Path
+    supervisor: Supervisor
+    python: Path | None
+
+    def classic(self, **more: object) -> SparkSettings:
+        """The settings of a session whose driver is this process."""
+        return SparkSettings.model_validate(
+            {"remote": None, "master": self.master, "driver_memory": "1g", "config": SMALL, **more}
+        )
+
+    def connected(self, **more: object) -> SparkSettings:
+        """The settings of a Connect server on this cluster, at a port of its own."""
+        address = f"sc://localhost:{free_port()}"
+        return SparkSettings.model_validate(
+            {"remote": address, "server_master": self.master, "driver_memory": "1g", "config": SMALL, **more}
+        )
+
+    def kill_worker(self, number: int) -> list[int]:
+        """SIGKILL to a worker, its executors and their Python processes, as if its machine were gone; their ids."""
+        name = f"worker-{number}"
+        (process,) = [one.process for one in self.supervisor.running if one.spec.name == name]
+        lost = [process, *process.children(recursive=True)]
+        for one in lost:
+            one.kill()
+        psutil.wait_procs(lost)
+        return [one.pid for one in lost]
+
+    def restart_worker(self, number: int) -> None:
+        """Start a worker that was killed again, and wait until the master knows it."""
+        self.supervisor.log_file(f"worker-{number}").write_text("")
+        self.supervisor.restart_what_died()
+        self.supervisor.wait_until_ready(f"worker-{number}")
+
+    def workers_that_ran(self) -> set[str]:
+        """The names of the workers that started an executor."""
+        return {folder.parents[1].name for folder in self.folder.glob("worker-*/app-*/*")}
 
 
 @contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """The address of a Connect server that asks for SECRET, on a cluster of two workers, until the block is left."""
+def cluster(
+    folder: Path, *, python: Path | None = None, workers: int = 2, environment: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """A cluster until the block is left. With `python`, that is the machines' own Python: `$PYSPARK_PYTHON` in the
+    workers' environment names it. Each worker has one core and 1 GB, and `environment` beside this process's."""
     supervisor = Supervisor(folder / "services", SystemClock(), lambda _: None)
+    own = {"PYSPARK_PYTHON": str(python)} if python else {}
     try:
-        master = start_cluster(supervisor, folder)
-        address = f"sc://localhost:{free_port()}"
-        spark = SparkSettings(remote=address, server_master=master, driver_memory="1g", config=SMALL)
-        supervisor.start(spark_server(Settings(spark=spark), folder, {TOKEN: SECRET}))
-        yield address
+        yield Cluster(_started(supervisor, folder, workers, {**own, **(environment or {})}), folder, supervisor, python)
     finally:
         supervisor.stop()
 
 
-def start_cluster(supervisor: Supervisor, folder: Path, *, workers: int = 2) -> str:
-    """Start it; its `spark://…`. Each worker has one core and, in `folder`, a folder of its own, `worker-<number>`,
-    with one for each executor: `app-…/<number>`. Stopping the supervisor ends them all."""
+@contextmanager
+def connect_server(folder: Path, on: Cluster | None = None, spark: SparkSettings | None = None) -> Iterator[str]:
+    """The address of a Connect server that asks for SECRET, until the block is left; on a cluster of its own, whose
+    executors run this Python, unless there is another."""
+    if on is None:
+        with cluster(folder) as own, connect_server(folder, own) as address:
+            yield address
+        return
+    spark = spark or on.connected()
+    supervisor = Supervisor(folder / "server", SystemClock(), lambda _: None)
+    try:
+        supervisor.start(spark_server(Settings(spark=spark), folder, {TOKEN: SECRET}))
+        yield spark.remote or ""
+    finally:
+        supervisor.stop()
+
+
+def bare_python() -> Path:
+    """A Python like this one with what PySpark needs, and without tidemark. It is made once, in the cache."""
+    versions = [f"{name}=={metadata.version(name)}" for name in OF_PYSPARK]
+    named = "-".join([f"{sys.version_info.major}.{sys.version_info.minor}", *(one.split("==")[1] for one in versions)])
+    folder = cache() / f"bare-python-{named}"
+    with made_once(folder) as making:
+        if making is not None:
+            made = making / folder.name
+            _run([sys.executable, "-m", "venv", str(made)])
+            _install(made / "bin" / "python", versions)
+            made.rename(folder)  # only its scripts know where it was made
+    return folder / "bin" / "python"
+
+
+def _install(python: Path, versions: list[str]) -> None:
+    """By uv, as `tools/install.sh` does, within seconds from its cache; else by pip."""
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", str(python)]
+    for command in ([*uv, "--offline", *versions], [*uv, *versions]):
+        if subprocess.run(command, capture_output=True, check=False, timeout=MADE_WITHIN_SECONDS).returncode == 0:
+            return
+    _run([str(python), "-m", "pip", "install", "--quiet", *versions])
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=MADE_WITHIN_SECONDS)
+
+
+def _started(supervisor: Supervisor, folder: Path, workers: int, environment: Mapping[str, str]) -> str:
     port = free_port()
     arguments = ["--host", HOST, "--port", str(port), "--webui-port", str(free_port())]
-    supervisor.start(_daemon("master", "master.Master", arguments, folder, lambda: listens(HOST, port)))
+    supervisor.start(_daemon("master", "master.Master", arguments, folder, {}, lambda: listens(HOST, port)))
     url = f"spark://{HOST}:{port}"
     for number in range(workers):
         name = f"worker-{number}"
@@ -50,6 +153,7 @@ def start_cluster(supervisor: Supervisor, folder: Path, *, workers: int = 2) -> 
                 "worker.Worker",
                 [*arguments, "--work-dir", str(folder / name), url],
                 folder,
+                environment,
                 lambda log=log: "Successfully registered" in log.read_text(errors="replace"),  # type: ignore[misc]
             ),
             wait=False,
@@ -59,8 +163,16 @@ def start_cluster(supervisor: Supervisor, folder: Path, *, workers: int = 2) -> 
     return url
 
 
-def _daemon(name: str, main: str, arguments: list[str], folder: Path, is_ready: Callable[[], bool]) -> ServiceSpec:
+def _daemon(
+    name: str,
+    main: str,
+    arguments: list[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    is_ready: Callable[[], bool],
+) -> ServiceSpec:
     home = Path(pyspark.__file__).parent
+
     return ServiceSpec(
         name=name,
         command=[str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments],
@@ -69,6 +181,7 @@ def _daemon(name: str, main: str, arguments: list[str], folder: Path, is_ready: 
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
+            **environment,
         },
         is_ready=is_ready,
         ready_within_seconds=READY_WITHIN_SECONDS,

@@ -9,6 +9,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import astuple, fields
+from datetime import datetime
 from typing import Any, Literal, get_type_hints
 
 import numpy as np
@@ -30,6 +31,7 @@ from tidemark.pipeline.watermark.state import (
     Snapshot,
     WatermarkState,
 )
+from tidemark.pipeline.watermark.usage import Usage
 
 MOMENT = pa.timestamp("us", tz="UTC")
 CELLS = pa.schema(
@@ -71,6 +73,7 @@ STORED_AS = {"pruned_frontier": "passed", "start": "band_start", "end": "band_en
 _RECORD = TypeAdapter(DecisionRecord)
 _DECISION = TypeAdapter(Decision)
 _FACTS = TypeAdapter(dict[str, Any])
+_USAGE, _MOMENT = TypeAdapter(Usage), TypeAdapter(datetime | None)
 
 _STATE: Mapping[str, TypeAdapter[Any]] = {
     name: TypeAdapter(kind)
@@ -84,7 +87,10 @@ def encode(entry: Entry, writer: str) -> bytes:
     """Return an entry as the content of an object. `writer` makes equal entries of two writers differ."""
     match entry:
         case Snapshot():
-            return _write(_cells(entry.histogram), "histogram", _histogram_facts(entry.histogram), writer)
+            facts = _histogram_facts(entry.histogram)
+            if entry.usage is not None:
+                facts |= {"usage": _USAGE.dump_python(entry.usage), "at": _MOMENT.dump_python(entry.at, mode="json")}
+            return _write(_cells(entry.histogram), "histogram", facts, writer)
         case Compacted():
             state = entry.state
             facts = _histogram_facts(state.histogram) | {
@@ -124,7 +130,8 @@ def decode(content: bytes, name: str) -> Entry:
 def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
     match kind:
         case "histogram":
-            return Snapshot(_histogram(table, facts))
+            usage = _USAGE.validate_python(facts["usage"]) if "usage" in facts else None
+            return Snapshot(_histogram(table, facts), usage, _MOMENT.validate_python(facts.get("at")))
         case "compacted":
             stored = {name: STORED_AS.get(name, name) for name in _STATE}
             # A field that an entry lacks takes its default.

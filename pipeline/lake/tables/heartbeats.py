@@ -164,11 +164,16 @@ class Heartbeats(LakeTable):
         self._fields = fields
         self._is_checked = False
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that messages land with."""
+        return heartbeat_schema(self._fields)
+
     def append(self, rows: pa.Table) -> None:
         """Land messages, in the table's schema; those of more than HOURS_AT_ONCE event hours in several commits, the
         newest hours first. If one fails, those before it stand, and a redelivery repeats them. Raises LakeError
         if the configured kind of a field is not that of the column that the table has."""
-        self._refuse_other_kinds()
+        self.refuse_other_kinds()
         hours = sorted(pc.unique(rows[PARTITION]).to_pylist(), reverse=True)
         if len(hours) <= HOURS_AT_ONCE:
             super().append(rows)
@@ -177,7 +182,8 @@ class Heartbeats(LakeTable):
             of_these = pc.is_in(rows[PARTITION], pa.array(hours[first : first + HOURS_AT_ONCE], pa.string()))
             super().append(rows.filter(of_these))
 
-    def _refuse_other_kinds(self) -> None:
+    def refuse_other_kinds(self) -> None:
+        """Raise LakeError if the configured kind of a field is not that of the column that the table has."""
         table = None if self._is_checked else self.current()
         if table is not None:
             there = {column.name: pa.field(column) for column in table.schema().fields}

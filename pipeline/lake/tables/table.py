@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
@@ -249,6 +250,41 @@ class LakeTable:
             )
             (self._commit,) = self._commits(held.version())
 
+    def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
+        """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. Raises as
+        `append` does."""
+        for changes in range(SCHEMA_CHANGES):
+            try:
+                table = self.created_with(schema)
+                with table_errors(self.uri):
+                    table.create_write_transaction(
+                        [*files],
+                        mode="append",
+                        schema=table.schema(),
+                        partition_by=[self.partition_column],
+                        commit_properties=CommitProperties(
+                            max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says)
+                        ),
+                        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+                    )
+                    (self._commit,) = self._commits(table.version())
+                break
+            except TableConflict:
+                if changes == SCHEMA_CHANGES - 1:
+                    raise
+        self.make_durable()
+
+    def created_with(self, schema: pa.Schema) -> DeltaTable:
+        """The table as `created` gives it, with every column of the schema."""
+        table = self.created(schema)
+        there = {column.name for column in table.schema().fields}
+        absent: list[Field] = [column for column in Schema.from_arrow(schema).fields if column.name not in there]
+        if absent:
+            with table_errors(self.uri):
+                table.alter.add_columns(absent)
+                (self._commit,) = self._commits(table.version())
+        return table
+
     def created(self, schema: pa.Schema) -> DeltaTable:
         """The table at its newest version, with the mark of this version's format or of a newer one that it can read;
         created with this schema if it is not there. Raises TableConflict, NewerFormat, LakeError."""
@@ -289,6 +325,11 @@ class LakeTable:
         if self._sync is not None:
             with table_errors(self.uri):
                 self._sync.sync_commits()
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether folders have to be made before files."""
+        return self._sync is not None
 
     def make_files_durable(self, paths: Iterable[str]) -> None:
         """Make files durable before a commit names them, by their paths in the table. Raises LakeFull, LakeError."""
