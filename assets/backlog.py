@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import dagster as dg
 
+from tidemark.assets.attempts import TO, stretch_named
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of
 from tidemark.assets.checks import evaluation_of
 from tidemark.assets.corrections import corrections_noted, diffs_followed
 from tidemark.assets.events import failing_run
 from tidemark.assets.live_first import Front, Parts
 from tidemark.assets.lost_runs import beating
-from tidemark.assets.requests import BACKLOG_OP, TO, front_of, stretch_named
+from tidemark.assets.requests import BACKLOG_OP, front_of
 from tidemark.assets.runs import tags_of
 from tidemark.assets.windowed import compute_range, metadata_of, silence_report, stopped_result
 from tidemark.pipeline.clock import Clock
@@ -51,7 +52,8 @@ def backlog_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         total, computed = len(left), 0
         with failing_run(WindowExpired, WindowNotClosed, ValueError), beating(context):
             front = _front(lake, clock)
-            parts = Parts(clock.monotonic(), 0 if front is None else front.first_open)
+            is_alone = settings.windows.runs_at_once == 1
+            parts = Parts(clock.monotonic(), 0 if front is None else front.first_open, makes_way=is_alone)
             while left:
                 part = left[: parts.size()]
                 if front is not None and parts.ends(len(part), clock.monotonic(), front):

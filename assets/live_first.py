@@ -90,10 +90,12 @@ def backlog_may_begin(attempts: Sequence[Attempt], front: Front) -> bool:
 
 @dataclass
 class Parts:
-    """Cuts a backlog run into parts, which take about AIM_SECONDS each, and says when it ends."""
+    """Cuts a backlog run into parts, which take about AIM_SECONDS each, and says when it ends. It `makes_way` for live
+    windows where these cannot have a run beside it."""
 
     began: float
     first_open: int
+    makes_way: bool = True
     seconds_per_window: float | None = None
     last: int = field(default=FIRST_PART // GROWTH)
 
@@ -118,6 +120,6 @@ class Parts:
         if now - self.began + seconds > LONGEST_SECONDS:
             return True
         closes_at = front.closes_at
-        if closes_at is None:
+        if closes_at is None or not self.makes_way:
             return False
         return front.first_open > self.first_open or front.at + timedelta(seconds=seconds + TO_END_SECONDS) > closes_at

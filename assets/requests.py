@@ -4,24 +4,23 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from threading import Lock
-from typing import Any
 
 import dagster as dg
 
+from tidemark.assets.attempts import AtWork, at_work, attempts_of, ended_at, stretch_texts
 from tidemark.assets.live_first import Front, backlog_goes_first, backlog_may_begin
 from tidemark.assets.lost_runs import report_dead
 from tidemark.assets.runs import Runs
-from tidemark.assets.turns import Attempt, Turn, take_turn
+from tidemark.assets.turns import Turn, take_turn
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.services.dagster_names import (
     COMPUTE_BACKLOG,
     COMPUTE_WINDOWS,
     RANGE_END,
     RANGE_START,
-    TRIED,
     name_of,
 )
 from tidemark.pipeline.settings import Settings
@@ -36,14 +35,8 @@ that failed itself rests longer: see `take_turn`."""
 FAILURES_COUNTED = 10
 """Newest runs that are read to count failures in a row."""
 
-RUNS_LOOKED_AT = 100
-"""Newest ended runs of each job that tell which windows keep failing."""
-
-ONE_WINDOW = "dagster/partition"
-"""The tag of a run over one partition, as the UI starts it."""
-
-BACKLOG_OP, TO = "compute_older", ".."
-"""The op of the job COMPUTE_BACKLOG, and what stands between the first and the last key of a stretch in its config."""
+BACKLOG_OP = "compute_older"
+"""The op of the job COMPUTE_BACKLOG."""
 
 SEEN_WITHIN = timedelta(seconds=5)
 """How long a run that a sensor asks for may take until the others see it: Dagster creates it after the evaluation."""
@@ -148,7 +141,9 @@ def next_request(runs: Runs, lake: LakeResource, user: str, watermark: datetime 
     A window that ends in the future by this machine's clock is left for later, even if the sources' clocks are ahead:
     Dagster has no partition for it yet.
     """
-    if (pause := pause_of_windows(runs, now)) is not None:
+    windows = lake.settings.windows
+    working = at_work(runs, windows, lake.settings.windowing, now)
+    if (pause := pause_of_windows(runs, working, now)) is not None:
         return Request((), pause)
     windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
     due = due_now(lake, user, front)
@@ -156,14 +151,20 @@ def next_request(runs: Runs, lake: LakeResource, user: str, watermark: datetime 
         return Request((), "no window is closed yet")
     if not due:
         return Request((), "every closed window is computed")
-    attempts, most = _attempts(runs, windowing), lake.settings.windows.max_windows_per_run
+    due = list(working.leaves(due))
+    if not due:
+        return Request((), working.sentence())
+    attempts, most = attempts_of(runs, windowing), windows.max_windows_per_run
     live = take_turn(_cut(due, front.first_live, front.first_open), attempts, now, most, contiguous=True)
-    goes_first = backlog_goes_first(attempts, now)
+    is_alone = windows.runs_at_once == 1
+    goes_first = is_alone and backlog_goes_first(attempts, now)
     older = take_turn(_cut(due, 0, front.first_live), attempts, now, most)
     of_which = f"of {sum(map(len, due))} windows that closed"
     if live.windows and not (goes_first and older.windows):
         return _request(live, windowing, of_which)
-    if older.windows and not (goes_first or backlog_may_begin(attempts, front)):
+    if older.windows and not is_alone and working.backlog >= windows.runs_at_once - 1:
+        return Request((), f"older windows wait: {working.sentence()}, and the last place is for live windows")
+    if older.windows and is_alone and not (goes_first or backlog_may_begin(attempts, front)):
         return Request((), f"{sum(map(len, due))} older windows wait, because the next window is about to close")
     return _request(older, windowing, of_which, is_backlog=True, besides=live)
 
@@ -179,15 +180,19 @@ def stale_request(
     """Request the newest of these stale windows that do not rest, when backlog has its turn."""
     if not stale:
         return Request((), "no stale window is to be computed again")
-    if (pause := pause_of_windows(runs, now)) is not None:
+    windows, windowing = lake.settings.windows, lake.settings.windowing
+    working = at_work(runs, windows, windowing, now)
+    if (pause := pause_of_windows(runs, working, now)) is not None:
         return Request((), pause)
-    windowing, front = lake.settings.windowing, front_of(lake, watermark, now)
+    front, is_alone = front_of(lake, watermark, now), windows.runs_at_once == 1
+    if not is_alone and working.backlog >= windows.runs_at_once - 1:
+        return Request((), f"stale windows wait: {working.sentence()}")
     if front is None:
         return Request((), "there is no watermark yet")
-    attempts, most = _attempts(runs, windowing), lake.settings.windows.max_windows_per_run
+    attempts, most = attempts_of(runs, windowing), windows.max_windows_per_run
     numbers = Spans(*(range(number, number + 1) for number in map(windowing.number_of, _starts(stale))))
-    turn = take_turn(numbers.within(range(front.first_open)), attempts, now, most)
-    if turn.windows and not backlog_goes_first(attempts, now):
+    turn = take_turn(working.leaves(numbers.within(range(front.first_open))), attempts, now, most)
+    if turn.windows and is_alone and not backlog_goes_first(attempts, now):
         live = take_turn(
             _cut(due_now(lake, user, front) or [], front.first_live, front.first_open), attempts, now, most
         )
@@ -233,30 +238,6 @@ class NothingDue:
         return self._found is not None and self._found[0] == known and now - self._found[1] < LOOK_EVERY
 
 
-def stretch_texts(windows: Iterable[Window]) -> Iterator[str]:
-    """Windows, the newest first, as keys; neighbours together, as `first..last`."""
-    stretch: list[Window] = []
-    for window in windows:
-        if stretch and stretch[-1].start != window.end:
-            yield _stretch_text(stretch)
-            stretch = []
-        stretch.append(window)
-    if stretch:
-        yield _stretch_text(stretch)
-
-
-def stretch_named(text: str, windowing: Windowing) -> range:
-    """The numbers of the windows of such a text. Raises ValueError."""
-    first, _, last = text.partition(TO)
-    numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last or first)]
-    return range(numbers[0], numbers[1] + 1)
-
-
-def _stretch_text(newest_first: Sequence[Window]) -> str:
-    first, last = newest_first[-1].key, newest_first[0].key
-    return first if first == last else f"{first}{TO}{last}"
-
-
 def _starts(windows: Iterable[Window]) -> list[datetime]:
     return [window.start for window in windows]
 
@@ -281,50 +262,12 @@ def _request(
     return Request(windows if is_backlog else sorted(windows), f"{sentence}; {rest}" if rest else sentence, is_backlog)
 
 
-def _attempts(runs: Runs, windowing: Windowing) -> list[Attempt]:
-    """The newest runs over windows that have succeeded or failed, newest first."""
-    found = []
-    for job_name in (COMPUTE_WINDOWS, COMPUTE_BACKLOG):
-        statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
-        for record in runs.newest(job_name, RUNS_LOOKED_AT, statuses):
-            run, is_backlog = record.dagster_run, job_name == COMPUTE_BACKLOG
-            failed = run.status is dg.DagsterRunStatus.FAILURE
-            try:
-                windows = _backlog_tried(run, windowing, failed=failed) if is_backlog else _range_of(run, windowing)
-            except (ValueError, KeyError, TypeError, StopIteration):  # of another length, or started by hand
-                continue
-            ended_then = ended_at(record)
-            began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else ended_then
-            found.append(Attempt(windows, failed, began, ended_then, is_backlog))
-    return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
-
-
-def _range_of(run: dg.DagsterRun, windowing: Windowing) -> Spans:
-    """The windows of a run over a range."""
-    first = run.tags.get(RANGE_START) or run.tags[ONE_WINDOW]
-    return Spans(stretch_named(f"{first}{TO}{run.tags.get(RANGE_END) or first}", windowing))
-
-
-def _backlog_tried(run: dg.DagsterRun, windowing: Windowing, *, failed: bool) -> Spans:
-    """The windows whose computation succeeded, or failed. A backlog run notes which part it has reached."""
-    config: Any = run.run_config
-    the_op = next(iter(config["ops"].values()))
-    windows = Spans(*(stretch_named(text, windowing) for text in the_op["config"]["windows"]))
-    if TRIED not in run.tags:  # it was killed before its first part, or has ended with nothing to do
-        return windows
-    part = stretch_named(run.tags[TRIED], windowing)
-    reached = part if failed else range(part.start, windowing.number_of(datetime.max.replace(tzinfo=UTC)))
-    return Spans(*windows.within(reached))
-
-
-def ended_at(record: dg.RunRecord) -> datetime:
-    """When a run ended; if Dagster has not noted that, when it was created."""
-    return datetime.fromtimestamp(record.end_time or record.create_timestamp.timestamp(), UTC)
-
-
-def pause_of_windows(runs: Runs, now: datetime) -> str | None:
-    """Why no run over windows may be requested now; None if one may."""
-    return pause_of(runs, COMPUTE_WINDOWS, now) or pause_of(runs, COMPUTE_BACKLOG, now)
+def pause_of_windows(runs: Runs, working: AtWork, now: datetime) -> str | None:
+    """Why no run over windows may be requested now: as many as the settings allow are at work, or the last ones failed
+    too recently. None if one may."""
+    if len(working.run_ids) >= runs.settings.windows.runs_at_once:
+        return working.sentence()
+    return pause_after_failures(runs, COMPUTE_WINDOWS, now) or pause_after_failures(runs, COMPUTE_BACKLOG, now)
 
 
 def pause_of(
@@ -340,6 +283,17 @@ def pause_of(
     does. Runs whose process has died are reported as failed first."""
     if at_it := report_dead(runs, job_name, now):
         return f"run {at_it[0].dagster_run.run_id[:8]} {does}"
+    return pause_after_failures(runs, job_name, now, longest, counts)
+
+
+def pause_after_failures(
+    runs: Runs,
+    job_name: str,
+    now: datetime,
+    longest: timedelta = LONGEST_PAUSE,
+    counts: Callable[[dg.RunRecord], bool] = lambda _: True,
+) -> str | None:
+    """Why the next run waits after failures in a row; None if it does not."""
     latest = runs.newest(job_name, FAILURES_COUNTED)
     failed = takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, latest)
     failures = list(takewhile(counts, failed))

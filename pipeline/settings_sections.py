@@ -169,6 +169,7 @@ class WindowSettings(Section):
     lookback: NotNegative = timedelta(minutes=10)
     heartbeat_period: Positive = timedelta(seconds=30)
     max_windows_per_run: int = Field(288, ge=1, le=10_000)
+    runs_at_once: int = Field(1, ge=1, le=100)
     recompute_missed: str = "automatic"
     corrections: bool = False
 

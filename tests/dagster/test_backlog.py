@@ -10,11 +10,11 @@ import pytest
 from tests.dagster.test_diffs_asset import CLASSIC, START, WINDOWS, Materializing, failure_of
 from tests.dagster.test_repair import materialized
 from tests.watermark.builders import at
-from tidemark.assets import requests
+from tidemark.assets.attempts import attempts_of, stretch_named, stretch_texts
 from tidemark.assets.catalog import STREAM_STATUS
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.live_first import Parts
-from tidemark.assets.requests import BACKLOG_OP, stretch_named, stretch_texts
+from tidemark.assets.requests import BACKLOG_OP
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, TRIED
 from tidemark.pipeline.windows import Windowing
@@ -70,14 +70,14 @@ def test_a_run_that_makes_way_leaves_the_rest_and_one_that_fails_blames_the_part
             assert computed(house, instance, WINDOWS[2], WINDOWS[0]).success
         assert house.lake.diffs().computed() == {WINDOWS[2]}
         runs = Runs(instance, house.settings)
-        (attempt,) = requests._attempts(runs, windowing)
+        (attempt,) = attempts_of(runs, windowing)
         assert [attempt.windows.least, len(attempt.windows), attempt.failed] == [_number(2, windowing), 1, False]
 
         monkeypatch.setattr(Parts, "size", lambda _: 1)
         monkeypatch.setattr(Parts, "ends", lambda *_: False)
         result = computed(house, instance, WINDOWS[2], "2026-11-21T05-23Z", WINDOWS[0])
         assert "cannot be trusted yet" in failure_of(result)
-        attempt = requests._attempts(runs, windowing)[0]
+        attempt = attempts_of(runs, windowing)[0]
         assert [attempt.windows.least, len(attempt.windows), attempt.failed] == [_number(3, windowing), 1, True]
 
 

@@ -18,9 +18,9 @@ from tests.lake.builders import append_beats
 from tests.official_emulator import free_port
 from tidemark.assets.catalog import HEARTBEAT_DIFFS
 from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
-from tidemark.assets.requests import RANGE_END, RANGE_START
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.watermark.builders import START, bounded, seconds
 from tidemark.assets import requests
+from tidemark.assets.attempts import AtWork
 from tidemark.assets.requests import SEEN_WITHIN, OneAsks, Request, next_request, stale_request
 from tidemark.assets.turns import Attempt
 from tidemark.pipeline.clock import ManualClock
@@ -19,6 +20,7 @@ from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.spans import Spans
 from tidemark.pipeline.windows import DAY, Window, Windowing, due
 
+REACH = 2
 TICK, A_RUN = timedelta(seconds=10), timedelta(seconds=12)
 
 
@@ -33,6 +35,8 @@ class World:
     computed: Spans = field(default_factory=Spans)
     attempts: list[Attempt] = field(default_factory=list)
     most: int = 288
+    at_once: int = 1
+    working: list[tuple[datetime, Request]] = field(default_factory=list)
 
     @property
     def watermark(self) -> datetime:
@@ -50,19 +54,40 @@ class World:
         return list(due(self.held, self.reached, self.computed, self.closed(), live))
 
     def ask(self, stale: list[Window] | None = None) -> Request:
-        windows = SimpleNamespace(max_windows_per_run=self.most)
+        windows = SimpleNamespace(max_windows_per_run=self.most, runs_at_once=self.at_once)
         lake: Any = SimpleNamespace(settings=SimpleNamespace(windowing=self.windowing, windows=windows))
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(requests, "pause_of_windows", lambda *_: None)
-            patched.setattr(requests, "_attempts", lambda *_: self.attempts)
+            patched.setattr(requests, "pause_after_failures", lambda *_: None)
+            patched.setattr(requests, "at_work", lambda *_: self.at_work())
+            patched.setattr(requests, "attempts_of", lambda *_: self.attempts)
             patched.setattr(requests, "due_now", lambda *_: self.due())
-            runs: Any = None
+            runs: Any = SimpleNamespace(settings=lake.settings)
             if stale is not None:
                 return stale_request(runs, lake, "test", stale, self.watermark, self.now)
             return next_request(runs, lake, "test", self.watermark, self.now)
 
+    def at_work(self) -> AtWork:
+        """The runs that go on, with the windows of two before and after theirs, whose input they share."""
+        taken = Spans()
+        for _, request in self.working:
+            for number in self.numbers(request):
+                taken.add(range(number - REACH, number + 1 + REACH))
+        backlog = sum(request.is_backlog for _, request in self.working)
+        return AtWork([f"run-{number}" for number in range(len(self.working))], backlog, taken)
+
+    def numbers(self, request: Request) -> list[int]:
+        return [self.windowing.number_of(window.start) for window in request.windows]
+
+    def go_on(self, by: timedelta) -> None:
+        """Time passes, and runs end that have had theirs."""
+        self.now += by
+        for ends, request in [one for one in self.working if one[0] <= self.now]:
+            self.working.remove((ends, request))
+            for number in self.numbers(request):
+                self.computed.add(range(number, number + 1))
+
     def run(self, request: Request) -> None:
-        numbers = [self.windowing.number_of(window.start) for window in request.windows]
+        numbers = self.numbers(request)
         tried = Spans(*(range(number, number + 1) for number in numbers))
         began, self.now = self.now, self.now + A_RUN
         self.attempts.insert(0, Attempt(tried, False, began, self.now, request.is_backlog))
@@ -142,6 +167,57 @@ def test_everything_that_is_due_is_computed_and_live_windows_are_one_range(
     for request in until_quiet(world, 500):
         assert request.is_backlog or all(one.end == two.start for one, two in pairwise(request.windows))
     assert not world.due()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    numbers=st.sets(st.integers(0, 400), min_size=1, max_size=60),
+    at_once=st.integers(2, 4),
+    lengths=st.lists(st.integers(5, 90), min_size=1, max_size=8),
+)
+def test_runs_side_by_side_share_no_input_and_leave_a_place_for_live_windows(
+    numbers: set[int], at_once: int, lengths: list[int]
+) -> None:
+    windowing = Windowing(timedelta(minutes=1), START)
+    world = World(windowing, START + timedelta(minutes=380), most=20, at_once=at_once)
+    first = windowing.number_of(START)
+    for number in numbers:
+        world.hold(first + number)
+    wanted = {first + number for number in numbers if number < 379}
+    asked = 0
+    for _ in range(400):
+        request = world.ask()
+        if request.windows:
+            mine = {near for number in world.numbers(request) for near in range(number - REACH, number + REACH + 1)}
+            theirs = {number for _, other in world.working for number in world.numbers(other)}
+            assert not mine & theirs, "two runs would read the same heartbeats"
+            world.working.append((world.now + seconds(lengths[asked % len(lengths)]), request))
+            asked += 1
+        assert len(world.working) <= at_once
+        assert sum(other.is_backlog for _, other in world.working) <= at_once - 1
+        world.go_on(TICK)
+        if all(number in world.computed for number in wanted):
+            break
+    assert [number for number in wanted if number not in world.computed] == []
+
+
+def test_older_windows_are_computed_beside_live_ones() -> None:
+    windowing = Windowing(timedelta(minutes=1), START)
+    world = World(windowing, START + timedelta(minutes=300, seconds=20), at_once=2)
+    start = windowing.number_of(START)
+    for number in (10, 50, 299):
+        world.hold(start + number)
+    first = world.ask()
+    assert first.windows
+    assert not first.is_backlog
+    world.working.append((world.now + 10 * A_RUN, first))
+    older = world.ask()
+    assert older.is_backlog
+    assert {start + 10, start + 50} <= set(world.numbers(older))
+    world.working.append((world.now + 10 * A_RUN, older))
+    full = world.ask()
+    assert not full.windows
+    assert "run run-0" in full.sentence
 
 
 def test_a_sensor_asks_for_nothing_until_it_sees_the_run_that_another_asked_for() -> None:

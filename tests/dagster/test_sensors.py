@@ -23,12 +23,12 @@ from tests.dagster.house import (
 from tests.dagster.relay import Relay
 from tidemark.assets import requests
 from tidemark.assets.definitions import COMPUTE_WINDOWS
-from tidemark.assets.requests import RANGE_END, RANGE_START, pause_of
+from tidemark.assets.requests import pause_of
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.services.dagster_names import DRAIN
+from tidemark.pipeline.services.dagster_names import DRAIN, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Window

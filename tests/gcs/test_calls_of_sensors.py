@@ -10,8 +10,9 @@ import pytest
 from tests.dagster.house import SECOND, ModelWorld, Ticking, publish
 from tests.gcs.fault_proxy import FaultProxy, table
 from tests.gcs.test_calls import MOST_CLASS_A, MOST_CLASS_B
+from tidemark.assets.attempts import stretch_named
 from tidemark.assets.checks import AUDIT_EVERY, CHECK_EVERY
-from tidemark.assets.requests import BACKLOG_OP, stretch_named
+from tidemark.assets.requests import BACKLOG_OP
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.services.dagster_names import RANGE_END, RANGE_START
