@@ -10,6 +10,9 @@ SETTINGS, WORKSPACE, INSTANCE = "tidemark.toml", "workspace.yaml", "dagster.yaml
 PACKAGE = Path(__file__).parent.parent.parent
 """Where they are installed: not resolved, because in a checkout the package's folders are links."""
 
+SPARK_CONNECT = "Spark Connect"
+"""The name of the service."""
+
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
 """The variable with the code server's port, which our workspace.yaml names and nobody else's does."""
 
@@ -26,6 +29,16 @@ def put_down(name: str, folder: Path) -> Path:
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be written: {error}") from error
     return path
+
+
+def log_file(folder: Path, name: str) -> Path:
+    """The file of a service's output, for a supervisor with this folder."""
+    return folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
+
+
+def spark_log(settings: Settings) -> Path:
+    """The log of the Spark Connect server that `tidemark up` starts."""
+    return log_file(Path(settings.dagster.storage).parent, SPARK_CONNECT)
 
 
 def given_home() -> Path | None:

@@ -15,7 +15,7 @@ from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopback
-from tidemark.pipeline.services.own_files import CODE_PORT, WORKSPACE, dagster_home
+from tidemark.pipeline.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
@@ -192,7 +192,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
         )
     home = Path(pyspark.__file__).parent
     return ServiceSpec(
-        name="Spark Connect",
+        name=SPARK_CONNECT,
         command=[
             str(home / "bin" / "spark-submit"),
             *("--class", SERVER_CLASS, "--name", "tidemark"),
