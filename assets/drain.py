@@ -120,7 +120,7 @@ def drain_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))
-        pause = _pause_of(runs, now, chosen)
+        pause = why_no_run(runs, now, chosen)
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
         context.log.info(f"draining: {reason}")
@@ -176,7 +176,7 @@ def round_events(settings: Settings, done: Round) -> list[dg.AssetMaterializatio
     return [event.with_metadata({**event.metadata, **progress}) for event in events]
 
 
-def _pause_of(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
+def why_no_run(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     """Why no run is requested now: one is under way, the last ones failed, or the last one found nothing to pull."""
     newest = runs.newest(DRAIN, 1)
     tags = newest[0].dagster_run.tags if newest else {}
