@@ -9,7 +9,7 @@ from tidemark.pipeline.doctor.finding import Level, Said, Setup
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.services.stack import is_ours_to_start
 from tidemark.pipeline.spark.executors import REMEDY, look_at
-from tidemark.pipeline.spark.session import check_answers, session_config, shared_session
+from tidemark.pipeline.spark.session import check_answers, session_config, shared_session, without_options
 
 
 def check_executors(setup: Setup) -> Iterator[Said]:
@@ -18,6 +18,7 @@ def check_executors(setup: Setup) -> Iterator[Said]:
     spark = setup.settings.spark
     if spark.master is not None or is_ours_to_start(setup.settings):
         return
+    named = without_options(spark.remote or "")
     try:
         check_answers(spark.remote or "")
     except SparkUnreachable:  # the check of Spark says it
@@ -29,7 +30,7 @@ def check_executors(setup: Setup) -> Iterator[Said]:
             raise
         yield (
             Level.WARNING,
-            f"the executors were not looked at: the server at {spark.remote} wants its token. Nobody knows that of the "
+            f"the executors were not looked at: the server at {named} wants its token. Nobody knows that of the "
             "server that `tidemark up` starts; for one of your own, set SPARK_CONNECT_AUTHENTICATE_TOKEN",
         )
 

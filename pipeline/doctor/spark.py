@@ -45,19 +45,20 @@ def check_spark(setup: Setup) -> Iterator[Said]:
     if spark.master is not None:
         yield Level.OK, f"a classic session of PySpark {pyspark.__version__} on {spark.master}, started with each run"
         return
+    named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
         host, _ = host_and_port(spark.remote)
         if host != "localhost":
             yield (
                 Level.BROKEN,
-                f"spark.remote = {spark.remote!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
+                f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
                 "with another name the client wants TLS",
             )
             return
-        yield Level.OK, f"nothing answers at {spark.remote} yet: `tidemark up` starts Spark {pyspark.__version__} there"
+        yield Level.OK, f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there"
         return
     check_answers(spark.remote or "")
-    yield Level.OK, f"a Spark Connect server answers at {spark.remote}; the client is PySpark {pyspark.__version__}"
+    yield Level.OK, f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}"
 
 
 def check_token(setup: Setup) -> Iterator[Said]:
@@ -97,9 +98,10 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     if settings.lake.folder is not None:
         return
     if settings.spark.master is None and not is_ours_to_start(settings):
+        server = without_options(settings.spark.remote or "")
         yield (
             Level.OK,
-            f"whether the server at {settings.spark.remote} has Google's {CONNECTOR} cannot be seen from here: without "
+            f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
             "it runs fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
         return
