@@ -187,8 +187,8 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
-            f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts write "
-            "sc://localhost:PORT; with another name the client wants TLS"
+            f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts "
+            "write sc://localhost:PORT; with another name the client wants TLS"
         )
     home = Path(pyspark.__file__).parent
     return ServiceSpec(
