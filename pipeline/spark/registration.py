@@ -20,6 +20,7 @@ def register(session: SparkSession, *, environment: str | None = None) -> None:
     """Register `format("pubsub")`. With `environment`, the archive that `tidemark pack` made, the executors need no
     tidemark of their own: a path on this machine, or an address that Spark's machines read.
 
+    Limit: over Spark Connect, streams do not find the archive, only batch reads do; install tidemark there.
     Guarantee: on return the Python of the driver and of the executors that were asked can run the source. Raises
     ExecutorsUnable, within seconds once executors are there, which says what is missing; InvalidSettings for an archive
     that cannot be used. Nothing is pulled, and nothing is written.

@@ -42,6 +42,17 @@ def drain(session: SparkSession, pubsub: dict[str, Any], lake: str) -> dict[str,
     return {"ended": str(done.ended), "landed": done.landed.heartbeats, "tracked": done.persisted.messages}
 
 
+READS = 10
+"""Batch reads that bring everything: one finds less while pulls of the one before are under way."""
+
+
+def batches(session: SparkSession, options: dict[str, str]) -> dict[str, Any]:
+    """Read batch after batch, each under a name of its own."""
+    register(session)
+    source = session.read.format("pubsub").options(**options)
+    return {"batches": [ids(source.option("landing", f"read-{number}").load()) for number in range(READS)]}
+
+
 def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[str, Any]:
     """Read a batch twice, and stream the rest, or say why `register` refuses."""
     try:
@@ -49,7 +60,7 @@ def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[
     except ExecutorsUnable as error:
         return {"refused": str(error)}
     batch = session.read.format("pubsub").options(**options, landing="first").load()
-    batches = [ids(batch), ids(batch)]
+    twice = [ids(batch), ids(batch)]
     query = (
         session.readStream.format("pubsub")
         .options(**options)
@@ -61,10 +72,15 @@ def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[
         .start()
     )
     query.awaitTermination()
-    return {"batches": batches, "streamed": ids(session.read.parquet(f"{folder}/rows"))}
+    return {"batches": twice, "streamed": ids(session.read.parquet(f"{folder}/rows"))}
 
 
-WORK: dict[str, Callable[..., dict[str, Any]]] = {"windows": windows, "drain": drain, "pubsub": pubsub}
+WORK: dict[str, Callable[..., dict[str, Any]]] = {
+    "windows": windows,
+    "drain": drain,
+    "pubsub": pubsub,
+    "batches": batches,
+}
 
 if __name__ == "__main__":
     settings = Settings(spark=SparkSettings.model_validate_json(sys.argv[1]))
