@@ -19,8 +19,8 @@ def pack(
     the same minor version, PySpark, the same kind of machine and system, and `sh`. It holds no settings and no
     credentials. Pack it again after each upgrade.
 
-    Name it in the settings as spark.executor_environment: a path here, or an address that Spark's machines read, such as
-    gs://…
+    Name it in the settings as spark.executor_environment: a path here, or an address that Spark's machines read,
+    such as gs://…
     """
     packed, manifest = write_archive(file), own_manifest()
     print(
