@@ -22,6 +22,7 @@ from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
+from tidemark.pipeline.services.own_files import spark_log
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
@@ -81,6 +82,8 @@ def build_definitions(
         resources={
             name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),
             name_of(settings, LAKE): LakeResource(settings=settings, kept=kept, clock=clock),
-            name_of(settings, SPARK): SparkResource(spark_config=session_config(settings)),
+            name_of(settings, SPARK): SparkResource(
+                spark_config=session_config(settings), server_log=str(spark_log(settings))
+            ),
         },
     )

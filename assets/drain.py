@@ -1,6 +1,7 @@
 """The run that drains an outage's backlog, and the sensor that starts it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DrainSettings
@@ -22,12 +24,29 @@ from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of
 
+UNABLE, WHY_NOT = "executors cannot", "tidemark/why_not"
+"""In the tag of a run that pulled nothing, since executors lack tidemark; and the tag that says what to do."""
+
+UNABLE_PAUSE = timedelta(minutes=10)
+"""How long ticks alone land after such a run, before another one looks: somebody has to install something."""
+
+MOST_OF_A_TAG = 1000
+"""Characters of an error in a tag."""
+
 OVERTIME = timedelta(minutes=5)
 """Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""
 
 
 def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """The job: rounds of a Spark job, each reported when it is done."""
+
+    @contextmanager
+    def noting_unable(context: dg.OpExecutionContext) -> Iterator[None]:
+        try:
+            yield
+        except ExecutorsUnable as error:
+            context.instance.add_run_tags(context.run_id, {DRAINED: UNABLE, WHY_NOT: str(error)[:MOST_OF_A_TAG]})
+            raise
 
     @dg.op(
         name=name_of(settings, "drain_backlog"),
@@ -39,7 +58,7 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         began = clock.monotonic()
         noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
-        with failing_run(), beating(context), noting:
+        with failing_run(ExecutorsUnable), noting_unable(context), beating(context), noting:
             drain = Drain(
                 spark=spark_of(context, settings).session(),
                 settings=settings,
@@ -104,7 +123,7 @@ def drain_sensors(settings: Settings, clock: Clock) -> list[dg.SensorDefinition]
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))
-        pause = _pause_of(runs, now, chosen)
+        pause = why_no_run(runs, now, chosen)
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{reason}; {pause}"))
         context.log.info(f"draining: {reason}")
@@ -166,12 +185,14 @@ def round_events(settings: Settings, done: Round) -> list[dg.AssetMaterializatio
     return [event.with_metadata({**event.metadata, **progress}) for event in events]
 
 
-def _pause_of(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
+def why_no_run(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     """Why no run is requested now: one is under way, the last ones failed, or the last one found nothing to pull."""
+    newest = runs.newest(DRAIN, 1)
+    tags = newest[0].dagster_run.tags if newest else {}
+    if tags.get(DRAINED) == UNABLE and now - ended_at(newest[0]) < UNABLE_PAUSE:
+        return f"ticks land it, since {tags.get(WHY_NOT)}; another run looks {UNABLE_PAUSE} after the last"
     if (pause := pause_of(runs, DRAIN, now, "drains it")) is not None:
         return pause
-    newest = runs.newest(DRAIN, 1)
-    ran_dry = newest and newest[0].dagster_run.tags.get(DRAINED) == Ended.RAN_DRY
-    if ran_dry and now - ended_at(newest[0]) < chosen.start_after:
+    if tags.get(DRAINED) == Ended.RAN_DRY and now - ended_at(newest[0]) < chosen.start_after:
         return f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it"
     return None

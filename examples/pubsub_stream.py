@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.pipeline.spark.java import set_java_home
-from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
 from tidemark.pipeline.spark.session import SESSION
+from tidemark.spark import register
 
 
 def keep_batch(messages: DataFrame, number: int, out: Path) -> None:
@@ -33,7 +33,7 @@ def keep_batch(messages: DataFrame, number: int, out: Path) -> None:
 
 def stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
     """The subscription as a streaming DataFrame."""
-    spark.dataSource.register(PubSubDataSource)
+    register(spark)
     return spark.readStream.format("pubsub").options(**options).load()
 
 

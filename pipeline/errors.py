@@ -110,6 +110,10 @@ class SparkUnreachable(TidemarkError):
     """No Spark server answers at the configured address."""
 
 
+class ExecutorsUnable(TidemarkError):
+    """Spark's executors lack what a task of tidemark's needs, or have another tidemark. Nothing was pulled."""
+
+
 class ToolMissing(TidemarkError):
     """A program that must be installed is missing; the message says how to get it."""
 

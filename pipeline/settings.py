@@ -31,6 +31,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
@@ -304,7 +305,11 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
         message = message.model_copy(update={"schema_": str((base / message.schema_).resolve())})
     tables = {name: _with_absolute_source(table, base) for name, table in settings.tables.items()}
     dagster = settings.dagster.model_copy(update={"storage": storage})
-    return settings.model_copy(update={"lake": lake, "message": message, "dagster": dagster, "tables": tables})
+    spark = settings.spark
+    if (archive := spark.executor_environment) and not is_address(archive):
+        spark = spark.model_copy(update={"executor_environment": str((base / archive).resolve())})
+    changed = {"lake": lake, "message": message, "dagster": dagster, "tables": tables, "spark": spark}
+    return settings.model_copy(update=changed)
 
 
 def _with_absolute_source(table: sections.TableSettings, base: Path) -> sections.TableSettings:

@@ -377,7 +377,15 @@ class SparkSettings(Section):
     master: OptionalText = None
     server_master: str = "local[2,4]"
     driver_memory: str = Field("2g", pattern=r"^\d+[mg]$")
+    executor_environment: OptionalText = None
     config: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("executor_environment")
+    @classmethod
+    def _unpackable(cls, value: str | None) -> str | None:
+        if value is not None and (not value.endswith((".tar.gz", ".tgz")) or "#" in value or "," in value):
+            raise ValueError("name the archive that `tidemark pack` made, such as executors.tar.gz, without # and ,")
+        return value
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:

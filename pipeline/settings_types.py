@@ -36,6 +36,11 @@ def _host_and_port(text: str | None) -> str | None:
     return text
 
 
+def is_address(text: str) -> bool:
+    """Whether a place is written as an address with a scheme, such as gs://, and not as a path on this machine."""
+    return len(urlparse(text).scheme) > 1
+
+
 EmptyIsNone = BeforeValidator(lambda value: None if value == "" else value)
 Positive = Annotated[Duration, Field(gt=ZERO)]
 NotNegative = Annotated[Duration, Field(ge=ZERO)]

@@ -4,6 +4,7 @@ import os
 import sys
 import uuid
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -11,7 +12,10 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 from pyspark.sql import SparkSession
 
+from tidemark.pipeline.errors import SparkUnreachable
+from tidemark.pipeline.services.log_ends import why_ended
 from tidemark.pipeline.spark.connector import check_connector
+from tidemark.pipeline.spark.environment import check_environment
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import check_answers, shared_session
 
@@ -22,19 +26,34 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     An absent server is said at once (SparkUnreachable): the client alone would try for ten minutes.
     """
 
+    server_log: str = ""
+    """The log of the server that `tidemark up` starts: if no server answers, its lines that say why are shown."""
+
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
     def session(self) -> SparkSession:
-        """The session. Raises SparkUnreachable, or ToolMissing where a classic one finds no Java or connector."""
+        """The session. Raises SparkUnreachable, ToolMissing where a classic one finds no Java or connector, or
+        InvalidSettings where the executors' environment cannot be used."""
         if remote := self.spark_config.get("spark.remote"):
-            check_answers(remote)
+            self._check_answers(remote)
         else:
             check_connector(self.spark_config)
+            check_environment(self.spark_config)
             set_java_home()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
         session: SparkSession = self.spark_session
         return session
+
+    def _check_answers(self, remote: str) -> None:
+        try:
+            check_answers(remote)
+        except SparkUnreachable as error:
+            why = why_ended(Path(self.server_log)) if self.server_log else []
+            if not why:
+                raise
+            said = "\n".join(why)
+            raise SparkUnreachable(f"{error}. The newest errors in {self.server_log}:\n{said}") from error
 
     def _init_session(self) -> None:
         if self._spark_session is None and self.spark_config.get("spark.remote"):

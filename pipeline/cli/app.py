@@ -18,6 +18,7 @@ from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
+from tidemark.pipeline.cli.packing import pack
 from tidemark.pipeline.cli.pubsub import pubsub
 from tidemark.pipeline.cli.quarantine import quarantine, requeue
 from tidemark.pipeline.cli.release import release
@@ -64,7 +65,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for command in (
-    *(init, provision, connector, doctor, try_, publish, up, demo, status, watermark, explain, diffs, streams),
+    *(init, provision, connector, pack, doctor, try_, publish, up, demo, status, watermark, explain, diffs, streams),
     *(corrections, tables, quarantine, requeue, recompute, repair, housekeep, forget, release, replay, tune, pubsub),
 ):
     app.command("try" if command is try_ else None)(command)

@@ -14,7 +14,14 @@ from tidemark.pipeline.doctor.permissions import (
     check_pubsub_permissions,
 )
 from tidemark.pipeline.doctor.quotas import check_quotas
-from tidemark.pipeline.doctor.spark import check_connector, check_java, check_python, check_spark
+from tidemark.pipeline.doctor.spark import (
+    check_connector,
+    check_environment,
+    check_java,
+    check_python,
+    check_spark,
+    check_token,
+)
 from tidemark.pipeline.doctor.subscriptions import check_subscriptions, check_topic
 from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.doctor.versions import check_lake_version, check_libraries
@@ -38,6 +45,8 @@ CHECKS = (
     Check(SPARK, check_java, is_quick=True, seconds=60.0),
     Check(SPARK, check_python, is_quick=True),
     Check(SPARK, check_spark),
+    Check(SPARK, check_token, is_quick=True),
+    Check(SPARK, check_environment, is_quick=True),
     Check(SPARK, check_connector, is_quick=True),
     Check(SPARK, check_executors, seconds=90.0, overdue=Level.WARNING),
     Check(DAGSTER, check_dagster_storage, seconds=120.0),

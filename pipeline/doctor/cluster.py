@@ -1,16 +1,15 @@
 """Spark's executors, on a server or a cluster that runs already."""
 
-import json
 from collections.abc import Iterator
 
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
-from tidemark.pipeline.doctor.executors import PROBED, SAYS, look_at_executors
 from tidemark.pipeline.doctor.finding import Level, Said, Setup
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.services.stack import is_ours_to_start
-from tidemark.pipeline.spark.session import check_answers, session_config, shared_session
+from tidemark.pipeline.spark.executors import REMEDY, look_at
+from tidemark.pipeline.spark.session import check_answers, session_config, shared_session, without_options
 
 
 def check_executors(setup: Setup) -> Iterator[Said]:
@@ -19,6 +18,7 @@ def check_executors(setup: Setup) -> Iterator[Said]:
     spark = setup.settings.spark
     if spark.master is not None or is_ours_to_start(setup.settings):
         return
+    named = without_options(spark.remote or "")
     try:
         check_answers(spark.remote or "")
     except SparkUnreachable:  # the check of Spark says it
@@ -30,21 +30,19 @@ def check_executors(setup: Setup) -> Iterator[Said]:
             raise
         yield (
             Level.WARNING,
-            f"the executors were not looked at: the server at {spark.remote} wants its token. Nobody knows that of the "
+            f"the executors were not looked at: the server at {named} wants its token. Nobody knows that of the "
             "server that `tidemark up` starts; for one of your own, set SPARK_CONNECT_AUTHENTICATE_TOKEN",
         )
 
 
 def seen_executors(session: SparkSession) -> Iterator[Said]:
     """What tasks on them say."""
-    rows = session.range(0, PROBED, 1, PROBED).mapInArrow(look_at_executors, SAYS).collect()
-    answers = {tuple(json.loads(row["said"])) for row in rows}
-    for machine, unable in sorted(answers):
+    for machine, python, unable in look_at(session):
         if unable:
             yield (
                 Level.WARNING,
-                f"the executor on {machine} cannot compute in columns ({unable}): runs are slower. Install tidemark's "
-                "wheel there, of the version that runs here",
+                f"the executor on {machine} cannot run tidemark ({python}: {unable}): runs are slower, and "
+                f"drains fail; {REMEDY}",
             )
         else:
             yield Level.OK, f"the executor on {machine} has tidemark and Polars; Spark is {session.version}"

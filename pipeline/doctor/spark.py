@@ -9,10 +9,19 @@ import pyspark
 
 from tidemark.pipeline.doctor.finding import Level, Said, Setup
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.services.stack import is_ours_to_start
+from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.spark import environment
 from tidemark.pipeline.spark.java import find_java
-from tidemark.pipeline.spark.session import check_answers, host_and_port, server_config, session_config
+from tidemark.pipeline.spark.packing import manifest_of, own_manifest
+from tidemark.pipeline.spark.session import (
+    check_answers,
+    host_and_port,
+    server_config,
+    session_config,
+    without_options,
+)
 
 CONNECTOR = "gcs-connector"
 JARS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
@@ -36,19 +45,51 @@ def check_spark(setup: Setup) -> Iterator[Said]:
     if spark.master is not None:
         yield Level.OK, f"a classic session of PySpark {pyspark.__version__} on {spark.master}, started with each run"
         return
+    named = without_options(spark.remote or "")
     if is_ours_to_start(setup.settings):
         host, _ = host_and_port(spark.remote)
         if host != "localhost":
             yield (
                 Level.BROKEN,
-                f"spark.remote = {spark.remote!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
+                f"spark.remote = {named!r}: for the server that `tidemark up` starts write sc://localhost:PORT; "
                 "with another name the client wants TLS",
             )
             return
-        yield Level.OK, f"nothing answers at {spark.remote} yet: `tidemark up` starts Spark {pyspark.__version__} there"
+        yield Level.OK, f"nothing answers at {named} yet: `tidemark up` starts Spark {pyspark.__version__} there"
         return
     check_answers(spark.remote or "")
-    yield Level.OK, f"a Spark Connect server answers at {spark.remote}; the client is PySpark {pyspark.__version__}"
+    yield Level.OK, f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}"
+
+
+def check_token(setup: Setup) -> Iterator[Said]:
+    """The secret of a Spark Connect server stands in no file and in no message."""
+    remote = setup.settings.spark.remote or ""
+    if setup.settings.spark.master is None and "token=" in remote:
+        yield (
+            Level.WARNING,
+            f"spark.remote holds the token of the server at {without_options(remote)}, which so is in a file, in "
+            f"messages and in Dagster's logs: leave it out there, and set ${TOKEN}, which the client sends as well",
+        )
+
+
+def check_environment(setup: Setup) -> Iterator[Said]:
+    """The archive that executors get: it is there, for this Python, and of the tidemark that runs here."""
+    archive = setup.settings.spark.executor_environment
+    if archive is None:
+        return
+    if is_address(archive):
+        yield Level.OK, f"executors get tidemark from {archive}, which Spark's machines read"
+        return
+    environment.check_environment({environment.ARCHIVE: archive})
+    packed, ours = manifest_of(Path(archive)), own_manifest()
+    if packed == ours:
+        yield Level.OK, f"executors get tidemark {packed.tidemark} for Python {packed.python} from {archive}"
+    else:
+        yield (
+            Level.WARNING,
+            f"{archive} holds tidemark {packed.tidemark}, and {ours.tidemark} runs here: pack it again with "
+            f"`tidemark pack {archive}`",
+        )
 
 
 def check_connector(setup: Setup) -> Iterator[Said]:
@@ -57,9 +98,10 @@ def check_connector(setup: Setup) -> Iterator[Said]:
     if settings.lake.folder is not None:
         return
     if settings.spark.master is None and not is_ours_to_start(settings):
+        server = without_options(settings.spark.remote or "")
         yield (
             Level.OK,
-            f"whether the server at {settings.spark.remote} has Google's {CONNECTOR} cannot be seen from here: without "
+            f"whether the server at {server} has Google's {CONNECTOR} cannot be seen from here: without "
             "it runs fail with ClassNotFoundException: GoogleHadoopFileSystem",
         )
         return

@@ -16,6 +16,9 @@ PORT = re.compile(
 )
 """The ports of the settings file: the emulator's, Spark's, the UI's and the code server's."""
 
+SPARK_CONNECT = "Spark Connect"
+"""The name of the service."""
+
 CODE_PORT = "TIDEMARK_DAGSTER__CODE_PORT"
 """The variable with the code server's port, which our workspace.yaml names and nobody else's does."""
 
@@ -49,6 +52,16 @@ def put_down(name: str, folder: Path, content: str) -> Path:
     except OSError as error:
         raise InvalidSettings(f"{path} cannot be written: {error}") from error
     return path
+
+
+def log_file(folder: Path, name: str) -> Path:
+    """The file of a service's output, for a supervisor with this folder."""
+    return folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
+
+
+def spark_log(settings: Settings) -> Path:
+    """The log of the Spark Connect server that `tidemark up` starts."""
+    return log_file(Path(settings.dagster.storage).parent, SPARK_CONNECT)
 
 
 def given_home() -> Path | None:

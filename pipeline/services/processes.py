@@ -13,6 +13,8 @@ import psutil
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.services.log_ends import log_end, why_ended
+from tidemark.pipeline.services.own_files import log_file
 from tidemark.pipeline.version import marks, refuse_newer
 
 STOP_WITHIN_SECONDS = 10.0
@@ -20,7 +22,6 @@ POLL_SECONDS = 0.2
 RESTARTS_AT_MOST = 20
 """The most restarts of a service that keeps ending, before the supervisor gives up."""
 
-LOG_END_LINES = 15
 STATE_FILE = "services.json"
 
 
@@ -42,10 +43,11 @@ class ServiceSpec:
 
 @dataclass(slots=True)
 class Running:
-    """A started service."""
+    """A started service, and where in its log this start begins."""
 
     spec: ServiceSpec
     process: psutil.Popen
+    log_from: int
     restarts: int = 0
 
 
@@ -65,7 +67,7 @@ class Supervisor:
 
     def start(self, spec: ServiceSpec, *, wait: bool = True) -> None:
         """Start a service. Raises ServiceFailed with the end of its log if it ends, or is not ready in time."""
-        self.running.append(Running(spec, self._spawn(spec)))
+        self.running.append(self._started(spec))
         self._note()
         if wait:
             self.wait_until_ready(spec.name)
@@ -77,14 +79,14 @@ class Supervisor:
         until = self.clock.monotonic() + within
         while not one.spec.is_ready():
             if one.process.poll() is not None:
-                raise ServiceFailed(f"{name} ended at once with code {one.process.returncode}; {self._log_end(name)}")
+                raise ServiceFailed(f"{name} ended at once with code {one.process.returncode}; {self._log_end(one)}")
             if self.clock.monotonic() > until:
-                raise ServiceFailed(f"{name} was not ready within {within:g} s; {self._log_end(name)}")
+                raise ServiceFailed(f"{name} was not ready within {within:g} s; {self._log_end(one)}")
             self.clock.sleep(POLL_SECONDS)
 
     def run_once(self, spec: ServiceSpec) -> None:
         """Start a process that ends by itself. It is not restarted, only stopped."""
-        self.once.append(Running(spec, self._spawn(spec)))
+        self.once.append(self._started(spec))
 
     def restart_what_died(self) -> None:
         """Restart services that have ended. Raises ServiceFailed for one that keeps ending."""
@@ -93,11 +95,13 @@ class Supervisor:
             if code is None:
                 continue
             if one.restarts >= RESTARTS_AT_MOST:
-                raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._log_end(one.spec.name)}")
-            self.say(f"{one.spec.name} ended with code {code}: starting it again")
+                raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._log_end(one)}")
+            why = "".join(f"\n  {line}" for line in why_ended(self.log_file(one.spec.name), one.log_from))
+            self.say(f"{one.spec.name} ended with code {code}: starting it again{why}")
             _kill(_orphans_of(one.process.pid))
             one.restarts += 1
-            one.process = self._spawn(one.spec)
+            again = self._started(one.spec)
+            one.process, one.log_from = again.process, again.log_from
             self._note()
             if one.spec.when_back is not None:
                 self.wait_until_ready(one.spec.name)
@@ -133,7 +137,11 @@ class Supervisor:
 
     def log_file(self, name: str) -> Path:
         """The file of a service's output."""
-        return self.state_folder / "logs" / f"{name.lower().replace(' ', '-')}.log"
+        return log_file(self.state_folder, name)
+
+    def _started(self, spec: ServiceSpec) -> Running:
+        log = self.log_file(spec.name)
+        return Running(spec, log_from=log.stat().st_size if log.exists() else 0, process=self._spawn(spec))
 
     def _spawn(self, spec: ServiceSpec) -> psutil.Popen:
         log = self.log_file(spec.name)
@@ -158,10 +166,8 @@ class Supervisor:
         self.state_folder.mkdir(parents=True, exist_ok=True)
         (self.state_folder / STATE_FILE).write_text(json.dumps({"services": noted, **marks()}))
 
-    def _log_end(self, name: str) -> str:
-        log = self.log_file(name)
-        lines = log.read_text(errors="replace").splitlines()[-LOG_END_LINES:] if log.exists() else []
-        return f"the end of {log}:\n" + "\n".join(lines)
+    def _log_end(self, one: Running) -> str:
+        return log_end(self.log_file(one.spec.name), one.log_from)
 
 
 def listens(host: str, port: int) -> bool:

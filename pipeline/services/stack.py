@@ -15,12 +15,12 @@ from tidemark.pipeline.errors import InvalidSettings, ServiceFailed
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.services.emulator_choice import choose_emulator, is_loopback
-from tidemark.pipeline.services.own_files import CODE_PORT, WORKSPACE, dagster_home
+from tidemark.pipeline.services.own_files import CODE_PORT, SPARK_CONNECT, WORKSPACE, dagster_home
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
 from tidemark.pipeline.spark.java import java_home
-from tidemark.pipeline.spark.session import host_and_port, server_config
+from tidemark.pipeline.spark.session import host_and_port, server_config, without_options
 
 DEFINITIONS = "tidemark.assets.location"
 CODE_SERVER = "tidemark.resources.code_server"
@@ -100,7 +100,7 @@ def start_stack(supervisor: Supervisor, settings: Settings, config: Path) -> Non
             supervisor.say(line)
     environment = dagster_environment(settings, config, home)
     if is_ours_to_start(settings):
-        supervisor.say(f"starting Spark Connect at {settings.spark.remote}")
+        supervisor.say(f"starting Spark Connect at {without_options(settings.spark.remote or '')}")
         token = token_environment()
         environment |= token
         supervisor.start(spark_server(settings, supervisor.state_folder, token), wait=False)
@@ -187,12 +187,12 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
     host, port = host_and_port(settings.spark.remote)
     if host != "localhost":
         raise InvalidSettings(
-            f"spark.remote = {settings.spark.remote!r}: for the server that tidemark starts write sc://localhost:PORT; "
-            "with another name the client wants TLS"
+            f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts "
+            "write sc://localhost:PORT; with another name the client wants TLS"
         )
     home = Path(pyspark.__file__).parent
     return ServiceSpec(
-        name="Spark Connect",
+        name=SPARK_CONNECT,
         command=[
             str(home / "bin" / "spark-submit"),
             *("--class", SERVER_CLASS, "--name", "tidemark"),

@@ -32,6 +32,7 @@ from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.spending import Spending
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.ticks.budget import SMALL_SHARE, Budget
 from tidemark.pipeline.ticks.copies import RememberedCopies
 from tidemark.pipeline.ticks.landing import Landed, land
@@ -215,7 +216,7 @@ class Drain:
     `spending` learns how far back the rounds still reach: it may put off readings of what is left.
 
     `read` is what the tasks run. Assumption: executors reach Pub/Sub and the lake at the same addresses as this
-    process, and have tidemark installed.
+    process.
     """
 
     spark: SparkSession
@@ -235,8 +236,9 @@ class Drain:
         """Drain tracking, then base, as far as either is behind, until caught up or the time is up.
 
         Tracking is first because the watermark moves only when tracking is ahead. Guarantee: what is acknowledged is
-        durable, whatever is killed, and however many drains and ticks read the same subscriptions. Raises PubSubError,
-        LakeError, and what Spark raises when a task has failed too often; what was done until then stays.
+        durable, whatever is killed, and however many drains and ticks read the same subscriptions. Raises
+        ExecutorsUnable, before anything is pulled, where executors lack tidemark; PubSubError, LakeError, and what
+        Spark raises when a task has failed too often; what was done until then stays.
         """
         until = self.clock.monotonic() + self.settings.drain.max_seconds.total_seconds()
         state = begin_where_new(self.log, self.backlogs[Side.TRACKING], self.clock)
@@ -260,6 +262,8 @@ class Drain:
             dry = dry + 1 if done.is_dry else 0
 
     def _round(self, side: Side, time: timedelta) -> Round:
+        if not self.rounds_done:
+            require_able(self.spark)
         chosen = self.settings.drain
         read = partial(self.read, Split(side, self.run, self.settings, time))
         began = self.clock.monotonic()

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import storage_config
+from tidemark.pipeline.spark.environment import ARCHIVE, FOLDER, carry_environment, environment_config, identity
 
 ANSWERS_WITHIN_SECONDS = 5.0
 
@@ -53,13 +54,26 @@ def _of_the_session(settings: Settings) -> dict[str, str]:
     return SESSION if settings.lake.folder is None else {**SESSION, **IN_A_FOLDER}
 
 
+def _of_executors(settings: Settings) -> dict[str, str]:
+    """For executors that get tidemark in an archive. In a classic session on this machine they run the driver's Python,
+    which has it."""
+    chosen = settings.spark
+    if chosen.executor_environment is None or (chosen.master or "").startswith("local"):
+        return {}
+    carried = environment_config(chosen.executor_environment)
+    if chosen.master is not None:
+        archives = [f"{chosen.executor_environment}#{FOLDER}", chosen.config.get("spark.archives", "")]
+        carried["spark.archives"] = ",".join(filter(None, archives))
+    return carried
+
+
 def session_config(settings: Settings) -> dict[str, str]:
     """The configuration of a session: a Spark Connect client where `spark.master` is empty, else a classic one."""
     chosen = settings.spark
     if chosen.master is None:
         # A client may set only what belongs to a session: the rest is the server's.
         own = {key: value for key, value in chosen.config.items() if key.startswith("spark.sql.")}
-        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **own}
+        return {"spark.remote": chosen.remote or "", **_of_the_session(settings), **_of_executors(settings), **own}
     return {
         "spark.master": chosen.master,
         "spark.app.name": "tidemark",
@@ -71,6 +85,7 @@ def session_config(settings: Settings) -> dict[str, str]:
         **_of_the_session(settings),
         **storage_config(settings),
         **chosen.config,
+        **_of_executors(settings),
     }
 
 
@@ -103,9 +118,11 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
     run would cost seconds and memory each time. Stopping the client leaves the session on the server. Give a process's
     calls a tag, and interrupt what has it. A remote address that names a session keeps it.
     """
-    remote = config["spark.remote"]
+    remote, archive = config["spark.remote"], config.get(ARCHIVE)
+    what = sorted(config.items()) if archive is None else [*sorted(config.items()), identity(archive)]
+    own: dict[str, str | int | float | bool | None] = {key: config[key] for key in config if key != "spark.remote"}
     for generation in range(GENERATIONS):
-        name = uuid.uuid5(uuid.NAMESPACE_OID, repr((sorted(config.items()), generation)))
+        name = uuid.uuid5(uuid.NAMESPACE_OID, repr((what, generation)))
         builder = SparkSession.builder.config("spark.remote", with_session(remote, name))
         session: SparkSession = builder.create()
         session.release_session_on_close = False  # type: ignore[attr-defined]
@@ -116,10 +133,13 @@ def shared_session(config: Mapping[str, str]) -> SparkSession:
             if "SESSION_CLOSED" not in str(error):
                 raise
             continue
-        return builder.config(map={key: config[key] for key in config if key != "spark.remote"}).getOrCreate()
+        session = builder.config(map=own).getOrCreate()
+        if archive is not None:
+            carry_environment(session, archive)
+        return session
     raise SparkUnreachable(
-        f"{remote} has closed the session of this pipeline {GENERATIONS} times; restart the server, or name a session "
-        "in spark.remote: sc://host:port/;session_id=..."
+        f"{without_options(remote)} has closed the session of this pipeline {GENERATIONS} times; restart it, or "
+        "name a session in spark.remote: sc://host:port/;session_id=..."
     )
 
 
@@ -136,6 +156,11 @@ def host_and_port(remote: str | None) -> tuple[str, int]:
     return address.hostname or "localhost", address.port or 15002
 
 
+def without_options(remote: str) -> str:
+    """A Spark Connect address without what follows its port, where a token may stand."""
+    return remote.partition("/;")[0]
+
+
 def check_answers(remote: str) -> None:
     """Raise SparkUnreachable, at once, where no Spark Connect server listens at an address such as
     `sc://localhost:15002`. The client itself would try for ten minutes before it says so."""
@@ -143,6 +168,6 @@ def check_answers(remote: str) -> None:
         socket.create_connection(host_and_port(remote), timeout=ANSWERS_WITHIN_SECONDS).close()
     except OSError as error:
         raise SparkUnreachable(
-            f"no Spark Connect server answers at {remote} ({error}); start it with `tidemark up`, or set spark.remote "
-            "to where yours runs, or spark.master for a classic session. Nothing was written"
+            f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
+            "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
         ) from error

@@ -10,12 +10,14 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
 from tests.watermark.builders import ints
-from tidemark.assets.drain import OVERTIME, draining, why_drain
+from tidemark.assets.drain import OVERTIME, UNABLE, UNABLE_PAUSE, draining, why_drain, why_no_run
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DrainSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.spark import drain as pipeline_drain
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.policy import Policy
@@ -139,6 +141,34 @@ def test_after_a_run_that_found_nothing_to_pull_the_sensor_rests(ticking: Tickin
         assert bool(ticking.tick("drain").run_requests) is asks, ended
     CLOCK.sleep(DRAINING.start_after.total_seconds())
     assert ticking.tick("drain").run_requests
+
+
+def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_land(
+    ticking: Ticking, publisher: PublisherClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_backlog(publisher, ticking.settings, 200)
+    ticking.track()
+    (request,) = ticking.tick("drain").run_requests
+    assert request.tags
+
+    def refuse(session: object) -> None:
+        raise ExecutorsUnable("Spark's executors cannot run tidemark (python3 on host: No module named 'tidemark')")
+
+    monkeypatch.setattr(pipeline_drain, "require_able", refuse)
+    job = ticking.definitions.resolve_job_def(DRAIN)
+    result = job.execute_in_process(instance=ticking.instance, raise_on_error=False)
+    assert not result.success
+    assert rows(ticking) == 0
+    run = ticking.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags[DRAINED] == UNABLE
+    ticking.track()
+    rests = ticking.tick("drain")
+    assert not rests.run_requests
+    assert "ticks land it, since Spark's executors cannot run tidemark" in (rests.skip_message or "")
+    for later, is_asked in ((2 * MINUTE, False), (UNABLE_PAUSE + SECOND, True)):  # other failures rest for a minute
+        assert (why_no_run(ticking.runs, CLOCK.now() + later, DRAINING) is None) is is_asked
+    assert metadata_of(ticking.land(), "heartbeats")["rows"] == 200
 
 
 def test_landing_rests_while_a_run_drains_and_goes_on_when_it_has_ended(

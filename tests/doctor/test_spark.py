@@ -18,13 +18,14 @@ from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.cluster import check_executors
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
-from tidemark.pipeline.doctor.spark import check_connector, check_java, check_spark
+from tidemark.pipeline.doctor.spark import check_connector, check_environment, check_java, check_spark, check_token
 from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings, TableSettings
-from tidemark.pipeline.spark import java
+from tidemark.pipeline.spark import java, packing
 from tidemark.resources.storage_state import revisions
 
+LOOKS = (check_connector, check_spark, check_token)
 IN_A_BUCKET = LakeSettings(uri="gs://bucket")
 
 
@@ -73,6 +74,38 @@ def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatc
     monkeypatch.setattr(cluster, "shared_session", refused)
     (finding,) = findings(check_executors, spark=here())
     assert (finding.level, "wants its token" in finding.said) == (Level.WARNING, True)
+
+
+def test_a_token_in_the_settings_is_a_warning_that_does_not_repeat_it() -> None:
+    remote = "sc://spark.example:443/;use_ssl=true"
+    assert findings(check_token, spark=SparkSettings(remote=remote)) == []
+    (finding,) = findings(check_token, spark=SparkSettings(remote=f"{remote};token=hush"))
+    assert finding.level is Level.WARNING
+    assert "$SPARK_CONNECT_AUTHENTICATE_TOKEN" in finding.said
+    assert "sc://spark.example:443" in finding.said
+    with_token = SparkSettings(remote=f"sc://localhost:{free_port()}/;token=hush")
+    said = [finding.said, *(one.said for look in LOOKS for one in findings(look, spark=with_token, lake=IN_A_BUCKET))]
+    assert not [sentence for sentence in said if "hush" in sentence]
+
+
+def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    archive = tmp_path / "executors.tar.gz"
+    carrying = SparkSettings(executor_environment=str(archive))
+    assert findings(check_environment) == []
+    (finding,) = findings(check_environment, spark=carrying)
+    assert (finding.level, "tidemark pack" in finding.said) == (Level.BROKEN, True)
+    monkeypatch.setattr(packing, "distributions", dict)
+    packing.pack(archive)
+    (finding,) = findings(check_environment, spark=carrying)
+    assert (finding.level, str(archive) in finding.said) == (Level.OK, True)
+    monkeypatch.setattr(packing, "own_version", lambda: "0.0.1")
+    packing.pack(archive)
+    monkeypatch.undo()
+    (finding,) = findings(check_environment, spark=carrying)
+    assert finding.level is Level.WARNING
+    assert "holds tidemark 0.0.1" in finding.said
+    (finding,) = findings(check_environment, spark=SparkSettings(executor_environment="gs://bucket/executors.tgz"))
+    assert finding.level is Level.OK
 
 
 @pytest.fixture

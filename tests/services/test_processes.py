@@ -129,6 +129,16 @@ def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(hous
     assert {pid for _, pid, _ in house.noted()} == {house.pid("one"), two}
 
 
+def test_a_service_that_died_is_said_with_the_line_of_its_log_that_says_why(house: House) -> None:
+    why = 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space'
+    house.supervisor.start(
+        house.spec("A server", f"print({why!r}); [print('\\tat', n) for n in range(40)]"), wait=False
+    )
+    until("it has ended", lambda: house.supervisor.running[0].process.poll() is not None)
+    house.supervisor.restart_what_died()
+    assert house.said == [f"A server ended with code 0: starting it again\n  {why}"]
+
+
 def test_a_service_that_keeps_ending_is_a_failure(house: House) -> None:
     house.supervisor.start(house.spec("hopeless", "print('no use')"), wait=False)
 

@@ -1,6 +1,5 @@
 """What doctor says of Spark's executors: each looks by itself, and says what a micro-batch would lack."""
 
-import json
 import sys
 
 import pyarrow as pa
@@ -9,8 +8,8 @@ from pyspark.sql import SparkSession
 
 import tidemark.pipeline.spark
 from tidemark.pipeline.doctor.cluster import seen_executors
-from tidemark.pipeline.doctor.executors import look_at_executors
 from tidemark.pipeline.doctor.finding import Level
+from tidemark.pipeline.spark.executors import look
 
 
 def test_an_executor_with_tidemark_says_so(spark: SparkSession) -> None:
@@ -24,8 +23,8 @@ def test_an_executor_without_it_says_what_is_missing(monkeypatch: pytest.MonkeyP
     for name in ("slices", "columns"):  # as if nothing had imported them yet
         monkeypatch.delitem(sys.modules, f"tidemark.pipeline.spark.{name}", raising=False)
         monkeypatch.delattr(tidemark.pipeline.spark, name, raising=False)
-    (batch,) = look_at_executors([pa.RecordBatch.from_pydict({"id": [1]})])
+    (batch,) = look([pa.RecordBatch.from_pydict({"id": [1]})])
     (row,) = batch.to_pylist()
-    machine, unable = json.loads(row["said"])
-    assert machine
-    assert "polars" in unable
+    assert row["machine"]
+    assert row["python"] == sys.executable
+    assert "polars" in row["unable"]

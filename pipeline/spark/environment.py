@@ -1,0 +1,78 @@
+"""How tidemark gets to executors whose Python lacks it: an archive, which Spark unpacks beside each of them, and whose
+program `bin/python` starts their own Python with what is in it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.spark.packing import PROGRAM, manifest_of, own_manifest
+
+FOLDER = "tidemark_environment"
+"""The name under which Spark unpacks the archive, in the folder that an executor's Python workers start in."""
+
+PYTHON = "spark.sql.execution.pyspark.python"
+"""Which Python runs on executors. What Spark plans in Python, on the driver, goes on with the driver's."""
+
+ARCHIVE = "spark.tidemark.executor_environment"
+"""The archive, in a session's configuration."""
+
+CARRIED = "spark.tidemark.executor_environment.carried"
+"""On a session: the archive that it has, as `identity` names it."""
+
+MUST_AGREE = ("python", "machine")
+
+
+def environment_config(archive: str | None) -> dict[str, str]:
+    """The settings of a session whose executors run what is in the archive."""
+    return {} if archive is None else {ARCHIVE: archive, PYTHON: f"{FOLDER}/{PROGRAM}"}
+
+
+def check_environment(config: Mapping[str, str]) -> None:
+    """Raise InvalidSettings if the configuration names an archive on this machine that cannot be used: it is not there,
+    `tidemark pack` did not make it, or it is for another Python than this."""
+    archive = config.get(ARCHIVE)
+    if archive is None or is_address(archive):
+        return
+    theirs, ours = asdict(manifest_of(Path(archive))), asdict(own_manifest())
+    for name in MUST_AGREE:
+        if theirs[name] != ours[name]:
+            raise InvalidSettings(
+                f"spark.executor_environment = {archive!r} was packed for {name} {theirs[name]}, and this is {name} "
+                f"{ours[name]}: driver and executors run the same; pack it again here, with `tidemark pack {archive}`"
+            )
+
+
+def carry_environment(session: SparkSession, archive: str) -> None:
+    """Have the session's executors run what is in the archive, from the next task on, those that start later too.
+
+    A file on this machine is sent through a Spark Connect server once a session. Another address is one that Spark's
+    machines read. Assumption: the session has no other archive of `tidemark pack` yet. Raises InvalidSettings.
+    """
+    config = environment_config(archive)
+    check_environment(config)
+    if session.conf.get(CARRIED, "") == (named := identity(archive)):
+        return
+    if is_connected(session) and not is_address(archive):
+        session.addArtifacts(f"{archive}#{FOLDER}", archive=True)
+    else:
+        quoted = archive.replace("\\", "\\\\").replace("'", "\\'")
+        session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
+    session.conf.set(PYTHON, config[PYTHON])
+    session.conf.set(CARRIED, named)
+
+
+def identity(archive: str) -> str:
+    """The same for the same content, as far as the file's size and time tell. An address stands for itself."""
+    if is_address(archive):
+        return archive
+    state = Path(archive).stat()
+    return f"{archive} {state.st_size} {state.st_mtime_ns}"
+
+
+def is_connected(session: SparkSession) -> bool:
+    """Whether the session is one on a Spark Connect server."""
+    return ".connect." in type(session).__module__

@@ -1,0 +1,180 @@
+"""The archive with tidemark and what it needs, for executors whose own Python lacks them: how it is made.
+
+It holds packages, not a Python: the executor's own, of the same minor version, imports them. So nothing in it knows
+where it was made, or where it is unpacked.
+"""
+
+import io
+import os
+import platform
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+import orjson
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tidemark.pipeline.errors import InvalidSettings, ToolMissing
+from tidemark.pipeline.spark.executors import CONTRACT
+from tidemark.pipeline.version import DISTRIBUTION, own_version
+
+ENDINGS = (".tar.gz", ".tgz")
+"""Spark tells by the name how to unpack it."""
+
+LEFT_OUT = frozenset({"dagster", "dagster-pyspark", "dagster-webserver", "pyspark", "py4j"})
+"""Distributions that stay out, with what only they need. Executors have their own PySpark, and run no Dagster."""
+
+NOT_PACKED = frozenset({"direct_url.json", "RECORD", "INSTALLER", "REQUESTED", "uv_cache.json"})
+"""Files of an installation that say where it came from, with whatever login its address had, and where it is."""
+
+OF_OURS = frozenset({".py", ".typed", ".html", ".css", ".svg"})
+"""Endings of the files of the package. Settings, which lie beside them in a checkout, have another one."""
+
+COMPRESSION = 3
+"""Of gzip, from 1 to 9: more takes several times as long and saves a tenth."""
+
+MANIFEST, PACKAGES, PROGRAM = "manifest.json", "site-packages", "bin/python"
+
+LAUNCHER = """\
+#!/bin/sh
+# The Python of this machine that runs the packages beside this file, which are for Python {python}.
+here=$(cd "$(dirname "$0")/.." && pwd) || exit 1
+for python in "$PYSPARK_PYTHON" python{python} python3 python; do
+    [ -n "$python" ] && [ "$python" != "$0" ] || continue
+    found=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+    [ "$found" = "{python}" ] || continue
+    PYTHONPATH="$here/{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "$python" "$@"
+done
+echo "tidemark: no Python {python} on $(uname -n), neither \\$PYSPARK_PYTHON ($PYSPARK_PYTHON) nor on the path:" \\
+    "install it, or run tidemark pack with the minor version that is there" >&2
+exit 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an archive was packed from: the Python that its packages are for, as `3.11`, the kind of machine, and the
+    tidemark whose tasks it runs."""
+
+    python: str
+    machine: str
+    tidemark: str
+    contract: int
+
+
+def own_manifest() -> Manifest:
+    """That of an archive that is packed now."""
+    return Manifest(
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        machine=f"{platform.system().lower()}-{platform.machine()}",
+        tidemark=own_version(),
+        contract=CONTRACT,
+    )
+
+
+def pack(file: Path) -> list[str]:
+    """Write the archive, replacing what is there; returns the distributions in it. Raises InvalidSettings for a name
+    that Spark would not unpack, ToolMissing where an installed package cannot be packed; then the file is as it was."""
+    if not file.name.endswith(ENDINGS):
+        raise InvalidSettings(
+            f"{file}: name the archive with the ending .tar.gz, by which Spark knows how to unpack it"
+        )
+    manifest, packed = own_manifest(), distributions()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}-") as folder:
+        made = Path(folder) / file.name
+        with tarfile.open(made, "w:gz", compresslevel=COMPRESSION, dereference=True) as archive:
+            _add_text(archive, MANIFEST, orjson.dumps(manifest))
+            launcher = LAUNCHER.format(python=manifest.python, packages=PACKAGES)
+            _add_text(archive, PROGRAM, launcher.encode(), mode=0o755)
+            for name, source in _files(packed):
+                archive.add(source, f"{PACKAGES}/{name}", recursive=False, filter=_of_nobody)
+        made.replace(file)
+    return sorted(packed)
+
+
+def manifest_of(file: Path) -> Manifest:
+    """What an archive says of itself. Raises InvalidSettings where it is missing or was not made by `pack`."""
+    try:
+        with tarfile.open(file, "r:gz") as archive:
+            first = archive.next()
+            content = archive.extractfile(first) if first is not None and first.name == MANIFEST else None
+            if content is None:
+                raise InvalidSettings(f"{file} was not made by `tidemark pack`: it does not begin with {MANIFEST}")
+            return Manifest(**orjson.loads(content.read()))
+    except (OSError, tarfile.TarError, EOFError, TypeError, ValueError) as error:
+        raise InvalidSettings(f"{file} cannot be read ({error}); make it with `tidemark pack {file}`") from error
+
+
+def distributions() -> dict[str, metadata.Distribution]:
+    """Those that tidemark needs on an executor, by name, itself included. Raises ToolMissing if one is not there."""
+    found: dict[str, metadata.Distribution] = {}
+    extras_of: dict[str, set[str]] = {}
+    wanted: list[tuple[str, set[str]]] = [(DISTRIBUTION, set())]
+    while wanted:
+        name, extras = wanted.pop()
+        key = canonicalize_name(name)
+        known = extras_of.setdefault(key, set())
+        more = ({""} | extras) - known
+        if key in LEFT_OUT or not more:
+            continue
+        known |= more
+        try:
+            found[key] = metadata.distribution(key)
+        except metadata.PackageNotFoundError as error:
+            raise ToolMissing(f"{name} is not installed here, and tidemark needs it: install tidemark anew") from error
+        needs = [Requirement(line) for line in found[key].requires or ()]
+        wanted += [(one.name, one.extras) for one in needs if _is_needed(one, more)]
+    return found
+
+
+def _is_needed(one: Requirement, extras: Iterable[str]) -> bool:
+    return one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
+
+
+def _files(packed: dict[str, metadata.Distribution]) -> Iterator[tuple[str, Path]]:
+    """The files to pack: below `site-packages`, and where they are."""
+    for name, distribution in sorted(packed.items()):
+        is_ours = name == canonicalize_name(DISTRIBUTION)
+        if is_ours:
+            yield from _own_files()
+        elif (distribution.read_text("direct_url.json") or "").replace(" ", "").find('"editable":true') >= 0:
+            raise ToolMissing(
+                f"{name} is installed from a folder (editable), and only its files' place is known: install it from a "
+                "wheel to pack it"
+            )
+        for file in distribution.files or ():
+            place = Path(str(file.locate()))
+            is_metadata = ".dist-info" in file.parts[0]
+            if file.parts[0] == ".." or file.name in NOT_PACKED or not place.is_file() or (is_ours and not is_metadata):
+                continue
+            if file.suffix not in (".pyc", ".pth"):
+                yield str(PurePosixPath(file)), place
+
+
+def _own_files() -> Iterator[tuple[str, Path]]:
+    """The package itself, the same from a wheel and from a checkout, where its folders are links."""
+    root = Path(__file__).parent.parent.parent  # not resolved: in a checkout the folders are links
+    for folder, _, names in os.walk(root, followlinks=True):
+        for file in (Path(folder) / name for name in sorted(names)):
+            if file.suffix in OF_OURS:
+                yield str(PurePosixPath("tidemark", *file.relative_to(root).parts)), file
+
+
+def _add_text(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without the name of the user who packs. Readable for whoever the executor runs as."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    entry.mode = 0o755 if entry.mode & 0o100 else 0o644
+    return entry

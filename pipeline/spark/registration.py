@@ -1,0 +1,46 @@
+"""Registers `format("pubsub")` on a session that can run it, and says what is missing on one that cannot."""
+
+import sys
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.spark.environment import carry_environment, is_connected
+from tidemark.pipeline.spark.executors import REMEDY, require_able
+from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
+
+PROBE = {"project": "looked-at", "subscription": "looked-at", "lake": "file:///looked-at"}
+"""Options that plan a read: its columns need neither Pub/Sub nor the lake."""
+
+
+def register(session: SparkSession, *, environment: str | None = None) -> None:
+    """Register `format("pubsub")`. With `environment`, the archive that `tidemark pack` made, the executors need no
+    tidemark of their own: a path on this machine, or an address that Spark's machines read.
+
+    Limit: over Spark Connect, streams do not find the archive, only batch reads do; install tidemark there.
+    Guarantee: on return the Python of the driver and of the executors that were asked can run the source. Raises
+    ExecutorsUnable, within seconds once executors are there, which says what is missing; InvalidSettings for an archive
+    that cannot be used. Nothing is pulled, and nothing is written.
+    """
+    if environment is not None:
+        archive = environment if is_address(environment) else str(Path(environment).resolve())
+        carry_environment(session, archive)
+    require_able(session)
+    session.dataSource.register(PubSubDataSource)
+    try:
+        session.read.format(PubSubDataSource.name()).options(**PROBE).load().schema  # noqa: B018 (plans it)
+    except PySparkException as error:
+        where = "the Spark Connect server" if is_connected(session) else "this driver"
+        raise ExecutorsUnable(
+            f"Spark plans reads with a Python that cannot import tidemark ({_last_line(error)}): start {where} with "
+            f"$PYSPARK_PYTHON naming one that has tidemark, as {sys.executable} has here. Executors may have another: "
+            f"{REMEDY}"
+        ) from error
+
+
+def _last_line(error: PySparkException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if "Error: " in line or "No module" in line]
+    return lines[-1] if lines else str(error)[:300]

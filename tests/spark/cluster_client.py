@@ -1,0 +1,89 @@
+"""Run as a program: work on a cluster, its outcome as JSON. The arguments are the settings of `[spark]`, then what to
+do and what that needs. A process holds one kind of session, so that the tests start this one."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tests.spark.drains import drained, settings_of, small_drain
+from tests.spark.pubsub_client import ids
+from tests.spark.test_micro_batch import WINDOWING, WINDOWS, House
+from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings, SparkSettings
+from tidemark.pipeline.spark.micro_batch import UNABLE
+from tidemark.pipeline.spark.session import session_config
+from tidemark.resources.spark import SparkResource
+from tidemark.spark import register
+
+STRETCHES = 300
+"""Windows with a gap after each: as many tasks, so that a worker can be killed between them."""
+
+SPREAD = [WINDOWING.numbered(WINDOWING.number_of(WINDOWS[0].start) + 2 * number) for number in range(STRETCHES)]
+
+
+def windows(session: SparkSession, lake: str, first: int = STRETCHES) -> dict[str, Any]:
+    """Compute the first windows of SPREAD, and say whether executors did it in columns."""
+    computed = House(Path(lake), session).compute(SPREAD[:first], watermark=SPREAD[-1].end)
+    return {"rows": sum(computed.rows.values()), "in_columns": session not in UNABLE}
+
+
+def drain(session: SparkSession, pubsub: dict[str, Any], lake: str) -> dict[str, Any]:
+    """Drain a topic, or say why that is refused."""
+    settings = settings_of(PubSubSettings.model_validate(pubsub), lake, small_drain())
+    try:
+        done, _ = drained(session, settings, "on-a-cluster")
+    except ExecutorsUnable as error:
+        return {"refused": str(error)}
+    return {"ended": str(done.ended), "landed": done.landed.heartbeats, "tracked": done.persisted.messages}
+
+
+READS = 10
+"""Batch reads that bring everything: one finds less while pulls of the one before are under way."""
+
+
+def batches(session: SparkSession, options: dict[str, str]) -> dict[str, Any]:
+    """Read batch after batch, each under a name of its own."""
+    register(session)
+    source = session.read.format("pubsub").options(**options)
+    return {"batches": [ids(source.option("landing", f"read-{number}").load()) for number in range(READS)]}
+
+
+def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[str, Any]:
+    """Read a batch twice, and stream the rest, or say why `register` refuses."""
+    try:
+        register(session)
+    except ExecutorsUnable as error:
+        return {"refused": str(error)}
+    batch = session.read.format("pubsub").options(**options, landing="first").load()
+    twice = [ids(batch), ids(batch)]
+    query = (
+        session.readStream.format("pubsub")
+        .options(**options)
+        .load()
+        .writeStream.format("parquet")
+        .option("path", f"{folder}/rows")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return {"batches": twice, "streamed": ids(session.read.parquet(f"{folder}/rows"))}
+
+
+WORK: dict[str, Callable[..., dict[str, Any]]] = {
+    "windows": windows,
+    "drain": drain,
+    "pubsub": pubsub,
+    "batches": batches,
+}
+
+if __name__ == "__main__":
+    settings = Settings(spark=SparkSettings.model_validate_json(sys.argv[1]))
+    session = SparkResource(spark_config=session_config(settings)).session()
+    print(json.dumps([WORK[name](session, **given) for name, given in json.loads(sys.argv[2])]))
+    session.stop()

@@ -1,0 +1,167 @@
+"""The archive for executors whose Python lacks tidemark: what is in it, and that such a Python runs it."""
+
+import os
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.cli.command import said_here
+from tests.spark.machine import script
+from tests.spark.standalone import bare_python
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.settings import Settings, load_settings
+from tidemark.pipeline.settings_sections import SparkSettings
+from tidemark.pipeline.spark import packing
+from tidemark.pipeline.spark.environment import ARCHIVE, check_environment, identity
+from tidemark.pipeline.spark.packing import LEFT_OUT, distributions, manifest_of, own_manifest, pack
+from tidemark.pipeline.spark.session import session_config
+
+IMPORTS = "import sys, tidemark.pipeline.spark.drain as d; print(sys.executable, d.__file__, sys.argv[1])"
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Spark makes of the archive, in a folder."""
+    folder = tmp_path_factory.mktemp("executor")
+    pack(folder / "executors.tar.gz")
+    with tarfile.open(folder / "executors.tar.gz") as archive:
+        archive.extractall(folder / "environment", filter="data")
+    return folder
+
+
+def of_spark(**more: str) -> dict[str, str]:
+    """The environment of a Python that Spark starts: PySpark's own modules are on its path."""
+    libraries = Path(pyspark.__file__).parent / "python" / "lib"
+    path = os.pathsep.join(str(library) for library in libraries.glob("*.zip"))
+    return {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, **more}
+
+
+def start(folder: Path, **environment: str) -> "subprocess.CompletedProcess[str]":
+    program = folder / "environment" / "bin" / "python"
+    command = [str(program), "-c", IMPORTS, "an argument"]
+    return subprocess.run(
+        command, env=of_spark(**environment), cwd=folder, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_python_without_tidemark_runs_what_is_in_the_archive(unpacked: Path) -> None:
+    python = str(bare_python())
+    lacks = subprocess.run([python, "-c", "import tidemark"], capture_output=True, text=True, timeout=60, check=False)
+    assert "No module named 'tidemark'" in lacks.stderr
+    done = start(unpacked, PYSPARK_PYTHON=python)
+    assert done.returncode == 0, done.stderr
+    packages = unpacked / "environment" / "site-packages"
+    assert done.stdout == f"{python} {packages}/tidemark/pipeline/spark/drain.py an argument\n"
+
+
+def test_a_python_of_another_minor_version_is_passed_over_and_said_if_there_is_no_other(
+    unpacked: Path, tmp_path: Path
+) -> None:
+    old = script(tmp_path / "python3", "echo 3.6")
+    done = start(unpacked, PYSPARK_PYTHON=str(old), PATH=f"{tmp_path}:/usr/bin:/bin")
+    if done.returncode == 0:  # this machine has another python3.x of ours on its path
+        assert str(old) not in done.stdout
+    else:
+        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+        assert f"no Python {minor} on" in done.stderr
+        assert f"$PYSPARK_PYTHON ({old})" in done.stderr
+
+
+def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Path) -> None:
+    packages = unpacked / "environment" / "site-packages"
+    files = {str(file.relative_to(packages)) for file in packages.rglob("*") if file.is_file()}
+    source = Path(packing.__file__).parent
+    assert (packages / "tidemark/pipeline/spark/packing.py").read_bytes() == (source / "packing.py").read_bytes()
+    assert "tidemark/pipeline/lake/store/objects.py" in files
+    assert "polars/__init__.py" in files
+    assert not [name for name in files if name.startswith(("pyspark/", "dagster/", "dagster_pyspark/"))]
+    assert not [name for name in files if name.startswith("tidemark/") and name.endswith((".toml", ".yaml"))]
+    assert not [name for name in files if name.endswith("direct_url.json")]
+    with tarfile.open(unpacked / "executors.tar.gz") as archive:
+        assert {(one.uname, one.uid, one.name.endswith(".pyc")) for one in archive} == {("", 0, False)}
+
+
+def test_every_distribution_that_tidemark_needs_is_packed_but_for_dagster_and_pyspark() -> None:
+    packed = distributions()
+    assert {"tidemark-pubsub", "polars", "pyarrow", "google-cloud-pubsub", "grpcio"} <= set(packed)
+    assert not LEFT_OUT & set(packed)
+    direct = {line.partition(">")[0].split("[")[0].split(";")[0] for line in metadata.requires("tidemark-pubsub") or ()}
+    assert len(packed) >= len(direct - LEFT_OUT) > 10
+
+
+def test_an_archive_says_what_it_was_packed_from(unpacked: Path) -> None:
+    archive = unpacked / "executors.tar.gz"
+    assert manifest_of(archive) == own_manifest()
+    check_environment({ARCHIVE: str(archive)})
+    before = identity(str(archive))
+    os.utime(archive, (1, 1))
+    assert identity(str(archive)) != before
+
+
+@pytest.mark.parametrize(("field", "other"), [("python", "3.6"), ("machine", "plan9-mips")])
+def test_an_archive_for_another_python_or_machine_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, other: str
+) -> None:
+    monkeypatch.setattr(packing, "distributions", dict)
+    monkeypatch.setattr(packing, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
+    pack(tmp_path / "executors.tgz")
+    with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark pack"):
+        check_environment({ARCHIVE: str(tmp_path / "executors.tgz")})
+
+
+def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> None:
+    for content in (None, b"", b"not an archive"):
+        file = tmp_path / "executors.tar.gz"
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(InvalidSettings, match="tidemark pack"):
+            check_environment({ARCHIVE: str(file)})
+    with tarfile.open(file, "w:gz") as archive:
+        archive.add(__file__, "manifest.yaml")
+    with pytest.raises(InvalidSettings, match="was not made by `tidemark pack`"):
+        check_environment({ARCHIVE: str(file)})
+    check_environment({ARCHIVE: "gs://bucket/executors.tar.gz"})  # nobody here reads it
+
+
+def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not_unpack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "distributions", dict)
+    said = said_here(tmp_path, ("pack", "executors.tar.gz"), {})
+    assert 'executor_environment = "executors.tar.gz"' in said.out, said.err
+    assert manifest_of(tmp_path / "executors.tar.gz") == own_manifest()
+    refused = said_here(tmp_path, ("pack", "executors.whl"), {})
+    assert refused.code == 1
+    assert ".tar.gz" in refused.err
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["executors.tar.gz"]
+
+
+def test_which_sessions_carry_it(tmp_path: Path) -> None:
+    archive = str(tmp_path / "executors.tar.gz")
+
+    def config(**spark: object) -> dict[str, str]:
+        return session_config(Settings(spark=SparkSettings.model_validate({"executor_environment": archive, **spark})))
+
+    connected = config()
+    assert connected[ARCHIVE] == archive
+    assert "spark.archives" not in connected
+    spread = config(master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
+    assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
+    assert spread["spark.sql.execution.pyspark.python"] == "tidemark_environment/bin/python"
+    assert ARCHIVE not in config(master="local[2]")  # its tasks run the driver's Python
+
+
+def test_a_relative_path_is_relative_to_the_settings_file_and_an_address_stays(tmp_path: Path) -> None:
+    for written, read in (("a.tar.gz", str(tmp_path / "a.tar.gz")), ("gs://b/a.tgz", "gs://b/a.tgz")):
+        (tmp_path / "tidemark.toml").write_text(f'[spark]\nexecutor_environment = "{written}"\n')
+        assert load_settings(tmp_path / "tidemark.toml").spark.executor_environment == read
+    for wrong in ("a.zip", "a#b.tar.gz", "a,b.tar.gz"):
+        (tmp_path / "tidemark.toml").write_text(f'[spark]\nexecutor_environment = "{wrong}"\n')
+        with pytest.raises(InvalidSettings, match="tidemark pack"):
+            load_settings(tmp_path / "tidemark.toml")
