@@ -10,13 +10,14 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import ticking_sensor
-from tidemark.assets.drain import reading_run
 from tidemark.assets.events import failing_run, histogram_events, landing_events
 from tidemark.assets.lost_runs import beating
+from tidemark.assets.reading_runs import noting_unable, reading_run, unable_pause
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone
@@ -59,7 +60,8 @@ def continuous_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
         noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
         with (
-            failing_run(),
+            failing_run(ExecutorsUnable),
+            noting_unable(context),
             beating(context),
             noting,
             closing(pubsub.base()) as base,
@@ -127,7 +129,8 @@ def continuous_sensors(settings: Settings, clock: Clock) -> Sequence[dg.SensorDe
         ),
     )
     def land_continuously(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        pause = pause_of(Runs(context.instance, settings), LAND_CONTINUOUSLY, clock.now(), "lands and tracks")
+        runs, now = Runs(context.instance, settings), clock.now()
+        pause = unable_pause(runs, LAND_CONTINUOUSLY, now) or pause_of(runs, LAND_CONTINUOUSLY, now, "lands and tracks")
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(pause))
         return dg.SensorResult(run_requests=[dg.RunRequest()])

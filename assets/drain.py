@@ -1,7 +1,6 @@
 """The run that drains an outage's backlog, and the sensor that starts it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +9,8 @@ import dagster as dg
 from tidemark.assets.attempts import ended_at
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.events import failing_run, histogram_events, landing_events
-from tidemark.assets.lost_runs import beating, report_dead, why_dead
+from tidemark.assets.lost_runs import beating, report_dead
+from tidemark.assets.reading_runs import noting_unable, reading_run, unable_pause
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, to_us
@@ -24,29 +24,9 @@ from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of
 
-UNABLE, WHY_NOT = "executors cannot", "tidemark/why_not"
-"""In the tag of a run that pulled nothing, since executors lack tidemark; and the tag that says what to do."""
-
-UNABLE_PAUSE = timedelta(minutes=10)
-"""How long ticks alone land after such a run, before another one looks: somebody has to install something."""
-
-MOST_OF_A_TAG = 1000
-"""Characters of an error in a tag."""
-
-OVERTIME = timedelta(minutes=5)
-"""Ticks land again when a drain has run this much longer than `drain.max_seconds`: it may hang."""
-
 
 def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     """The job: rounds of a Spark job, each reported when it is done."""
-
-    @contextmanager
-    def noting_unable(context: dg.OpExecutionContext) -> Iterator[None]:
-        try:
-            yield
-        except ExecutorsUnable as error:
-            context.instance.add_run_tags(context.run_id, {DRAINED: UNABLE, WHY_NOT: str(error)[:MOST_OF_A_TAG]})
-            raise
 
     @dg.op(
         name=name_of(settings, "drain_backlog"),
@@ -159,18 +139,6 @@ def draining(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     return reading_run(runs, DRAIN, now, chosen.max_seconds)
 
 
-def reading_run(runs: Runs, job_name: str, now: datetime, at_most: timedelta, tag: str | None = None) -> str | None:
-    """The id of a job's run that reads the subscriptions now: it is at work, not for longer than its time and OVERTIME,
-    and has this tag."""
-    at_it = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
-    for record in runs.newest(job_name, 1, at_it):
-        began = record.start_time or record.create_timestamp.timestamp()
-        is_on_time = now.timestamp() - began < (at_most + OVERTIME).total_seconds()
-        if is_on_time and (not tag or tag in record.dagster_run.tags) and why_dead(runs.instance, record, now) is None:
-            return record.dagster_run.run_id
-    return None
-
-
 def round_events(settings: Settings, done: Round) -> list[dg.AssetMaterialization]:
     """Materializations of what a round added to the tables or the histogram, with the progress of the drain."""
     progress: dict[str, Any] = {
@@ -189,9 +157,8 @@ def why_no_run(runs: Runs, now: datetime, chosen: DrainSettings) -> str | None:
     """Why no run is requested now: one is under way, the last ones failed, or the last one found nothing to pull."""
     newest = runs.newest(DRAIN, 1)
     tags = newest[0].dagster_run.tags if newest else {}
-    if tags.get(DRAINED) == UNABLE and now - ended_at(newest[0]) < UNABLE_PAUSE:
-        return f"ticks land it, since {tags.get(WHY_NOT)}; another run looks {UNABLE_PAUSE} after the last"
-    if (pause := pause_of(runs, DRAIN, now, "drains it")) is not None:
+    pause = unable_pause(runs, DRAIN, now) or pause_of(runs, DRAIN, now, "drains it")
+    if pause is not None:
         return pause
     if tags.get(DRAINED) == Ended.RAN_DRY and now - ended_at(newest[0]) < chosen.start_after:
         return f"run {newest[0].dagster_run.run_id[:8]} found hardly anything to pull: another consumer holds it"

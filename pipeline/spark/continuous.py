@@ -34,6 +34,7 @@ from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
 from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.executors import require_able
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.ticks.copies import RememberedCopies
 from tidemark.pipeline.ticks.landing import Landed
@@ -300,9 +301,11 @@ class ContinuousLanding:
         """Rounds until the time is over; each is given once it is settled.
 
         Guarantee: what is acknowledged is visible and in the log, whatever is killed, and however many runs and ticks
-        read the same subscriptions. Raises PubSubError, LakeError, and what Spark raises when a task has failed too
-        often; what was settled until then stays, and what was not comes again.
+        read the same subscriptions. Raises ExecutorsUnable, before anything is pulled, where executors lack tidemark;
+        PubSubError, LakeError, and what Spark raises when a task has failed too often. What was settled until then
+        stays, and what was not comes again.
         """
+        require_able(self.spark)
         begin_where_new(self.log, self.tracking_backlog, self.clock)
         until = self.clock.monotonic() + run_for.total_seconds()
         under_way: Future[RoundDone] | None = None

@@ -11,7 +11,7 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
 from tests.dagster.test_drain import CLASSIC, rows
 from tidemark.assets.continuous import landing_run
-from tidemark.assets.drain import OVERTIME
+from tidemark.assets.reading_runs import OVERTIME
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS
