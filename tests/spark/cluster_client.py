@@ -3,12 +3,15 @@ do and what that needs. A process holds one kind of session, so that the tests s
 
 import json
 import sys
+import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tests.spark import rounds
 from tests.spark.drains import drained, settings_of, small_drain
 from tests.spark.pubsub_client import ids
 from tests.spark.test_micro_batch import WINDOWING, WINDOWS, House
@@ -40,6 +43,25 @@ def drain(session: SparkSession, pubsub: dict[str, Any], lake: str) -> dict[str,
     except ExecutorsUnable as error:
         return {"refused": str(error)}
     return {"ended": str(done.ended), "landed": done.landed.heartbeats, "tracked": done.persisted.messages}
+
+
+def continuous(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: int) -> dict[str, Any]:
+    """Land continuously until so many different messages are visible, or say why that is refused."""
+    settings = rounds.settings_of(PubSubSettings.model_validate(pubsub), lake, landers=1, round="3s")
+    landing = rounds.landing_of(session, settings, uuid.uuid4().hex)
+    done = 0
+    try:
+        for one in landing.rounds(timedelta(minutes=5)):
+            done += 1
+            table = landing.heartbeats.current() if one.messages else None
+            if (
+                table is not None
+                and len(set(table.to_pyarrow_table(columns=["message_id"])[0].to_pylist())) == messages
+            ):
+                break
+    except ExecutorsUnable as error:
+        return {"refused": str(error)}
+    return {"rounds": done}
 
 
 READS = 10
@@ -78,6 +100,7 @@ def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[
 WORK: dict[str, Callable[..., dict[str, Any]]] = {
     "windows": windows,
     "drain": drain,
+    "continuous": continuous,
     "pubsub": pubsub,
     "batches": batches,
 }

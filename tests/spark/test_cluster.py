@@ -136,14 +136,16 @@ def test_without_the_archive_windows_are_computed_and_the_rest_is_refused_before
 ) -> None:
     world.publish(100)
     lake = lake_with_beats(tmp_path / "windows")
-    windows, drain, source = Place(spread, spread.classic()).do(
+    pubsub = world.settings.model_dump(mode="json")
+    windows, drain, rounds, source = Place(spread, spread.classic()).do(
         ("windows", {"lake": str(lake), "first": 3}),  # Spark's own functions take each stretch by itself
-        ("drain", {"pubsub": world.settings.model_dump(mode="json"), "lake": str(world.lake)}),
+        ("drain", {"pubsub": pubsub, "lake": str(world.lake)}),
+        ("continuous", {"pubsub": pubsub, "lake": str(world.lake), "messages": 100}),
         ("pubsub", {"options": world.options(), "folder": str(tmp_path)}),
         python=bare_python(),
     )
     assert windows == {"rows": STREAMS * 3 * 3, "in_columns": False}
-    for said in (drain, source):
+    for said in (drain, rounds, source):
         assert "Spark's executors cannot run tidemark" in said["refused"]
         assert f"{bare_python()} on " in said["refused"]
         assert "No module named 'tidemark'" in said["refused"]
@@ -183,6 +185,36 @@ def test_four_readers_drain_everything_although_a_worker_is_killed(place: Place,
     assert set(landed_in(world.lake)) == set(world.published)
     assert world.is_quiet(is_tracked=True)
     place.spread.restart_worker(1)
+
+
+@pytest.mark.parametrize("killed", ["worker", "driver"])
+def test_rounds_land_everything_although_a_worker_or_the_driver_is_killed(
+    place: Place, world: PubSubWorld, killed: str
+) -> None:
+    work = (
+        "continuous",
+        {
+            "pubsub": world.settings.model_dump(mode="json"),
+            "lake": str(world.lake),
+            "messages": 2 * MESSAGES,
+        },
+    )
+    world.publish(MESSAGES)
+    client = place.start(work)
+    until(client, "a round is visible", lambda: len(landed_in(world.lake)) > 0)
+    world.publish(MESSAGES)
+    time.sleep(1.5)  # into a round
+    if killed == "worker":
+        place.spread.kill_worker(1)
+    else:
+        client.kill()
+        client.communicate()
+        client = place.start(work)
+    (said,) = answer_of(client)
+    assert said["rounds"] > 0
+    assert set(landed_in(world.lake)) == set(world.published)
+    if killed == "worker":
+        place.spread.restart_worker(1)
 
 
 def test_batches_of_the_source_bring_everything(place: Place, world: PubSubWorld) -> None:
