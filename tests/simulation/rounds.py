@@ -200,11 +200,22 @@ class Driver(Worker):
 
     def settle(self, run: Run, taken: TakenRound) -> None:
         """Make a round visible and acknowledge it, as the thread beside the readers of the next round does."""
+        try:
+            settled = self.settled(run, taken)
+        except (Crash, TidemarkError):
+            self.world.lost_rounds += 1
+            raise
+        run.attempts.append(frozenset(one.attempt for one in taken.of_tracking))
+        self.world.rounds += 1
+        self.check(taken, settled)
+
+    def settled(self, run: Run, taken: TakenRound) -> Settled:
+        """The product's settling, by a process that shares the driver's fate."""
         world = self.world
         thread = Settling(world, f"{self.name} settling", run, taken.watermark)
         heartbeats, quarantine = (WorkersNewFiles(table, thread) for table in (world.heartbeats, world.quarantine))
         base, tracking = (RoundSubscription(world.model, name, thread, run.pulled) for name in ("base", "tracking"))
-        settled: Settled = world.planted.settle(
+        return world.planted.settle(
             taken.of_base,
             taken.of_tracking,
             base=base,
@@ -214,9 +225,6 @@ class Driver(Worker):
             log=world.planted.log(WorkersObjects(world.objects, thread), checkpoint_every=world.plan.checkpoint_every),
             says={},
         )
-        run.attempts.append(frozenset(one.attempt for one in taken.of_tracking))
-        world.rounds += 1
-        self.check(taken, settled)
 
     def check(self, taken: TakenRound, settled: Settled) -> None:
         """What was settled is what the readers have taken."""

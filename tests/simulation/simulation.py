@@ -61,6 +61,7 @@ class Outcome:
     missed: int
     windows: int
     rounds: int
+    lost_rounds: int
     reasons: dict[Reason, int]
     ticks_until_near: int
     ticks_allowed: int
@@ -103,7 +104,7 @@ class Simulation:
         self.archived: set[int] = set()
         self.workers: list[Worker] = []
         self.drivers: list[Driver] = []
-        self.rounds = self.rounds_that_failed = 0
+        self.rounds = self.lost_rounds = 0
         self.at_work: Process | None = None
         self._trace = trace
         self._last: deque[tuple[int, str, str]] = deque(maxlen=LAST_STEPS)
@@ -180,6 +181,7 @@ class Simulation:
             missed=self.missed,
             windows=len(self.diffs.windows),
             rounds=self.rounds,
+            lost_rounds=self.lost_rounds,
             reasons=reasons,
             ticks_until_near=ticks,
             ticks_allowed=self.plan.calm_ticks,

@@ -34,6 +34,7 @@ def test_every_invariant_holds_under_any_trouble(part: int) -> None:
     for reason in set(Reason) - {Reason.HELD_CLOCK_SKEW}:
         assert totals[reason], f"no decision of seeds {seeds[:3]}, ... said {reason}"
     assert totals["rounds"] > len(seeds)
+    assert totals["lost rounds"] > len(seeds) // 10, "drivers died, or the lake failed, while they settled"
     assert totals["windows"] > 2 * len(seeds)
     # Sources beyond the band have late and missed messages, and both are counted.
     assert beyond["late"] > 0

@@ -152,6 +152,7 @@ class Worker(Process):
         """One tick, whatever becomes of it."""
         self.ticks += 1
         self.is_ticking = True
+        began_calmly = self.world.is_calm  # a driver learns of what went wrong once its readers have ended
         try:
             self.tick()
         except Crash:
@@ -163,7 +164,7 @@ class Worker(Process):
         except TidemarkError as error:
             self.world.failed_ticks += 1
             self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
-            if self.world.is_over:
+            if self.world.is_over and began_calmly:
                 self.world.fail(5, f"{self.name} fails although nothing goes wrong: {error}")
         except Exception as error:
             self.world.fail(0, f"{self.name} raised {error!r}")
