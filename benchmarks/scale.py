@@ -6,7 +6,8 @@ windows is not part of it.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,7 +28,7 @@ LAND_BATCH, TRACK_BATCH = 20_000, 25_000
 """Defaults of the settings."""
 
 TICKS_AT_MOST = 10_000
-"""Messages a second that ticks land, track and compute: 30 times the live rate, `catch_up_tracked` of the benchmarks."""
+"""Messages a second that ticks land, track and compute: 30 times the live rate, by `catch_up_tracked` of the bench."""
 
 LANDER_RATE, TRACKER_RATE = 20_000, 40_000
 """Messages a second of a task on a core of its own: half of what four readers took from tidemark's own Pub/Sub on two
@@ -40,8 +41,12 @@ LOG_ENTRY_BYTES, CELLS_A_ROUND = 4_100, 22
 """A round's entry of the tracking log, and its cells: the same at 333, 3,300 and 33,000 messages a second, with jitter
 of 3 s."""
 
-FILE_IN_DELTA_LOG_BYTES = 667
-"""What a commit says of a file, its statistics included."""
+COMMIT_BYTES, FILE_IN_DELTA_LOG_BYTES = 600, 667
+"""What a commit says of itself, and of each file, its statistics included."""
+
+COMPACTION_BYTES, COMPACTION_BYTES_A_ROW, COMPACTION_SECONDS_A_ROW = 350e6, 370, 2.6e-6
+"""The memory of a process that compacts, and more for each row of the hour: 0.9 GB for 1.2 million rows, 2.5 GB for 5.9
+million. And the time."""
 
 COMMIT_SECONDS, COMMIT_SECONDS_A_FILE = 0.004, 5e-6
 """A commit to an empty table, and more for each file that the table lists: 0.10 s beside 20,000 files."""
@@ -51,8 +56,8 @@ ID_BYTES, IDS_PER_CALL, ROUNDS_IN_MEMORY = 461, 2_500, 2
 next is collected."""
 
 ROUND_CLASS_A, ROUND_CLASS_B = 11, 25
-"""The most calls to Cloud Storage of a round, beside one of class A for each file (`tests/gcs/test_calls_of_rounds.py`).
-Quarantine has a commit of its own in them."""
+"""The most calls to Cloud Storage of a round, beside one of class A for each file; quarantine has a commit of its own.
+`tests/gcs/test_calls_of_rounds.py` counts them."""
 
 DECISION_CLASS_A, DECISION_CLASS_B = 5, 12
 """Of a tick that only decides: those of class A are counted in `tests/gcs/test_calls.py`; B is half of a tick's."""
@@ -131,7 +136,8 @@ class Load:
     @property
     def delta_log_bytes_a_day(self) -> float:
         """What commits say of files: each is added, and removed by its compaction."""
-        return 2 * self.files_a_day * FILE_IN_DELTA_LOG_BYTES
+        commits = self.commits_a_minute * 60 * 24
+        return commits * COMMIT_BYTES + 2 * self.files_a_day * FILE_IN_DELTA_LOG_BYTES
 
     @property
     def log_bytes_a_day(self) -> float:
@@ -147,6 +153,16 @@ class Load:
     @property
     def commit_seconds(self) -> float:
         return COMMIT_SECONDS + COMMIT_SECONDS_A_FILE * self.files_listed
+
+    @property
+    def compaction_bytes(self) -> float:
+        """Memory of housekeeping while it compacts an hour."""
+        return COMPACTION_BYTES + COMPACTION_BYTES_A_ROW * self.rate * 3600
+
+    @property
+    def compaction_seconds(self) -> float:
+        """Of each hour; housekeeping takes ten minutes of it at most."""
+        return COMPACTION_SECONDS_A_ROW * self.rate * 3600
 
     @property
     def acknowledge_calls_a_second(self) -> float:
@@ -231,6 +247,8 @@ def tables() -> list[str]:
         ("cells of the histogram, a minute", [number_of(load.cells) for load in every]),
         (f"files that the table lists, {DAYS_KEPT} days", [number_of(load.files_listed) for load in every]),
         ("seconds of a commit", [f"{load.commit_seconds:.2g}" for load in every]),
+        ("memory of an hour's compaction", [size_of(load.compaction_bytes) for load in every]),
+        ("its time", [f"{load.compaction_seconds:,.0f} s" for load in every]),
         ("calls that acknowledge, a second", [number_of(load.acknowledge_calls_a_second) for load in every]),
         ("ids in the driver's memory", [size_of(load.ids_bytes) for load in every]),
         ("base is read every", [f"{load.reading_seconds:,.0f} s" for load in every]),
@@ -239,10 +257,37 @@ def tables() -> list[str]:
     dollars = [[each for _, each in load.dollars_a_day()] for load in every]
     priced = [(name, [f"{of_load[row]:,.2f}" for of_load in dollars]) for row, name in enumerate(named)]
     priced.append(("**together**", [f"{sum(of_load):,.2f}" for of_load in dollars]))
-    return [table_of(asked), table_of(priced)]
+    return [limits(), table_of(asked), table_of(priced)]
 
 
-STYLES = {"ticks": {"color": "#d9730d"}, "continuous": {"color": "#2166c2"}}
+LIMITS: tuple[tuple[str, Callable[[Load], float], float], ...] = (
+    ("base is read less than at each tick, by the default budget", lambda load: load.reading_seconds, TICK_SECONDS),
+    ("base is read less than once a minute", lambda load: load.reading_seconds, 60),
+    ("an hour's compaction needs 16 GB", lambda load: load.compaction_bytes, 16e9),
+    ("an hour's compaction takes its ten minutes", lambda load: load.compaction_seconds, 600),
+    (f"a commit takes half a round, with {DAYS_KEPT} days kept", lambda load: load.commit_seconds, ROUND_SECONDS / 2),
+    ("the ids take 2 GB of the driver", lambda load: load.ids_bytes, 2e9),
+)
+"""What ends first: a figure, and the value that it may have."""
+
+MOST_RATE = 10_000_000
+
+
+def limit_of(mode: Mode, figure: Callable[[Load], float], most: float) -> str:
+    """The least traffic at which the figure is beyond that, to two digits; all figures grow with the traffic."""
+    at_most = MOST_RATE if mode == "continuous" else TICKS_AT_MOST
+    beyond = bisect_right(range(at_most), most, key=lambda rate: figure(Load(mode, rate)))
+    return "beyond what ticks land" if beyond == TICKS_AT_MOST else f"{float(f'{beyond:.2g}'):,.0f}/s"
+
+
+def limits() -> str:
+    """The table of limits."""
+    rows = [(name, *(limit_of(mode, figure, most) for mode in MODES)) for name, figure, most in LIMITS]
+    rows.append(("the landing itself", f"{TICKS_AT_MOST:,}/s, in one process", "tasks are added"))
+    return costs.table(["from this traffic on", *MODES], iter(rows))
+
+
+STYLES = {"ticks": {"color": "#e8a33d", "linewidth": 5}, "continuous": {"color": "#2166c2", "linewidth": 2}}
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scale.svg"
 
 
@@ -253,10 +298,10 @@ def draw(path: Path = PICTURE) -> None:
          "legend.frameon": False, "figure.facecolor": "white", "font.family": "sans-serif"}
     )  # fmt: skip
     curves = (
-        ("commits and entries a minute", lambda load: load.commits_a_minute + load.entries_a_minute, None),
+        ("memory of an hour's compaction, GB", lambda load: load.compaction_bytes / 1e9, (16.0, "16 GB")),
         ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
         ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, (ROUND_SECONDS, "a round")),
-        ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, (2.0, "spark.driver_memory")),
+        ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, (2.0, "spark.driver_memory, by default")),
         ("seconds between readings of base", lambda load: load.reading_seconds, (60.0, "a window")),
         ("dollars a day, without machines", lambda load: sum(each for _, each in load.dollars_a_day()), None),
     )
@@ -264,14 +309,23 @@ def draw(path: Path = PICTURE) -> None:
     for axes, (title, of, limit) in zip(grid.flat, curves, strict=True):
         for mode in MODES:
             rates = [rate for rate in np.geomspace(100, 1_000_000, 200) if Load(mode, rate).keeps_up]
-            axes.loglog(rates, [of(Load(mode, rate)) for rate in rates], label=mode, linewidth=2, **STYLES[mode])
+            axes.loglog(rates, [of(Load(mode, rate)) for rate in rates], label=mode, **STYLES[mode])
             if rates[-1] < 900_000:
-                axes.plot(rates[-1], of(Load(mode, rates[-1])), marker="X", markersize=9, **STYLES[mode])
+                axes.plot(
+                    rates[-1],
+                    of(Load(mode, rates[-1])),
+                    marker="X",
+                    markersize=10,
+                    color=STYLES[mode]["color"],
+                    linestyle="",
+                )
         if limit is not None:
             axes.axhline(limit[0], color="#9aa5b1", linestyle="--", linewidth=1)
             axes.annotate(
                 limit[1], (100, limit[0]), xytext=(2, 3), textcoords="offset points", color="#5a6673", fontsize=9
             )
+        least, most = axes.get_ylim()
+        axes.set_ylim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
         axes.set_title(title, loc="left", fontsize=10.5)
         axes.set_xticks(RATES, [f"{rate:,}" for rate in RATES])
         axes.minorticks_off()
@@ -279,7 +333,7 @@ def draw(path: Path = PICTURE) -> None:
     for axes in grid[-1]:
         axes.set_xlabel("messages a second")
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="upper right", ncols=2)
-    figure.suptitle("Rounds cost the same at any rate until files and ids add up. X: what ticks keep up with.",
+    figure.suptitle("What grows with the traffic, by ticks and by rounds. X: the most that ticks keep up with.",
                     x=0.04, ha="left", weight="bold", fontsize=12)  # fmt: skip
     figure.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)

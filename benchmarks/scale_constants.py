@@ -3,13 +3,16 @@
 Made messages and a lake on this disk; no Pub/Sub, no Spark. Each figure is the median of some rounds.
 """
 
+import resource
 import statistics
 import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,13 +28,16 @@ from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.ticks.copies import RememberedCopies
+from tidemark.pipeline.ticks.judging import JudgedBatch
 from tidemark.pipeline.ticks.rounds import Provisional, TakenHeartbeats, TakenTimes, take_heartbeats, take_times
+from tidemark.pipeline.upkeep.compaction import compact
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot
 
 START = datetime(2026, 11, 1, 12, 20, tzinfo=UTC)
 ROUND = timedelta(seconds=5)
 ROUNDS = 3
+HOUR_OF_PIECES = (72, 360)
 FILES_THERE, FILES_ADDED = 2_000, 100
 RATES = (333, 3_300, 33_000)
 ID_BYTES, IDS, IDS_PER_CALL = 200, 100_000, 2_500
@@ -39,12 +45,37 @@ ID_BYTES, IDS, IDS_PER_CALL = 200, 100_000, 2_500
 
 def main() -> None:
     """Print the constants."""
+    for pieces in HOUR_OF_PIECES:  # first: a process begins with the peak of memory of the one that starts it
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+            print(apart.submit(compaction, pieces).result())
     with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
         settings = Settings(lake=LakeSettings(uri=f"file:{folder}/lake"))
         for rate in RATES:
             readers(settings, rate)
         commits(settings, Path(folder))
     ids()
+
+
+def compaction(pieces: int) -> str:
+    """Compact an hour of so many files of 16,500 rows each: seconds, and the memory of the process before and after."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
+        settings = Settings(lake=LakeSettings(uri=f"file:{folder}/lake"))
+        clock, reader = SystemClock(), reader_of(settings.contract, settings.pubsub)
+        table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
+        new = NewFiles(table, table.schema, clock)
+        batch = Made(replace(REGULAR, streams=3_300 * 30)).pull(16_500, 1 << 30, 1.0)
+        rows = next(JudgedBatch.parts_of(batch.messages, reader, None, clock.now())).heartbeats
+        new.add([file for _ in range(pieces) for file in new.write(rows)], {})
+        before, began = peak_bytes(), time.monotonic()
+        rewritten = list(compact(table, "2030", "event_time"))
+        return (
+            f"compacting {pieces * len(rows):,} rows, {len(rewritten)} hour: {time.monotonic() - began:.1f} s, "
+            f"{before / 1e6:.0f} MB before and {peak_bytes() / 1e6:.0f} MB at its peak"
+        )
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def readers(settings: Settings, rate: int) -> None:
@@ -127,8 +158,10 @@ def ids() -> None:
     )
     histogram = Histogram.of(*(pa.array(range(20_000)).to_numpy() * 1_000_000 for _ in range(2)))
     summed = seconds_of(lambda: sum((histogram for _ in range(100)), Histogram.empty()))
-    print(f"an id takes {each:.0f} bytes of the driver, and {encoded / IDS * 1e6:.2f} µs to be sent; summing a histogram "
-          f"of 20,000 cells takes {summed * 10:.1f} ms")  # fmt: skip
+    print(
+        f"an id takes {each:.0f} bytes of the driver, and {encoded / IDS * 1e6:.2f} µs to be sent; summing a "
+        f"histogram of 20,000 cells takes {summed * 10:.1f} ms"
+    )
 
 
 def seconds_of(call: Callable[[], object]) -> float:

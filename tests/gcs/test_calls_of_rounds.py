@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scale import ROUND_CLASS_A, ROUND_CLASS_B
 from tests.gcs.fault_proxy import FaultProxy
 from tests.gcs.ticking import TickingOnABucket
 from tests.ticks.fakes import CONTRACT
@@ -76,6 +77,7 @@ def test_a_round_asks_for_a_few_calls_and_one_for_each_file(
         found = Counter(call.price_class for call in proxy.calls())
         assert settled.landed.messages == 6
         assert files == 3
-        print(found)
+        assert found["A"] <= ROUND_CLASS_A + files
+        assert found["B"] <= ROUND_CLASS_B
         world.track()
     world.check_that_all_is_there_once()
