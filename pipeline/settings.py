@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -111,6 +111,19 @@ class Settings(BaseSettings):
         if isinstance(env_settings, EnvSettingsSource):
             env_settings.env_vars = _variables_by_new_names(env_settings.env_vars, env_settings.env_prefix)
         return env_settings, init_settings  # a variable wins over the file
+
+    @model_validator(mode="after")
+    def _rounds_are_near_real_time(self) -> Self:
+        """Between two rounds tracking is a round behind, and as long again as Spark and the commit take."""
+        near, landing = self.watermark.near_real_time, self.landing
+        if landing.is_continuous and near < 2 * landing.round:
+            raise ValueError(
+                f"watermark.near_real_time is {format_duration(near)}, less than two rounds of "
+                f"{format_duration(landing.round)}: tracking would count as behind between two rounds, and the "
+                f'watermark would be held. Set near_real_time = "{format_duration(2 * landing.round)}", or a shorter '
+                "landing.round"
+            )
+        return self
 
     @property
     def emulated(self) -> bool:

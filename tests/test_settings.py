@@ -608,6 +608,15 @@ def test_settings_do_not_change_after_they_were_read() -> None:
         settings.watermark = settings.watermark
 
 
+def test_rounds_are_short_enough_for_tracking_to_count_as_near(written: Written) -> None:
+    continuous = '[landing]\nmode = "continuous"\nround = "20s"\n'
+    said = refusal(written(continuous))
+    assert "watermark.near_real_time is 10s, less than two rounds of 20s" in said
+    assert 'Set near_real_time = "40s"' in said
+    assert load_settings(written(continuous + '[watermark]\nnear_real_time = "40s"\n')).landing.is_continuous
+    assert load_settings(written('[landing]\nround = "20s"\n')).watermark.near_real_time == timedelta(seconds=10)
+
+
 def test_a_drain_starts_above_where_it_stops(written: Written) -> None:
     said = refusal(written('[drain]\nstart_after = "1m"\nstop_below = "1m"\n'))
     assert "stop_below must be less than start_after" in said

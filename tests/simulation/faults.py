@@ -79,6 +79,15 @@ from tests.simulation.broken_parts import (
     track_taking_postponed_for_empty,
     track_taking_unknown_for_empty,
 )
+from tests.simulation.broken_rounds import (
+    RememberedUnsettled,
+    settle_acknowledging_base_first,
+    settle_acknowledging_tracking_first,
+    settle_adding_twice,
+    settle_without_one_file,
+    settle_without_one_histogram,
+    take_heartbeats_acknowledging_them,
+)
 from tests.simulation.micro_batch import MicroBatch
 from tests.simulation.plan import Plan
 from tests.simulation.where import (
@@ -92,6 +101,7 @@ from tests.simulation.where import (
     by_frontier,
     hole,
     idle,
+    in_rounds,
     just_in_time,
     kept,
     often_compacted,
@@ -110,6 +120,15 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
 from tidemark.pipeline.ticks.landing import land
+from tidemark.pipeline.ticks.rounds import (
+    Provisional,
+    Settled,
+    TakenHeartbeats,
+    TakenTimes,
+    settle,
+    take_heartbeats,
+    take_times,
+)
 from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.rules import RULES, Rule, bound, complete, silence
@@ -133,6 +152,14 @@ class Planted:
     """The rules by which the oracle decides; None: the broken ones, so that only what follows from them shows."""
     ages: bool = False
     """Whether what is too old is in play."""
+    rounds: bool = False
+    """Whether rounds are in play."""
+    files_are_durable: bool = False
+    """Whether the oracle lets messages be acknowledged whose files no version lists: what follows from that shows."""
+    take_heartbeats: Callable[..., TakenHeartbeats] = take_heartbeats
+    take_times: Callable[..., TakenTimes] = take_times
+    provisional: type[Provisional] = Provisional
+    settle: Callable[..., Settled] = settle
     budgets: bool = False
     """Whether readings have a budget."""
     micro_batch: Callable[..., MicroBatch] = MicroBatch
@@ -178,6 +205,10 @@ def _logged(name: str, found_within: int, where: Callable[[Plan], bool], **broke
 
 def _packed(name: str, found_within: int, where: Callable[[Plan], bool], **broken: Any) -> Planted:
     return Planted(name, found_within, where, packing=type("BrokenPacking", (LogPacking,), broken))
+
+
+def _of_rounds(name: str, found_within: int, **broken: Any) -> Planted:
+    return Planted(name, found_within, in_rounds, rounds=True, **broken)
 
 
 _ALL = (
@@ -324,6 +355,18 @@ _ALL = (
         ages=True,
         patches=(("tidemark.pipeline.ticks.tracking.judge", judge_whatever_the_age),),
     ),
+    _of_rounds("readers acknowledge what they have written", 100, take_heartbeats=take_heartbeats_acknowledging_them),
+    _of_rounds(
+        "readers acknowledge files, which count as durable",
+        100,
+        take_heartbeats=take_heartbeats_acknowledging_them,
+        files_are_durable=True,
+    ),
+    _of_rounds("a driver acknowledges tracking before its entry", 100, settle=settle_acknowledging_tracking_first),
+    _of_rounds("a driver acknowledges base before its commit", 100, settle=settle_acknowledging_base_first),
+    _of_rounds("a round loses the histogram of a tracker", 200, settle=settle_without_one_histogram),
+    _of_rounds("a round loses the files of a lander", 100, settle=settle_without_one_file),
+    _of_rounds("copies of what was not settled are remembered", 1500, provisional=RememberedUnsettled),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),
     Planted("of copies the one that landed first", 80, micro_batch=AnyCopy),
@@ -332,5 +375,8 @@ _ALL = (
     Planted("no fence", 150, two_runners, micro_batch=Unfenced),
     _patched("missed messages are not counted", 150, anyway, "tests.simulation.oracle.missed", lambda *_: {}),
 )
+
+ADDED_TWICE = Planted("a round is added twice", where=in_rounds, rounds=True, settle=settle_adding_twice)
+"""No fault, although it looks like one: it breaks no invariant."""
 
 PLANTED = {planted.name: planted for planted in _ALL}

@@ -60,6 +60,13 @@ FIRST_SHOWN = {
     "idle whatever base holds": 20,
     "remembered before it is persisted": 279,
     "copies are told by their id alone": 3,
+    "readers acknowledge what they have written": 3,
+    "readers acknowledge files, which count as durable": 3,
+    "a driver acknowledges tracking before its entry": 3,
+    "a driver acknowledges base before its commit": 3,
+    "a round loses the histogram of a tracker": 13,
+    "a round loses the files of a lander": 3,
+    "copies of what was not settled are remembered": 19,
     "no fence": 14,
     "missed messages are not counted": 9,
 }

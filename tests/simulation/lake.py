@@ -3,7 +3,7 @@
 What fails before the write has done nothing; what fails after it has written, and only the answer is lost.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidemark.pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.watermark.state import Entry, WatermarkState
 
 Row = dict[str, Any]
@@ -138,12 +139,17 @@ class WorkersObjects:
 
 
 class Table:
-    """A table that is appended to: its version is how many appends it has had. Each append is whole or not there."""
+    """A table that is appended to: its version is how many appends it has had. Each append is whole or not there.
+    `files` are all that were written apart from an append, also those that no version lists."""
 
-    def __init__(self, name: str, on_append: Callable[[str, list[Row]], None]) -> None:
+    def __init__(
+        self, name: str, on_append: Callable[[str, list[Row]], None], on_write: Callable[[list[Row]], None]
+    ) -> None:
         self.name = name
         self.commits: list[list[Row]] = []
+        self.files: dict[str, list[Row]] = {}
         self.on_append = on_append
+        self.on_write = on_write
 
     @property
     def version(self) -> int:
@@ -171,6 +177,37 @@ class WorkersTable:
         self._table.on_append(name, rows)
         self._outside.step(f"appended {len(rows)} to {name}")
         fail_if(self._outside, f"{name} may have it")
+
+
+class WorkersNewFiles:
+    """The table as one worker reaches it who writes files apart from the transaction that adds them."""
+
+    def __init__(self, table: Table, outside: Outside) -> None:
+        self._table = table
+        self._outside = outside
+
+    def write(self, rows: pa.Table) -> list[NewFile]:
+        name, files = self._table.name, self._table.files
+        self._outside.step(f"write a file of {name}")
+        fail_if(self._outside, f"a file of {name} may not be there")
+        path = f"{name}/{len(files)}"
+        files[path] = _rows(rows)
+        self._table.on_write(files[path])
+        self._outside.step(f"wrote {len(rows)} rows to {path}")
+        fail_if(self._outside, f"{path} may be there")
+        return [NewFile(path, "", len(rows), 0, {})]
+
+    def add(self, files: Sequence[NewFile], _says: Mapping[str, str]) -> None:
+        if not files:
+            return
+        name = self._table.name
+        self._outside.step(f"add {len(files)} files to {name}")
+        fail_if(self._outside, f"{name} may not have them")
+        rows = [row for file in files for row in self._table.files[file.path]]
+        self._table.commits.append(rows)
+        self._table.on_append(name, rows)
+        self._outside.step(f"added {len(rows)} rows to {name}")
+        fail_if(self._outside, f"{name} may have them")
 
 
 def _rows(table: pa.Table) -> list[Row]:

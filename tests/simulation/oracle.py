@@ -68,6 +68,8 @@ class Oracle:
     decisions: list[Decision] = field(default_factory=list)
     landed: set[str] = field(default_factory=set)
     quarantined: set[str] = field(default_factory=set)
+    in_files: set[str] = field(default_factory=set)
+    """Messages whose files count as durable although no version lists them: none, but for a planted fault."""
     late: set[str] = field(default_factory=set)
     _released: datetime | None = None
     _let_go_before: datetime | None = None
@@ -217,7 +219,7 @@ class Oracle:
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
         """Acknowledged implies durable."""
         if subscription == "base":
-            durable = self.landed | self.quarantined
+            durable = self.landed | self.quarantined | self.in_files
             early = [message.message_id for message in messages if message.message_id not in durable]
         else:
             early = [message.message_id for message in messages if not self._is_tracked(message)]

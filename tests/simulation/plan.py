@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from tests.simulation.ages import with_old_messages
+from tests.simulation.round_plan import Rounds, rounds_of
 from tests.simulation.traffic import (
     SECOND,
     Planned,
@@ -111,6 +112,7 @@ class Plan:
     clock_apart: timedelta
     max_age_us: int | None = None
     snapshot_budget: int | None = None
+    rounds: Rounds | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -152,14 +154,19 @@ class Plan:
     @property
     def near_us(self) -> int:
         """How old, in publish time, what holds the watermark may be then: the band, or a tick that base is behind,
-        the slack, and four seconds for the buckets and for the gaps between messages."""
-        behind = max(self.policy.band // MICROSECOND, 2 * self.calm_tick_us)
+        the slack, and four seconds for the buckets and for the gaps between messages. Where rounds pull, tracking is
+        behind when a tick decides, by a round and the pause after it, and that comes on top of the band."""
+        band_us, ticks_us = self.policy.band // MICROSECOND, 2 * self.calm_tick_us
+        behind = max(band_us, ticks_us) if self.rounds is None else band_us + ticks_us
         return behind + self.slack_us + 4 * SECOND
 
 
-def plan_of(seed: int, *, ages: bool = True) -> Plan:
-    """The plan of a seed: always the same. Without `ages` nothing is too old, and all else is as it is with them."""
+def plan_of(seed: int, *, ages: bool = True, rounds: bool = True) -> Plan:
+    """The plan of a seed: always the same. Without `ages` nothing is too old, and all else is as it is with them; the
+    same with `rounds`."""
     plan, rng = _plan_of(seed), random.Random(f"{seed} ages")
+    if rounds:
+        plan = _with_rounds(plan, random.Random(f"{seed} rounds"))
     if not ages or rng.random() < 0.7:
         return plan
     messages, max_age_us = with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
@@ -253,6 +260,18 @@ def _plan_of(seed: int) -> Plan:
         clock_apart=_clock_apart(random.Random(f"{seed} apart"), policy),
         snapshot_budget=_snapshot_budget(random.Random(f"{seed} costs")) if hole_until_us is None else None,
     )
+
+
+def _with_rounds(plan: Plan, rng: random.Random) -> Plan:
+    """Not where there is a hole: tracking is deleted there while nobody is at work."""
+    if plan.hole_until_us is not None or rng.random() < 0.7:
+        return plan
+    rounds = rounds_of(rng, troubled=plan.faults.shuffled or plan.crash > 0 or plan.slow > 0)
+    # Tracking is a round and a pause behind when a tick decides: less than this counts as without a backlog.
+    at_least = timedelta(microseconds=plan.calm_tick_us + plan.slack_us) + timedelta(seconds=3)
+    policy = replace(plan.policy, near_real_time=max(plan.policy.near_real_time, at_least))
+    scales_us = {**plan.scales_us, "driver": plan.scales_us["lander"]}
+    return replace(plan, policy=policy, rounds=rounds, scales_us=scales_us)
 
 
 def _clock_apart(rng: random.Random, policy: Policy) -> timedelta:

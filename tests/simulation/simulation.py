@@ -17,9 +17,10 @@ from tests.simulation.lake import Codec, Folds, Objects, Row, Table
 from tests.simulation.micro_batch import Diffs, missed, stale
 from tests.simulation.oracle import Broken, Oracle
 from tests.simulation.plan import CONTRACT, TO_ADVANCE, WINDOWING, Incident, Plan, plan_of
+from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread
 from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import SECOND, Planned
-from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
+from tests.simulation.worker import Lander, Operator, Packer, Process, Runner, Tracker, Worker
 from tests.ticks.fakes import AMPLE
 from tests.watermark.builders import START, START_US
 from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, iso
@@ -34,6 +35,7 @@ from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import WatermarkState
 
 TOPIC = "heartbeats"
+ROUNDS = "tidemark.pipeline.ticks.rounds"
 LAST_STEPS = 25
 """How many steps a failure tells."""
 
@@ -58,6 +60,8 @@ class Outcome:
     late: int
     missed: int
     windows: int
+    rounds: int
+    lost_rounds: int
     reasons: dict[Reason, int]
     ticks_until_near: int
     ticks_allowed: int
@@ -69,8 +73,10 @@ class Simulation:
     def __init__(self, seed: int, *, planted: Planted = AS_IT_IS, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.planted = planted
-        # A planted fault is looked for without bounds on age as well, unless it is about them.
-        self.plan: Plan = plan_of(seed, ages=planted is AS_IT_IS or planted.ages)
+        # A planted fault is looked for without bounds on age, and without rounds, unless it is about them.
+        self.plan: Plan = plan_of(
+            seed, ages=planted is AS_IT_IS or planted.ages, rounds=planted is AS_IT_IS or planted.rounds
+        )
         self.policy = planted.policy(self.plan.policy)
         # A planted fault is looked for by a true clock, so that it shows in the same seeds as ever.
         self.clock_apart = self.plan.clock_apart if planted is AS_IT_IS else timedelta(0)
@@ -83,8 +89,8 @@ class Simulation:
         self.codec = Codec(real=self.plan.real_codec)
         self.folds = Folds()
         self.objects = Objects(self._on_create)
-        self.heartbeats = Table("heartbeats", self._on_append)
-        self.quarantine = Table("quarantine", self._on_append)
+        self.heartbeats = Table("heartbeats", self._on_append, self._on_write)
+        self.quarantine = Table("quarantine", self._on_append, self._on_write)
         self.diffs = Diffs()
         max_age_us = self.plan.max_age_us
         max_age = None if max_age_us is None else timedelta(microseconds=max_age_us)
@@ -97,7 +103,9 @@ class Simulation:
         self.written: dict[int, bytes] = {}
         self.archived: set[int] = set()
         self.workers: list[Worker] = []
-        self.at_work: Worker | None = None
+        self.drivers: list[Driver] = []
+        self.rounds = self.lost_rounds = 0
+        self.at_work: Process | None = None
         self._trace = trace
         self._last: deque[tuple[int, str, str]] = deque(maxlen=LAST_STEPS)
 
@@ -133,7 +141,20 @@ class Simulation:
         worker = self.at_work
         assert worker is not None
         worker.late_rows += sum(row["late"] for row in rows if table == "heartbeats")
-        self.oracle.appended(table, rows, worker.watermark_at_pull, worker.watermark_when_looked)
+        self.oracle.appended(table, rows, *worker.judges_by)
+
+    def _on_write(self, rows: list[Row]) -> None:
+        if self.planted.files_are_durable:
+            self.oracle.in_files.update(row["message_id"] for row in rows)
+
+    @property
+    def ticks_rest(self) -> bool:
+        """Whether ticks pull nothing, because rounds do."""
+        rounds = self.plan.rounds
+        return rounds is not None and (
+            rounds.beside == "deciders"
+            or (rounds.beside == "ticks in between" and any(one.is_ticking for one in self.drivers))
+        )
 
     def budget(self, kind: str) -> Budget:
         """How much a tick may take: once it is calm, enough for all there is."""
@@ -159,6 +180,8 @@ class Simulation:
             late=len(self.oracle.late),
             missed=self.missed,
             windows=len(self.diffs.windows),
+            rounds=self.rounds,
+            lost_rounds=self.lost_rounds,
             reasons=reasons,
             ticks_until_near=ticks,
             ticks_allowed=self.plan.calm_ticks,
@@ -170,6 +193,8 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
             stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))
+            stack.enter_context(patch(f"{ROUNDS}.ThreadPoolExecutor", OneThread))
+            stack.enter_context(patch(f"{ROUNDS}.ACKNOWLEDGED_IN_A_CALL", ACKNOWLEDGED_IN_A_CALL))
             stack.enter_context(patch(f"{module}.encode", self.codec.encode))
             stack.enter_context(patch(f"{module}.decode", self.codec.decode))
             after = self.folds.after
@@ -198,7 +223,10 @@ class Simulation:
             self.schedule.at(planned.arrives_us, lambda planned=planned: self.publish(planned))  # type: ignore[misc]
         for incident in plan.incidents:
             self.schedule.at(incident.at_us, lambda incident=incident: self._seek(incident))  # type: ignore[misc]
+        rounds = plan.rounds
+        self.drivers = [Driver(self, f"driver {number}") for number in range(rounds.drivers if rounds else 0)]
         self.workers = [
+            *self.drivers,  # first: at the end those decide after it who read what it has left
             *(Tracker(self, f"tracker {number}") for number in range(plan.trackers)),
             *(Lander(self, f"lander {number}") for number in range(plan.landers)),
             *(Runner(self, f"runner {number}") for number in range(plan.runners)),

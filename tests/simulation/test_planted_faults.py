@@ -1,10 +1,13 @@
 """The simulation finds bugs: each fault that is planted shows within its number of seeds, and not without it."""
 
+from itertools import pairwise
+
 import pytest
 
-from tests.simulation.faults import PLANTED
+from tests.simulation.faults import ADDED_TWICE, PLANTED
 from tests.simulation.first_shown import SEEDS
 from tests.simulation.oracle import Broken
+from tests.simulation.plan import plan_of
 from tests.simulation.search import found
 from tests.simulation.simulation import Simulation
 
@@ -32,6 +35,22 @@ def test_a_planted_fault_is_found(name: str) -> None:
 @pytest.mark.parametrize("invariant", BREAKS)
 def test_each_invariant_can_be_seen_to_break(invariant: int) -> None:
     assert found(PLANTED[BREAKS[invariant]], invariant) is not None
+
+
+@pytest.mark.parametrize("invariant", [0, 1])
+def test_a_run_misses_what_readers_acknowledge_before_the_commit(invariant: int) -> None:
+    """Durable files are not enough: what is acknowledged is to be visible to each run that begins later."""
+    assert found(PLANTED["readers acknowledge files, which count as durable"], invariant) is not None
+
+
+def test_a_round_that_is_added_twice_breaks_no_invariant() -> None:
+    """The rows are there twice, and a heartbeat has one row of its window all the same."""
+    twice = 0
+    for seed in (seed for seed in range(60) if plan_of(seed).rounds is not None):
+        simulation = Simulation(seed, planted=ADDED_TWICE)
+        simulation.run()
+        twice += sum(len(rows) for rows, again in pairwise(simulation.heartbeats.commits) if rows and rows == again)
+    assert twice > 100
 
 
 def test_a_failure_names_its_seed_its_last_steps_and_how_to_play_it_again() -> None:

@@ -33,6 +33,8 @@ def test_every_invariant_holds_under_any_trouble(part: int) -> None:
     # Its clocks are wrong by too little for HELD_CLOCK_SKEW: that is tests/ticks/test_clock_skew.py.
     for reason in set(Reason) - {Reason.HELD_CLOCK_SKEW}:
         assert totals[reason], f"no decision of seeds {seeds[:3]}, ... said {reason}"
+    assert totals["rounds"] > len(seeds)
+    assert totals["lost rounds"] > len(seeds) // 10, "drivers died, or the lake failed, while they settled"
     assert totals["windows"] > 2 * len(seeds)
     # Sources beyond the band have late and missed messages, and both are counted.
     assert beyond["late"] > 0
@@ -56,6 +58,12 @@ def test_bounds_on_age_change_no_other_draw_of_a_seed() -> None:
         assert [one.arrives_us for one in plan.messages] == [one.arrives_us for one in without.messages]
 
 
+def test_rounds_change_no_other_draw_of_a_seed() -> None:
+    for seed in SEEDS:
+        plan, without = plan_of(seed), plan_of(seed, rounds=False)
+        assert replace(plan, rounds=None, policy=without.policy, scales_us=without.scales_us) == without
+
+
 def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> None:
     plans = [plan_of(seed) for seed in SEEDS]
     assert {plan.policy.rule for plan in plans} == {"band", "frontier"}
@@ -65,5 +73,10 @@ def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> 
     assert any(plan.hole_until_us for plan in plans)
     assert any(plan.tracking_at_us > plan.messages[0].publish_us for plan in plans)
     assert any(plan.incidents for plan in plans)
+    rounds = [plan.rounds for plan in plans if plan.rounds is not None]
+    assert {one.drivers for one in rounds} == {1, 2}
+    assert {one.beside for one in rounds} == {"ticks", "deciders", "ticks in between"}
+    assert {one.landers for one in rounds} == {one.trackers for one in rounds} == {1, 2, 3}
+    assert any(one.answer_lost and one.twice for one in rounds)
     assert any(plan.operators for plan in plans)
     assert any(one.flaw == TOO_OLD for plan in plans for one in plan.messages)

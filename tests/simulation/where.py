@@ -81,6 +81,10 @@ def quantiles(plan: Plan) -> bool:
     return plan.is_kept and plan.policy.quantile > 0
 
 
+def in_rounds(plan: Plan) -> bool:
+    return plan.rounds is not None
+
+
 def hole(plan: Plan) -> bool:
     return plan.is_kept and plan.hole_until_us is not None
 

@@ -1,6 +1,7 @@
 """Workers: a process each, whose memory is lost when it crashes, and who tick over and over."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,8 @@ SIZE = 100
 """Bytes of a message, for the price of readings."""
 
 
-class Worker:
-    """One process. Every call that it makes to the outside is a step: others run, time passes, or it dies."""
-
-    kind = "worker"
+class Process:
+    """What calls to the outside ask of a process. Every call is a step: others run, time passes, or it dies."""
 
     def __init__(self, world: "Simulation", name: str) -> None:
         self.world = world
@@ -36,69 +35,11 @@ class Worker:
         self.watermark_at_pull: datetime | None = None
         self.watermark_when_looked: datetime | None = None
         self.late_rows = 0
-        self.ticks = 0
-        self.is_ticking = False
-        self.build()
 
-    def build(self) -> None:
-        """A new process: it knows what the lake holds, and nothing else."""
-        self.objects = WorkersObjects(self.world.objects, self)
-        self.log = self.world.planted.log(self.objects, checkpoint_every=self.world.plan.checkpoint_every)
-
-    def body(self) -> None:
-        """Tick until all is over."""
-        world = self.world
-        while not world.is_over:
-            world.schedule.pause(self.pause_us())
-            if not self.is_out():
-                self.attempt()
-
-    def pause_us(self) -> int:
-        """How long until the next tick."""
-        if self.world.is_calm:
-            return self.world.plan.calm_tick_us * 9 // 10
-        plan = self.world.plan
-        scale_us = plan.scales_us[self.kind] * (5 if self.world.rng.random() < 0.1 else 1)
-        if plan.starts_at_once and self.ticks < 4:
-            scale_us = SECOND
-        at_most_us = max(plan.ends_us - self.world.schedule.now_us, 0) + self.world.rng.randrange(plan.calm_tick_us)
-        return min(self.world.rng.randrange(2 * scale_us), at_most_us)
-
-    def is_out(self) -> bool:
-        """Whether this kind of worker is away at this moment."""
-        now_us = self.world.schedule.now_us
-        return self.kind in self.world.paused or (
-            not self.world.is_calm
-            and any(kind == self.kind and begins <= now_us < ends for kind, begins, ends in self.world.plan.outages)
-        )
-
-    def attempt(self) -> None:
-        """One tick, whatever becomes of it."""
-        self.ticks += 1
-        self.is_ticking = True
-        try:
-            self.tick()
-        except Crash:
-            self.world.crashes += 1
-            self.world.note(self.name, "crashed")
-            self.build()
-        except Broken:
-            raise
-        except TidemarkError as error:
-            self.world.failed_ticks += 1
-            self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
-            if self.world.is_over:
-                self.world.fail(5, f"{self.name} fails although nothing goes wrong: {error}")
-        except Exception as error:
-            self.world.fail(0, f"{self.name} raised {error!r}")
-        finally:
-            self.is_ticking = False
-
-    def tick(self) -> None:
-        """One tick."""
-        raise NotImplementedError
-
-    # What the outside asks of it
+    @property
+    def judges_by(self) -> tuple[datetime | None, datetime | None]:
+        """The newest watermark when it pulled what it appends, and the one by which it calls that late."""
+        return self.watermark_at_pull, self.watermark_when_looked
 
     def step(self, what: str, risk: float = 1.0) -> None:
         """Others run and time passes, or this worker dies here."""
@@ -164,6 +105,77 @@ class Worker:
         return bool(self.world.objects.contents) and self.world.rng.random() < 0.5
 
 
+class Worker(Process):
+    """A process that ticks."""
+
+    kind = "worker"
+
+    def __init__(self, world: "Simulation", name: str) -> None:
+        super().__init__(world, name)
+        self.ticks = 0
+        self.is_ticking = False
+        self.build()
+
+    def build(self) -> None:
+        """A new process: it knows what the lake holds, and nothing else."""
+        self.objects = WorkersObjects(self.world.objects, self)
+        self.log = self.world.planted.log(self.objects, checkpoint_every=self.world.plan.checkpoint_every)
+
+    def body(self) -> None:
+        """Tick until all is over."""
+        world = self.world
+        while not world.is_over:
+            world.schedule.pause(self.pause_us())
+            if not self.is_out():
+                self.attempt()
+
+    def pause_us(self) -> int:
+        """How long until the next tick."""
+        if self.world.is_calm:
+            return self.world.plan.calm_tick_us * 9 // 10
+        plan = self.world.plan
+        scale_us = plan.scales_us[self.kind] * (5 if self.world.rng.random() < 0.1 else 1)
+        if plan.starts_at_once and self.ticks < 4:
+            scale_us = SECOND
+        at_most_us = max(plan.ends_us - self.world.schedule.now_us, 0) + self.world.rng.randrange(plan.calm_tick_us)
+        return min(self.world.rng.randrange(2 * scale_us), at_most_us)
+
+    def is_out(self) -> bool:
+        """Whether this kind of worker is away at this moment."""
+        now_us = self.world.schedule.now_us
+        return self.kind in self.world.paused or (
+            not self.world.is_calm
+            and any(kind == self.kind and begins <= now_us < ends for kind, begins, ends in self.world.plan.outages)
+        )
+
+    def attempt(self) -> None:
+        """One tick, whatever becomes of it."""
+        self.ticks += 1
+        self.is_ticking = True
+        began_calmly = self.world.is_calm  # a driver learns of what went wrong once its readers have ended
+        try:
+            self.tick()
+        except Crash:
+            self.world.crashes += 1
+            self.world.note(self.name, "crashed")
+            self.build()
+        except Broken:
+            raise
+        except TidemarkError as error:
+            self.world.failed_ticks += 1
+            self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
+            if self.world.is_over and began_calmly:
+                self.world.fail(5, f"{self.name} fails although nothing goes wrong: {error}")
+        except Exception as error:
+            self.world.fail(0, f"{self.name} raised {error!r}")
+        finally:
+            self.is_ticking = False
+
+    def tick(self) -> None:
+        """One tick."""
+        raise NotImplementedError
+
+
 class ClockApart:
     """The clock of a machine that disagrees with Pub/Sub's by so much."""
 
@@ -205,6 +217,7 @@ class Tracker(Worker):
         is_budgeted = self.world.snapshot_budget is not None and not self.world.is_calm
         tracking, base = self.budgeted if is_budgeted else (self.tracking_backlog, self.base_backlog)
         more = {"spending": self.spending} if is_budgeted else {}
+        rests = self.world.ticks_rest  # rounds pull instead, and this decides
         tracked = self.world.planted.track(
             self.subscription,
             tracking_backlog=tracking,
@@ -214,7 +227,7 @@ class Tracker(Worker):
             policy=self.world.policy,
             copies=self.copies,
             rules=self.world.planted.rules,
-            budget=self.world.budget(self.kind),
+            budget=replace(self.world.budget(self.kind), max_messages=0) if rests else self.world.budget(self.kind),
             clock=self.own_clock,
             **more,
         )
@@ -235,6 +248,8 @@ class Lander(Worker):
         self.quarantine = WorkersTable(self.world.quarantine, self)
 
     def tick(self) -> None:
+        if self.world.ticks_rest:
+            return
         self.late_rows = 0
         landed = self.world.planted.land(
             self.subscription,

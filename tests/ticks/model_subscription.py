@@ -47,11 +47,12 @@ class Outside(Protocol):
 class ModelSubscription:
     """A subscription as one process reaches it."""
 
-    def __init__(self, model: PubSubModel, name: str, outside: Outside) -> None:
+    def __init__(self, model: PubSubModel, name: str, outside: Outside, pulled: dict[str, Any] | None = None) -> None:
+        """`pulled` is shared with the readers whose messages this process acknowledges."""
         self._model = model
         self._name = name
         self._outside = outside
-        self._pulled: dict[str, Any] = {}
+        self._pulled: dict[str, Any] = {} if pulled is None else pulled
 
     @property
     def path(self) -> str:
@@ -90,7 +91,7 @@ class ModelSubscription:
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         self._outside.step(f"acknowledge {self._name}")
-        self._outside.acknowledging(self._name, [self._pulled.pop(ack_id) for ack_id in ack_ids])
+        self._outside.acknowledging(self._name, [self._pulled[ack_id] for ack_id in ack_ids])
         try:
             self._model.acknowledge(self._name, ack_ids, self._outside.clock.now())
             outcome = Acknowledged(count=len(ack_ids))

@@ -1,0 +1,346 @@
+"""`python -m benchmarks.scale`: what traffic asks of the lake, the log, Pub/Sub and the driver, by ticks and by rounds.
+
+A model: arithmetic over constants, which `python -m benchmarks.scale_constants`, `tests/gcs` and the pages measured. It
+prints the tables of `docs/scale.md` and draws its picture; a test keeps the page and this file the same. Computing
+windows is not part of it.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import pyplot as plt
+
+from tools import costs
+
+Mode = Literal["ticks", "continuous"]
+MODES: tuple[Mode, ...] = ("ticks", "continuous")
+RATES = (333, 3_300, 33_000, 333_000)
+"""Messages a second: the live rate of the benchmarks, and ten, a hundred and a thousand times that."""
+
+TICK_SECONDS, ROUND_SECONDS, DAY_SECONDS = 10, 5, 86_400
+LAND_BATCH, TRACK_BATCH = 20_000, 25_000
+"""Defaults of the settings."""
+
+TICKS_AT_MOST = 10_000
+"""Messages a second that ticks land, track and compute: 30 times the live rate, by `catch_up_tracked` of the bench."""
+
+LANDER_RATE, TRACKER_RATE = 20_000, 40_000
+"""Messages a second of a task on a core of its own: half of what four readers took from tidemark's own Pub/Sub on two
+cores (docs/drain.md). Not measured on the service."""
+
+ROW_BYTES, MESSAGE_BYTES = 40.0, 182.0
+"""A heartbeat in a file of 1,700 to 17,000 rows (32 in one of 165,000), and as it is delivered."""
+
+LOG_ENTRY_BYTES, CELLS_A_ROUND = 4_100, 22
+"""A round's entry of the tracking log, and its cells: the same at 333, 3,300 and 33,000 messages a second, with jitter
+of 3 s."""
+
+COMMIT_BYTES, FILE_IN_DELTA_LOG_BYTES = 600, 667
+"""What a commit says of itself, and of each file, its statistics included."""
+
+COMPACTION_BYTES, COMPACTION_BYTES_A_ROW, COMPACTION_SECONDS_A_ROW = 350e6, 370, 2.6e-6
+"""The memory of a process that compacts, and more for each row of the hour: 0.9 GB for 1.2 million rows, 2.5 GB for 5.9
+million. And the time."""
+
+COMMIT_SECONDS, COMMIT_SECONDS_A_FILE = 0.004, 5e-6
+"""A commit to an empty table, and more for each file that the table lists: 0.10 s beside 20,000 files."""
+
+ID_BYTES, IDS_PER_CALL, ROUNDS_IN_MEMORY = 461, 2_500, 2
+"""An acknowledgement id of 200 bytes in the driver's process, and how many a call takes. One round is settled while the
+next is collected."""
+
+ROUND_CLASS_A, ROUND_CLASS_B = 11, 25
+"""The most calls to Cloud Storage of a round, beside one of class A for each file; quarantine has a commit of its own.
+`tests/gcs/test_calls_of_rounds.py` counts them."""
+
+DECISION_CLASS_A, DECISION_CLASS_B = 5, 12
+"""Of a tick that only decides: those of class A are counted in `tests/gcs/test_calls.py`; B is half of a tick's."""
+
+COMPACTED_BYTES, DAYS_KEPT = 16 << 20, 30
+"""The size of files after an hour's compaction, and how long heartbeats are kept here."""
+
+OUTSTANDING_SECONDS = 1.5 * ROUND_SECONDS
+"""How much of a subscription a snapshot keeps where rounds land: what arrived in a round, and in half of the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What so many messages a second ask for, in one mode."""
+
+    mode: Mode
+    rate: float
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether as much was ever measured, or follows from readers side by side."""
+        return self.mode == "continuous" or self.rate <= TICKS_AT_MOST
+
+    @property
+    def cycle_seconds(self) -> float:
+        return TICK_SECONDS if self.mode == "ticks" else ROUND_SECONDS
+
+    @property
+    def landers(self) -> int:
+        """Tasks that read base. The sensor is one."""
+        return 1 if self.mode == "ticks" else max(1, math.ceil(self.rate / LANDER_RATE))
+
+    @property
+    def trackers(self) -> int:
+        return 1 if self.mode == "ticks" else max(1, math.ceil(self.rate / TRACKER_RATE))
+
+    @property
+    def files_a_cycle(self) -> int:
+        """Files of `heartbeats`, where all messages are of one event hour."""
+        return math.ceil(self.rate * TICK_SECONDS / LAND_BATCH) if self.mode == "ticks" else self.landers
+
+    @property
+    def commits_a_minute(self) -> float:
+        """To `heartbeats`."""
+        return 60 / self.cycle_seconds * (self.files_a_cycle if self.mode == "ticks" else 1)
+
+    @property
+    def entries_a_minute(self) -> float:
+        """Entries of the tracking log: histograms, and decisions."""
+        histograms = math.ceil(self.rate * TICK_SECONDS / TRACK_BATCH) if self.mode == "ticks" else 1
+        return 60 / self.cycle_seconds * histograms + 60 / TICK_SECONDS
+
+    @property
+    def class_a_a_minute(self) -> float:
+        if self.mode == "ticks":
+            further = (self.files_a_cycle - 1) * 2 + (math.ceil(self.rate * TICK_SECONDS / TRACK_BATCH) - 1) * 2
+            return 60 / TICK_SECONDS * (costs.CLASS_A_A_TICK + further)
+        return 60 / ROUND_SECONDS * (ROUND_CLASS_A + self.files_a_cycle) + 60 / TICK_SECONDS * DECISION_CLASS_A
+
+    @property
+    def class_b_a_minute(self) -> float:
+        if self.mode == "ticks":
+            return 60 / TICK_SECONDS * (costs.CLASS_B_A_TICK + (self.files_a_cycle - 1) * 3)
+        return 60 / ROUND_SECONDS * ROUND_CLASS_B + 60 / TICK_SECONDS * DECISION_CLASS_B
+
+    @property
+    def files_a_day(self) -> float:
+        """Before compaction."""
+        return DAY_SECONDS / self.cycle_seconds * self.files_a_cycle
+
+    @property
+    def bytes_a_day(self) -> float:
+        """Of `heartbeats`."""
+        return self.rate * DAY_SECONDS * ROW_BYTES
+
+    @property
+    def delta_log_bytes_a_day(self) -> float:
+        """What commits say of files: each is added, and removed by its compaction."""
+        commits = self.commits_a_minute * 60 * 24
+        return commits * COMMIT_BYTES + 2 * self.files_a_day * FILE_IN_DELTA_LOG_BYTES
+
+    @property
+    def log_bytes_a_day(self) -> float:
+        """Of the tracking log."""
+        return self.entries_a_minute * 60 * 24 * LOG_ENTRY_BYTES
+
+    @property
+    def files_listed(self) -> float:
+        """What the table lists: two hours that are not compacted yet, and the days that are kept."""
+        compacted = max(24.0, self.bytes_a_day / COMPACTED_BYTES) * DAYS_KEPT
+        return self.files_a_day / 12 + compacted
+
+    @property
+    def commit_seconds(self) -> float:
+        return COMMIT_SECONDS + COMMIT_SECONDS_A_FILE * self.files_listed
+
+    @property
+    def compaction_bytes(self) -> float:
+        """Memory of housekeeping while it compacts an hour."""
+        return COMPACTION_BYTES + COMPACTION_BYTES_A_ROW * self.rate * 3600
+
+    @property
+    def compaction_seconds(self) -> float:
+        """Of each hour; housekeeping takes ten minutes of it at most."""
+        return COMPACTION_SECONDS_A_ROW * self.rate * 3600
+
+    @property
+    def acknowledge_calls_a_second(self) -> float:
+        """Of both subscriptions, in full calls."""
+        return 2 * self.rate / IDS_PER_CALL
+
+    @property
+    def ids_bytes(self) -> float:
+        """Ids in the memory of the driver; of ticks, those of a batch of each subscription."""
+        if self.mode == "ticks":
+            return min(self.rate * TICK_SECONDS * 2, LAND_BATCH + TRACK_BATCH) * ID_BYTES
+        return ROUNDS_IN_MEMORY * 2 * self.rate * ROUND_SECONDS * ID_BYTES
+
+    @property
+    def cells(self) -> int:
+        """Cells of the histogram in the minute before the watermark, which does not follow the rate."""
+        return round(CELLS_A_ROUND * 60 / ROUND_SECONDS)
+
+    @property
+    def snapshot_bytes_a_tick(self) -> float:
+        """What the readings of a tick keep, were all of them taken."""
+        if self.mode == "ticks":
+            return costs.SNAPSHOT_BYTES_A_TICK * self.rate / 333
+        return 2 * self.rate * OUTSTANDING_SECONDS * MESSAGE_BYTES
+
+    @property
+    def reading_seconds(self) -> float:
+        """How often base is read within the default budget of snapshots."""
+        return TICK_SECONDS * max(1.0, self.snapshot_bytes_a_tick * DAY_SECONDS / TICK_SECONDS / costs.BUDGET)
+
+    @property
+    def traffic(self) -> costs.Traffic:
+        return costs.Traffic(sources=round(self.rate), period_seconds=1.0, message_bytes=MESSAGE_BYTES)
+
+    def dollars_a_day(self) -> Iterator[tuple[str, float]]:
+        """By list prices: what, and dollars. Machines are not among them."""
+        yield "publishing", costs.publishing(self.traffic)
+        yield "two deliveries", 2 * costs.delivery(self.traffic)
+        kept = min(self.snapshot_bytes_a_tick * DAY_SECONDS / TICK_SECONDS, costs.BUDGET)
+        yield "snapshots", costs.snapshots(kept)
+        calls = self.class_a_a_minute * costs.CLASS_A_1000 + self.class_b_a_minute * costs.CLASS_B_1000
+        yield "calls to Cloud Storage", calls * 60 * 24 / 1000
+        yield f"{DAYS_KEPT} days of heartbeats", self.bytes_a_day / costs.GIB * costs.STORED_GIB_MONTH
+
+
+def loads() -> list[Load]:
+    """The columns of the tables: each rate in each mode that keeps up with it."""
+    return [load for load in (Load(mode, rate) for mode in MODES for rate in RATES) if load.keeps_up]
+
+
+def size_of(amount: float) -> str:
+    """Bytes for people."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def number_of(amount: float) -> str:
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"
+
+
+def table_of(rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    head = ["", *(f"{load.mode}, {load.rate:,.0f}/s" for load in loads())]
+    return costs.table(head, iter([[name, *cells] for name, cells in rows]))
+
+
+def tables() -> list[str]:
+    """The tables of the page, in order."""
+    every = loads()
+    asked = [
+        ("tasks that read base and tracking", [f"{load.landers} + {load.trackers}" for load in every]),
+        ("commits to `heartbeats` a minute", [number_of(load.commits_a_minute) for load in every]),
+        ("entries of the log a minute", [number_of(load.entries_a_minute) for load in every]),
+        ("calls of class A a minute", [number_of(load.class_a_a_minute) for load in every]),
+        ("calls of class B a minute", [number_of(load.class_b_a_minute) for load in every]),
+        ("`heartbeats` a day", [size_of(load.bytes_a_day) for load in every]),
+        ("files a day, before compaction", [number_of(load.files_a_day) for load in every]),
+        ("Delta's log a day", [size_of(load.delta_log_bytes_a_day) for load in every]),
+        ("tracking log a day", [size_of(load.log_bytes_a_day) for load in every]),
+        ("cells of the histogram, a minute", [number_of(load.cells) for load in every]),
+        (f"files that the table lists, {DAYS_KEPT} days", [number_of(load.files_listed) for load in every]),
+        ("seconds of a commit", [f"{load.commit_seconds:.2g}" for load in every]),
+        ("memory of an hour's compaction", [size_of(load.compaction_bytes) for load in every]),
+        ("its time", [f"{load.compaction_seconds:,.0f} s" for load in every]),
+        ("calls that acknowledge, a second", [number_of(load.acknowledge_calls_a_second) for load in every]),
+        ("ids in the driver's memory", [size_of(load.ids_bytes) for load in every]),
+        ("base is read every", [f"{load.reading_seconds:,.0f} s" for load in every]),
+    ]
+    named = [name for name, _ in every[0].dollars_a_day()]
+    dollars = [[each for _, each in load.dollars_a_day()] for load in every]
+    priced = [(name, [f"{of_load[row]:,.2f}" for of_load in dollars]) for row, name in enumerate(named)]
+    priced.append(("**together**", [f"{sum(of_load):,.2f}" for of_load in dollars]))
+    return [limits(), table_of(asked), table_of(priced)]
+
+
+LIMITS: tuple[tuple[str, Callable[[Load], float], float], ...] = (
+    ("base is read less than at each tick, by the default budget", lambda load: load.reading_seconds, TICK_SECONDS),
+    ("base is read less than once a minute", lambda load: load.reading_seconds, 60),
+    ("an hour's compaction needs 16 GB", lambda load: load.compaction_bytes, 16e9),
+    ("an hour's compaction takes its ten minutes", lambda load: load.compaction_seconds, 600),
+    (f"a commit takes half a round, with {DAYS_KEPT} days kept", lambda load: load.commit_seconds, ROUND_SECONDS / 2),
+    ("the ids take 2 GB of the driver", lambda load: load.ids_bytes, 2e9),
+)
+"""What ends first: a figure, and the value that it may have."""
+
+MOST_RATE = 10_000_000
+
+
+def limit_of(mode: Mode, figure: Callable[[Load], float], most: float) -> str:
+    """The least traffic at which the figure is beyond that, to two digits; all figures grow with the traffic."""
+    at_most = MOST_RATE if mode == "continuous" else TICKS_AT_MOST
+    beyond = bisect_right(range(at_most), most, key=lambda rate: figure(Load(mode, rate)))
+    return "beyond what ticks land" if beyond == TICKS_AT_MOST else f"{float(f'{beyond:.2g}'):,.0f}/s"
+
+
+def limits() -> str:
+    """The table of limits."""
+    rows = [(name, *(limit_of(mode, figure, most) for mode in MODES)) for name, figure, most in LIMITS]
+    rows.append(("the landing itself", f"{TICKS_AT_MOST:,}/s, in one process", "tasks are added"))
+    return costs.table(["from this traffic on", *MODES], iter(rows))
+
+
+STYLES = {"ticks": {"color": "#e8a33d", "linewidth": 5}, "continuous": {"color": "#2166c2", "linewidth": 2}}
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scale.svg"
+
+
+def draw(path: Path = PICTURE) -> None:
+    """Draw the curves as an SVG. The same constants give the same file."""
+    mpl.rcParams.update(
+        {"svg.hashsalt": "tidemark", "font.size": 10, "axes.spines.top": False, "axes.spines.right": False,
+         "legend.frameon": False, "figure.facecolor": "white", "font.family": "sans-serif"}
+    )  # fmt: skip
+    curves = (
+        ("memory of an hour's compaction, GB", lambda load: load.compaction_bytes / 1e9, (16.0, "16 GB")),
+        ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
+        ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, (ROUND_SECONDS, "a round")),
+        ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, (2.0, "spark.driver_memory, by default")),
+        ("seconds between readings of base", lambda load: load.reading_seconds, (60.0, "a window")),
+        ("dollars a day, without machines", lambda load: sum(each for _, each in load.dollars_a_day()), None),
+    )
+    figure, grid = plt.subplots(2, 3, figsize=(13, 7), sharex=True)
+    for axes, (title, of, limit) in zip(grid.flat, curves, strict=True):
+        for mode in MODES:
+            rates = [rate for rate in np.geomspace(100, 1_000_000, 200) if Load(mode, rate).keeps_up]
+            axes.loglog(rates, [of(Load(mode, rate)) for rate in rates], label=mode, **STYLES[mode])
+            if rates[-1] < 900_000:
+                axes.plot(
+                    rates[-1],
+                    of(Load(mode, rates[-1])),
+                    marker="X",
+                    markersize=10,
+                    color=STYLES[mode]["color"],
+                    linestyle="",
+                )
+        if limit is not None:
+            axes.axhline(limit[0], color="#9aa5b1", linestyle="--", linewidth=1)
+            axes.annotate(
+                limit[1], (100, limit[0]), xytext=(2, 3), textcoords="offset points", color="#5a6673", fontsize=9
+            )
+        least, most = axes.get_ylim()
+        axes.set_ylim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
+        axes.set_title(title, loc="left", fontsize=10.5)
+        axes.set_xticks(RATES, [f"{rate:,}" for rate in RATES])
+        axes.minorticks_off()
+        axes.grid(axis="both", color="#e4e8ec", linewidth=0.7)
+    for axes in grid[-1]:
+        axes.set_xlabel("messages a second")
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="upper right", ncols=2)
+    figure.suptitle("What grows with the traffic, by ticks and by rounds. X: the most that ticks keep up with.",
+                    x=0.04, ha="left", weight="bold", fontsize=12)  # fmt: skip
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    print("\n\n".join(tables()))
+    draw()

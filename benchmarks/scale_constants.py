@@ -1,0 +1,178 @@
+"""`python -m benchmarks.scale_constants`: measures the constants of `benchmarks/scale.py` on this machine.
+
+Made messages and a lake on this disk; no Pub/Sub, no Spark. Each figure is the median of some rounds.
+"""
+
+import resource
+import statistics
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from multiprocessing import get_context
+from pathlib import Path
+
+import pyarrow as pa
+from google.pubsub_v1 import AcknowledgeRequest
+
+from benchmarks.traffic import REGULAR, MadeSubscription
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.codec import encode
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ticks.copies import RememberedCopies
+from tidemark.pipeline.ticks.judging import JudgedBatch
+from tidemark.pipeline.ticks.rounds import Provisional, TakenHeartbeats, TakenTimes, take_heartbeats, take_times
+from tidemark.pipeline.upkeep.compaction import compact
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.state import Snapshot
+
+START = datetime(2026, 11, 1, 12, 20, tzinfo=UTC)
+ROUND = timedelta(seconds=5)
+ROUNDS = 3
+HOUR_OF_PIECES = (72, 360)
+FILES_THERE, FILES_ADDED = 2_000, 100
+RATES = (333, 3_300, 33_000)
+ID_BYTES, IDS, IDS_PER_CALL = 200, 100_000, 2_500
+
+
+def main() -> None:
+    """Print the constants."""
+    for pieces in HOUR_OF_PIECES:  # first: a process begins with the peak of memory of the one that starts it
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:
+            print(apart.submit(compaction, pieces).result())
+    with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
+        settings = Settings(lake=LakeSettings(uri=f"file:{folder}/lake"))
+        for rate in RATES:
+            readers(settings, rate)
+        commits(settings, Path(folder))
+    ids()
+
+
+def compaction(pieces: int) -> str:
+    """Compact an hour of so many files of 16,500 rows each: seconds, and the memory of the process before and after."""
+    with tempfile.TemporaryDirectory(prefix="tidemark-scale-") as folder:
+        settings = Settings(lake=LakeSettings(uri=f"file:{folder}/lake"))
+        clock, reader = SystemClock(), reader_of(settings.contract, settings.pubsub)
+        table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
+        new = NewFiles(table, table.schema, clock)
+        batch = Made(replace(REGULAR, streams=3_300 * 30)).pull(16_500, 1 << 30, 1.0)
+        rows = next(JudgedBatch.parts_of(batch.messages, reader, None, clock.now())).heartbeats
+        new.add([file for _ in range(pieces) for file in new.write(rows)], {})
+        before, began = peak_bytes(), time.monotonic()
+        rewritten = list(compact(table, "2030", "event_time"))
+        return (
+            f"compacting {pieces * len(rows):,} rows, {len(rewritten)} hour: {time.monotonic() - began:.1f} s, "
+            f"{before / 1e6:.0f} MB before and {peak_bytes() / 1e6:.0f} MB at its peak"
+        )
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def readers(settings: Settings, rate: int) -> None:
+    """What one reader takes of a round at this rate: its seconds, the bytes of its file and of its histogram."""
+    source = replace(REGULAR, streams=rate * 30)
+    clock, reader, messages = SystemClock(), reader_of(settings.contract, settings.pubsub), int(rate * 5)
+    lake = Lake(settings.lake, settings.message.kinds, clock)
+    table = lake.heartbeats()
+    budget = Budget(messages, 1 << 30, timedelta(minutes=5), 20_000)
+
+    def taken() -> tuple[float, TakenHeartbeats]:
+        made, began = Made(source), time.process_time()
+        return time.process_time() - began, take_heartbeats(
+            made, heartbeats=NewFiles(table, table.schema, clock), quarantine=NewFiles(table, table.schema, clock),
+            watermark=None, reader=reader, budget=budget, clock=clock,
+        )  # fmt: skip
+
+    def counted() -> tuple[float, TakenTimes]:
+        made, began = Made(source), time.process_time()
+        return time.process_time() - began, take_times(
+            made, reader=reader, remembered=Provisional(RememberedCopies(timedelta(minutes=10))),
+            laggard=settings.policy.band, budget=budget, clock=clock,
+        )  # fmt: skip
+
+    making = seconds_of(lambda: Made(source).pull(messages, 1 << 30, 1.0))
+    landing = seconds_of(taken) - making
+    counting = seconds_of(counted) - making
+    file = taken()[1].heartbeats[0]
+    histogram = counted()[1].histogram
+    entry = encode(Snapshot(histogram), "bench")
+    print(
+        f"{rate}/s: {messages} messages: landing {landing / messages * 1e6:.1f} µs each, counting "
+        f"{counting / messages * 1e6:.1f} µs each, {file.size / file.rows:.1f} bytes a row in a file of {file.rows}, "
+        f"{len(histogram.count)} cells, entry {len(entry)} bytes"
+    )
+
+
+class Made(MadeSubscription):
+    """Messages of a round, without an end before the budget's."""
+
+    def __init__(self, source: object) -> None:
+        super().__init__(source, START, START + ROUND * 2)  # type: ignore[arg-type]
+
+
+def commits(settings: Settings, folder: Path) -> None:
+    """A transaction of so many files, beside so many that are there: seconds, and bytes of the log for each file."""
+    clock = SystemClock()
+    table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
+    new = NewFiles(table, table.schema, clock)
+    bounds = dict.fromkeys(("event_time", "publish_time", "landed_at"), (1793535600000000, 1793535605000000))
+
+    def files(count: int) -> list[NewFile]:
+        return [
+            NewFile(f"event_hour=2026-11-01T12Z/part-{time.time_ns()}-{n:030}.parquet", "2026-11-01T12Z", 1, 1, bounds)
+            for n in range(count)
+        ]
+
+    for there in (0, FILES_THERE, 10 * FILES_THERE):
+        if there:
+            new.add(files(there), {})
+        few, many = seconds_of(lambda: new.add(files(1), {})), seconds_of(lambda: new.add(files(FILES_ADDED), {}))
+        log = sorted((folder / "lake/heartbeats/_delta_log").glob("*.json"), key=lambda one: one.stat().st_mtime)[-1]
+        print(f"{there} files there: a commit of 1 takes {few * 1e3:.1f} ms, of {FILES_ADDED} {many * 1e3:.1f} ms; "
+              f"{log.stat().st_size / FILES_ADDED:.0f} bytes of the log a file")  # fmt: skip
+
+
+def ids() -> None:
+    """The driver's memory and time for each id."""
+    tracemalloc.start()
+    arrow = pa.array([f"{n:0{ID_BYTES}}" for n in range(IDS)])
+    before = tracemalloc.get_traced_memory()[0]
+    held = arrow.to_pylist()
+    each = (tracemalloc.get_traced_memory()[0] - before) / IDS + arrow.nbytes / IDS
+    tracemalloc.stop()
+    encoded = seconds_of(
+        lambda: [
+            AcknowledgeRequest.pb()(subscription="s", ack_ids=held[n : n + IDS_PER_CALL]).SerializeToString()
+            for n in range(0, IDS, IDS_PER_CALL)
+        ]
+    )
+    histogram = Histogram.of(*(pa.array(range(20_000)).to_numpy() * 1_000_000 for _ in range(2)))
+    summed = seconds_of(lambda: sum((histogram for _ in range(100)), Histogram.empty()))
+    print(
+        f"an id takes {each:.0f} bytes of the driver, and {encoded / IDS * 1e6:.2f} µs to be sent; summing a "
+        f"histogram of 20,000 cells takes {summed * 10:.1f} ms"
+    )
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Median of the processor's seconds."""
+    taken = []
+    for _ in range(ROUNDS):
+        began = time.process_time()
+        call()
+        taken.append(time.process_time() - began)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    main()

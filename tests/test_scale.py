@@ -1,0 +1,40 @@
+"""What the page about growth says: the same as the model."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import scale
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.continuous import READER_MESSAGES
+
+PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
+
+
+@pytest.mark.parametrize("table", scale.tables(), ids=["limits", "asked for", "dollars"])
+def test_the_page_has_the_model_s_tables(table: str) -> None:
+    assert f"\n{table}\n" in PAGE
+
+
+def test_the_model_has_the_settings_defaults_and_a_reader_s_bound() -> None:
+    settings = Settings()
+    assert settings.watermark.tick.total_seconds() == scale.TICK_SECONDS
+    assert settings.landing.round.total_seconds() == scale.ROUND_SECONDS
+    assert (settings.land.batch_messages, settings.track.batch_messages) == (scale.LAND_BATCH, scale.TRACK_BATCH)
+    assert max(scale.LANDER_RATE, scale.TRACKER_RATE) * scale.ROUND_SECONDS <= READER_MESSAGES
+
+
+def test_a_limit_is_the_least_traffic_that_is_beyond_it() -> None:
+    assert scale.limit_of("continuous", lambda load: load.rate, 1234) == "1,200/s"
+    assert scale.limit_of("ticks", lambda load: load.rate, 5000) == "5,000/s"
+    assert scale.limit_of("ticks", lambda load: load.rate, 1e9) == "beyond what ticks land"
+
+
+def test_by_rounds_only_files_ids_and_bytes_grow_with_the_traffic() -> None:
+    low, high = (scale.Load("continuous", rate) for rate in (333, 333_000))
+    assert (low.commits_a_minute, low.entries_a_minute, low.cells) == (
+        high.commits_a_minute,
+        high.entries_a_minute,
+        high.cells,
+    )
+    assert high.class_a_a_minute - low.class_a_a_minute == 60 / scale.ROUND_SECONDS * (high.landers - low.landers)
