@@ -17,6 +17,7 @@ from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
+from tidemark.assets.watching import intervals, keep_observer
 from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.kept import Kept
@@ -55,6 +56,15 @@ def build_definitions(
     requeue = requeue_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
+    sensors = [
+        tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
+        landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
+        drain_sensor(settings, clock),
+        staleness_sensor(settings, clock, backlog, asking),
+        *own.sensors,
+        *requeue_sensors(settings, clock, requeue),
+    ]
+    keep_observer(settings, kept, intervals(settings, sensors), clock)
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -66,14 +76,7 @@ def build_definitions(
         ],
         jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs],
         asset_checks=asset_checks(settings, clock),
-        sensors=[
-            tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
-            landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-            drain_sensor(settings, clock),
-            staleness_sensor(settings, clock, backlog, asking),
-            *own.sensors,
-            *requeue_sensors(settings, clock, requeue),
-        ],
+        sensors=sensors,
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={
             name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),

@@ -1,5 +1,6 @@
 """What the lake holds: `tidemark status` in figures, and `tidemark diffs`, rows of heartbeat_diffs."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -8,11 +9,20 @@ import pyarrow.compute as pc
 import typer
 
 from tidemark.pipeline.cli.options import MOST_ROWS, AsJson, lake_of, no_window, window_named
-from tidemark.pipeline.cli.output import columns, console, facts_table, print_json, safe, show_failing
+from tidemark.pipeline.cli.output import (
+    columns,
+    console,
+    facts_table,
+    print_json,
+    safe,
+    show_failing,
+    show_failing_ticks,
+)
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.quality.failing import Failing, read_failing
+from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_ticks
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
@@ -32,10 +42,11 @@ def status(as_json: AsJson = False) -> None:
     now, lake = clock.now(), lake_of(settings, clock)
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
     report = read_report(lake, settings.windowing, settings.windows.lookback)
-    failed = read_failing(lake, settings.windowing, now)
+    failed, ticks = read_failing(lake, settings.windowing, now), read_failing_ticks(lake, now)
     facts = {
         **lake_facts(report, now),
         **failing_facts(failed),
+        **failing_ticks_facts(ticks),
         **loss_facts(losses),
         **passed_over_facts(report, lake, now),
         **null_facts(read_null_fields(lake.heartbeats(), settings.message.kinds, now - LOST_WITHIN)),
@@ -48,6 +59,7 @@ def status(as_json: AsJson = False) -> None:
     terminal.print(f"[dim]{safe(settings.lake.uri)}[/]")
     terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
     show_failing(failed, terminal)
+    show_failing_ticks(ticks, terminal)
 
 
 def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
@@ -90,6 +102,19 @@ def failing_facts(failed: Failing | None) -> dict[str, Any]:
         "runs_failed_first_window": failed.first_window,
         "runs_failed_last_window": failed.last_window,
         "runs_failed_reason": failed.reason,
+    }
+
+
+def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
+    """The sensors whose newest tick failed: how often, and the newest error of all. Nothing without any."""
+    if not failed:
+        return {}
+    newest = max(failed, key=lambda one: one.last)
+    return {
+        "ticks_failed": {one.sensor: one.failures for one in failed},
+        "ticks_failed_since": min(one.since for one in failed),
+        "ticks_failed_last": newest.last,
+        "ticks_failed_reason": newest.reason,
     }
 
 

@@ -8,7 +8,7 @@ exact value, written in ASCII.
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.failing import Failing
 
@@ -126,6 +127,12 @@ def show_failing(failed: Failing | None, terminal: Console) -> None:
     """Print that runs fail, if they do, and where more is said of it."""
     if failed is not None:
         terminal.print(f"\n{WARNING}{safe(failed.sentence())}. Dagster's UI has each run's log")
+
+
+def show_failing_ticks(failed: Sequence[FailedTick], terminal: Console) -> None:
+    """Print which sensors' ticks fail, if any do."""
+    for one in failed:
+        terminal.print(f"\n{WARNING}{safe(one.sentence())}")
 
 
 @contextmanager
