@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import dagster as dg
 
 from tidemark.assets.backlog import backlog_job
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, observed_assets
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, Jobs, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
 from tidemark.assets.corrections import corrections_asset
 from tidemark.assets.drain import drain_job, drain_sensor
@@ -17,7 +17,7 @@ from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
-from tidemark.assets.watching import intervals, keep_observer
+from tidemark.assets.watching import keep_observer
 from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.kept import Kept
@@ -64,7 +64,8 @@ def build_definitions(
         *own.sensors,
         *requeue_sensors(settings, clock, requeue),
     ]
-    keep_observer(settings, kept, intervals(settings, sensors), clock)
+    jobs: Jobs = [job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs]
+    keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -74,7 +75,7 @@ def build_definitions(
             *own.assets,
             *corrections_asset(settings, mine),
         ],
-        jobs=[job, backlog, drain_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs],
+        jobs=jobs,
         asset_checks=asset_checks(settings, clock),
         sensors=sensors,
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],

@@ -1,19 +1,20 @@
 """What surrounds each tick of a sensor: its id, its measurements, and the note of its failure in the lake."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from uuid import uuid4
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
 
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.observe.observer import OFF, EndedRun, Observer
+from tidemark.pipeline.observe.observer import CANCELED, FAILURE, OFF, SUCCESS, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import observed, pipeline_name
 from tidemark.pipeline.services.dagster_names import DRAIN, TICK, name_of
@@ -33,29 +34,33 @@ OVERLAP, REMEMBERED = timedelta(seconds=5), 2000
 many runs are remembered so that each counts once."""
 
 RESULTS = {
-    dg.DagsterRunStatus.SUCCESS: "success",
-    dg.DagsterRunStatus.FAILURE: "failure",
-    dg.DagsterRunStatus.CANCELED: "canceled",
+    dg.DagsterRunStatus.SUCCESS: SUCCESS,
+    dg.DagsterRunStatus.FAILURE: FAILURE,
+    dg.DagsterRunStatus.CANCELED: CANCELED,
 }
 
 OF_THE_UI, BY_THE_UI = "__ASSET_JOB", "materialize"
 """Dagster's name for the job of assets that somebody materializes in the UI, and ours."""
 
+Jobs = Sequence[dg.JobDefinition | UnresolvedAssetJobDefinition]
 Tick = Callable[[dg.SensorEvaluationContext], dg.SensorResult]
 
 
-def keep_observer(settings: Settings, kept: Kept, every: Mapping[str, timedelta], clock: Clock) -> None:
-    """Have the sensors with this `kept` observed as the settings ask for. `every` says how often each is to tick.
-    Raises ToolMissing if a library is missing; nothing is imported, opened or started before the first tick."""
+def keep_observer(
+    settings: Settings, kept: Kept, sensors: Iterable[dg.SensorDefinition], jobs: Jobs, clock: Clock
+) -> None:
+    """Have the sensors with this `kept` observed as the settings ask for, and the runs of `jobs`. Raises ToolMissing if
+    a library is missing; nothing is imported, opened or started before the first tick."""
     check_libraries(settings.metrics)
-    kept.get(OBSERVER, lambda: observed(settings, every, clock, lambda: outlet_of(settings.metrics)))
+    every, names = intervals(settings, sensors), [_plain(settings, job.name) for job in jobs]
+    kept.get(OBSERVER, lambda: observed(settings, every, names, clock, lambda: outlet_of(settings.metrics)))
 
 
 def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dict[str, timedelta]:
     """How often each sensor is to tick, by its name without the pipeline's."""
-    prefix, tick = name_of(settings, ""), settings.watermark.tick
+    tick = settings.watermark.tick
     return {
-        sensor.name.removeprefix(prefix): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
+        _plain(settings, sensor.name): max(tick, timedelta(seconds=sensor.minimum_interval_seconds or 0))
         for sensor in sensors
     }
 
@@ -157,4 +162,9 @@ def _job(settings: Settings, record: dg.RunRecord) -> str:
     name = record.dagster_run.job_name
     if name.startswith(OF_THE_UI):
         return BY_THE_UI
-    return name.removeprefix(f"{settings.dagster.name}_") if settings.dagster.name else name
+    return _plain(settings, name)
+
+
+def _plain(settings: Settings, name: str) -> str:
+    """A name in Dagster without the pipeline's."""
+    return name.removeprefix(name_of(settings, ""))

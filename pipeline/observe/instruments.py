@@ -117,11 +117,18 @@ SENSOR_SILENCE = Instrument(
 SENSOR_INTERVAL = Instrument(
     "tidemark.sensor.interval", Kind.GAUGE, "s", "How often a sensor is to tick by the settings.", ("sensor",)
 )
+RUNS = Instrument(
+    "tidemark.runs",
+    Kind.COUNTER,
+    "{run}",
+    "Runs that have ended, by job and result: success, failure or canceled.",
+    ("job", "result"),
+)
 RUN_DURATION = Instrument(
     "tidemark.run.duration",
     Kind.HISTOGRAM,
     "s",
-    "How long runs took that have ended. result: success, failure or canceled.",
+    "How long they took.",
     ("job", "result"),
 )
 RUN_AGE = Instrument(
@@ -146,6 +153,6 @@ INSTRUMENTS = (
     *(WATERMARK_AGE, WATERMARK_MAX_AGE, DECISIONS, READING_VIOLATIONS),
     *(BACKLOG_AGE, BACKLOG_MESSAGES, BACKLOG_SIZE, PULLED),
     *(LANDED, LATE, QUARANTINED, MISSED, LOST),
-    *(TICK_DURATION, SENSOR_SILENCE, SENSOR_INTERVAL, RUN_DURATION, RUN_AGE),
+    *(TICK_DURATION, SENSOR_SILENCE, SENSOR_INTERVAL, RUNS, RUN_DURATION, RUN_AGE),
     *(SNAPSHOT_SIZE, SNAPSHOT_BUDGET, BUCKET_CALLS),
 )

@@ -7,10 +7,13 @@ from datetime import datetime, timedelta
 from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Tracked
 
+RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
+"""How a run ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """A run that has ended: its job, `success`, `failure` or `canceled`, and how long it took."""
+    """A run that has ended: its job, one of RESULTS, and how long it took."""
 
     job: str
     result: str

@@ -2,20 +2,22 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol
+from typing import NamedTuple, ParamSpec, Protocol
 
 from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
-from tidemark.pipeline.observe.observer import EndedRun, Observer
+from tidemark.pipeline.observe.observer import RESULTS, EndedRun, Observer
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Tracked
+from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 
@@ -70,7 +72,8 @@ def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
 
 
 class Recorder(Observer):
-    """The measurements of one pipeline. `every` has the sensors that are to tick, and how often.
+    """The measurements of one pipeline. `every` says which sensors are to tick, and how often; `jobs` are
+    those that it has.
 
     Guarantee: no call raises, and in a process that was forked from this one nothing is recorded. Safe from several
     threads: each value has one writer.
@@ -82,6 +85,7 @@ class Recorder(Observer):
         self,
         settings: Settings,
         every: Mapping[str, timedelta],
+        jobs: Sequence[str],
         clock: Clock,
         open_outlet: Callable[[], Outlet],
     ) -> None:
@@ -89,7 +93,7 @@ class Recorder(Observer):
         self._clock = clock
         self._open_outlet = open_outlet
         self._pipeline = {PIPELINE: pipeline_name(settings)}
-        self._every = dict(every)
+        self._every, self._jobs = dict(every), tuple(jobs)
         self._began = clock.now()
         self._heard: dict[str, datetime] = {}
         self._seen: Seen | None = None
@@ -118,6 +122,7 @@ class Recorder(Observer):
             return
         outlet.join(self)
         self._outlet = outlet
+        self._begin_at_zero()
 
     @never_failing
     def ticked(self, sensor: str, seconds: float, *, failed: bool) -> None:
@@ -152,7 +157,22 @@ class Recorder(Observer):
         ended, under_way = look()
         self._under_way = dict(under_way)
         for run in ended:
+            self._add(them.RUNS, 1, job=run.job, result=run.result)
             self._add(them.RUN_DURATION, run.took.total_seconds(), job=run.job, result=run.result)
+
+    def _begin_at_zero(self) -> None:
+        """Begin each sum at zero: a rise is seen only from one value to the next, so the first failure would not be."""
+        for one in (them.LANDED, them.LATE):
+            self._add(one, 0)
+        for subscription in (BASE, TRACKING):
+            self._add(them.PULLED, 0, subscription=subscription)
+        for reason in Reason:
+            self._add(them.DECISIONS, 0, reason=str(reason))
+        for rejection in RejectionReason:
+            self._add(them.QUARANTINED, 0, reason=str(rejection))
+        for job in self._jobs:
+            for result in RESULTS:
+                self._add(them.RUNS, 0, job=job, result=result)
 
     # What is asked
 
@@ -252,7 +272,11 @@ def backlogs(state: WatermarkState, now: datetime) -> dict[str, BacklogSize]:
 
 
 def observed(
-    settings: Settings, every: Mapping[str, timedelta], clock: Clock, open_outlet: Callable[[], Any]
+    settings: Settings,
+    every: Mapping[str, timedelta],
+    jobs: Sequence[str],
+    clock: Clock,
+    open_outlet: Callable[[], Outlet],
 ) -> Observer:
     """The observer that the settings ask for."""
-    return Recorder(settings, every, clock, open_outlet) if settings.metrics.is_on else Observer()
+    return Recorder(settings, every, jobs, clock, open_outlet) if settings.metrics.is_on else Observer()
