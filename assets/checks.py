@@ -293,7 +293,7 @@ def staleness_sensor(
         steps = iter(range(1, STEPS_AT_ONCE))
         missed = check.check(lambda: next(steps, None) is not None)
         check.keep()
-        results = [late_result(lake, user, watermark, now), watermark_age_result(settings, watermark, now)]
+        results = [late_result(lake, user, watermark, now)]
         if not missed.left:
             results.insert(0, missed_result(missed, settings))
             observer_of(lake).missed(missed.total)
@@ -308,6 +308,7 @@ def staleness_sensor(
                 results.append(fields_result(lake, user, now))
             results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
+        results.append(watermark_age_result(settings, watermark, now))
         if missed.left:
             request = Request(
                 (),

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.sensor_definition import SensorExecutionData
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish
+from tests.lake.builders import version_of
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.lake.tables.windowed import DiffRun
@@ -88,9 +87,9 @@ class Hour:
     def _tick(self, sensor: str) -> None:
         data = self.ticking.tick(sensor)
         for request in data.run_requests or []:
-            self._run(request, data)
+            self._run(request)
 
-    def _run(self, request: dg.RunRequest, data: SensorExecutionData) -> None:
+    def _run(self, request: dg.RunRequest) -> None:
         if request.job_name == COMPUTE_WINDOWS:
             self.ticking.run(COMPUTE_WINDOWS, self.result)
             if self.result is dg.DagsterRunStatus.SUCCESS:
@@ -101,15 +100,17 @@ class Hour:
         lake, windowing = self.ticking.lake(), self.ticking.settings.windowing
         numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
         names = [windowing.numbered(number).key for number in range(numbers[0], numbers[1] + 1)]
-        diffs, table = lake.diffs(), lake.heartbeats().table.current()
+        diffs, version = lake.diffs(), version_of(lake.heartbeats())
         fence = diffs.fence(names)
-        assert table is not None
-        run = DiffRun(f"run{to_us(self.now)}", names, table.version(), self.now, self.now)
+        assert version is not None
+        run = DiffRun(f"run{to_us(self.now)}", names, version, self.now, self.now)
         diffs.leave_manifest(run)
         diffs.replace(run, fence)
 
     def scrape(self) -> None:
         """Ask the port, and note each value of tidemark's own."""
+        from prometheus_client.parser import text_string_to_metric_families  # only where it is asked for
+
         text = get(self.ticking.settings.metrics, "/metrics")
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -150,3 +151,6 @@ def an_hour(folder: Path, *, healthy: bool = False, export: str = "prometheus", 
 
 FEW_AT_ONCE = TrackBudget(max_messages=STREAMS - 2, batch_messages=STREAMS - 2)
 """Less than what is published: tracking falls behind."""
+
+OLD_AFTER = 15
+"""Minutes without landing after which the watermark is too old."""

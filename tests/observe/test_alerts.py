@@ -97,7 +97,7 @@ FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
     "TidemarkLate": (some_are_late, 10, {}, {}),
     "TidemarkMissed": (some_are_missed, 22, {}, {}),
     "TidemarkLost": (somebody_else_acknowledges, 10, {}, {}),
-    "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 25, {}, {}),
+    "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 15, {}, {}),
     "TidemarkDrainStuck": (a_drain_gets_nowhere, 25, {"TidemarkWatermarkOld": 1}, {}),
     "TidemarkSnapshotsOverBudget": (
         readings_get_dear,
@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
         {},
         {"pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10), snapshot_budget=5000)},
     ),
-    "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 30, {}, {}),
+    "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 40, {}, {}),
 }
 """For each alert its fault, the minutes after which it has fired, what else fires then, and settings."""
 
