@@ -37,6 +37,7 @@ def log_as(chosen: LogSettings) -> None:
     root = logging.getLogger()
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return
+    logging.captureWarnings(True)
     root.addHandler(JsonHandler())
     made = logging.getLogRecordFactory()
 

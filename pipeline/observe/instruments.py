@@ -122,17 +122,17 @@ RUNS = Instrument(
     Kind.COUNTER,
     "{run}",
     "Runs that have ended, by job and result: success, failure or canceled.",
-    ("job", "result"),
+    ("job_name", "result"),
 )
 RUN_DURATION = Instrument(
     "tidemark.run.duration",
     Kind.HISTOGRAM,
     "s",
     "How long they took.",
-    ("job", "result"),
+    ("job_name", "result"),
 )
 RUN_AGE = Instrument(
-    "tidemark.run.age", Kind.GAUGE, "s", "How long the oldest unfinished run of a job has been there.", ("job",)
+    "tidemark.run.age", Kind.GAUGE, "s", "How long the oldest unfinished run of a job has been there.", ("job_name",)
 )
 SNAPSHOT_SIZE = Instrument(
     "tidemark.snapshot.size", Kind.GAUGE, "By", "Estimated size of what the snapshots of the last day kept."

@@ -157,8 +157,8 @@ class Recorder(Observer):
         ended, under_way = look()
         self._under_way = dict(under_way)
         for run in ended:
-            self._add(them.RUNS, 1, job=run.job, result=run.result)
-            self._add(them.RUN_DURATION, run.took.total_seconds(), job=run.job, result=run.result)
+            self._add(them.RUNS, 1, job_name=run.job, result=run.result)
+            self._add(them.RUN_DURATION, run.took.total_seconds(), job_name=run.job, result=run.result)
 
     def _begin_at_zero(self) -> None:
         """Begin each sum at zero: a rise is seen only from one value to the next, so the first failure would not be."""
@@ -172,7 +172,7 @@ class Recorder(Observer):
             self._add(them.QUARANTINED, 0, reason=str(rejection))
         for job in self._jobs:
             for result in RESULTS:
-                self._add(them.RUNS, 0, job=job, result=result)
+                self._add(them.RUNS, 0, job_name=job, result=result)
 
     # What is asked
 
@@ -196,7 +196,7 @@ class Recorder(Observer):
         if self._lost is not None:
             yield self._now(them.LOST, self._lost)
         for job, since in self._under_way.items():
-            yield self._now(them.RUN_AGE, max((now - since).total_seconds(), 0.0), job=job)
+            yield self._now(them.RUN_AGE, max((now - since).total_seconds(), 0.0), job_name=job)
         if (budget := self._settings.pubsub.snapshot_bytes_a_day) is not None:
             yield self._now(them.SNAPSHOT_BUDGET, budget)
         if self._seen is not None:

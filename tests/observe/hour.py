@@ -30,6 +30,9 @@ from tidemark.pipeline.settings_sections import (
 
 MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 STREAMS = 5
+TARGET = {"instance": "here", "job": "tidemark"}
+"""The labels that Prometheus gives to what it scrapes."""
+
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]]
 """The values of each series, a scrape after the other; None where it was not there."""
 
@@ -115,7 +118,8 @@ class Hour:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name.startswith("tidemark_"):
-                    key = sample.name, tuple(sorted({**sample.labels, "instance": "here"}.items()))
+                    assert not TARGET.keys() & sample.labels.keys(), "Prometheus would rename it"
+                    key = sample.name, tuple(sorted({**sample.labels, **TARGET}.items()))
                     values = self.series.setdefault(key, [])
                     values += [None] * (self.minutes - len(values)) + [sample.value]
         self.minutes += 1

@@ -16,7 +16,7 @@ import dagster as dg
 import pytest
 
 from tests.dagster.house import ModelWorld, Ticking
-from tests.observe.hour import OLD_AFTER, STREAMS, Hour, an_hour, get, settings_with
+from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, settings_with
 from tests.observe.receiver import receiving
 from tests.official_emulator import HOST, free_port
 from tidemark.assets.definitions import build_definitions
@@ -77,8 +77,8 @@ def test_a_scrape_has_every_instrument_with_its_unit_in_the_name(tmp_path: Path)
     assert hour.value("tidemark_messages_pulled_total", subscription="base") == 7 * STREAMS
     assert hour.value("tidemark_messages_pulled_total", subscription="tracking") == 7 * STREAMS
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="landing", result="ok") == 7
-    assert hour.value("tidemark_runs_total", job="compute_windows", result="success") == 1
-    assert hour.value("tidemark_runs_total", job="compute_windows", result="failure") == 0
+    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success") == 1
+    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="failure") == 0
     assert hour.value("tidemark_sensor_interval_seconds", sensor="tracking") == 60
 
 
@@ -89,7 +89,7 @@ def test_no_attribute_is_a_stream_a_window_or_an_id(tmp_path: Path) -> None:
         few = len(hour.series)
         hour.beats = 40 * STREAMS
         hour.play(6)
-    known = {name for one in INSTRUMENTS for name in one.attributes} | {"pipeline", "instance", "le"}
+    known = {name for one in INSTRUMENTS for name in one.attributes} | {"pipeline", "le", *TARGET}
     assert {name for _, labels in hour.series for name, _ in labels} == known - {"class", "call"}
     assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
     assert len(hour.series) - few <= 40  # what first happened later, such as a run, but nothing by stream
@@ -236,7 +236,7 @@ def test_two_pipelines_of_one_code_server_share_a_port(tmp_path: Path) -> None:
         outlet_of(metrics).close()
     for name in ("orders", "payments"):
         assert f'tidemark_sensor_silence_seconds{{pipeline="{name}",sensor="drain"}} 0.0' in text
-        assert f'tidemark_runs_total{{job="compute_windows",pipeline="{name}",result="success"}} 0.0' in text
+        assert f'tidemark_runs_total{{job_name="compute_windows",pipeline="{name}",result="success"}} 0.0' in text
 
 
 def test_each_instrument_has_a_standard_unit_and_a_name_of_its_own() -> None:
