@@ -8,6 +8,7 @@ import dagster as dg
 import pyarrow as pa
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from tidemark.assets.watching import watched
 from tidemark.pipeline.lake.log.codec import CELLS
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
@@ -64,6 +65,7 @@ def observed_assets(settings: Settings) -> list[dg.AssetSpec]:
             "metadata has the reason and the evidence.",
             kinds={"pubsub", "parquet"},
             deps=[TRACKING_HISTOGRAM],
+            freshness_policy=dg.FreshnessPolicy.time_window(settings.checks.max_watermark_age),
         ),
         spec(
             settings,
@@ -91,11 +93,17 @@ def spec(
     kinds: set[str],
     schema: pa.Schema | None = None,
     deps: Sequence[dg.AssetKey] = (),
+    freshness_policy: dg.FreshnessPolicy | None = None,
 ) -> dg.AssetSpec:
     """The spec of an asset that is not partitioned."""
     within = [key_of(settings, dep) for dep in deps]
     return dg.AssetSpec(
-        key_of(settings, key), deps=within, description=description, kinds=kinds, **_shown(settings, schema)
+        key_of(settings, key),
+        deps=within,
+        description=description,
+        kinds=kinds,
+        freshness_policy=freshness_policy,
+        **_shown(settings, schema),
     )
 
 
@@ -130,7 +138,8 @@ def ticking_sensor(
     tick = max(settings.watermark.tick, at_least)
     least = least_interval(tick) if waits else last_look(tick)
     running = dg.DefaultSensorStatus.RUNNING
-    return dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
+    sensor = dg.sensor(name=name_of(settings, name), minimum_interval_seconds=least, default_status=running, **more)
+    return lambda evaluate: sensor(watched(settings, name, evaluate))
 
 
 def partitions_of(windowing: Windowing) -> dg.TimeWindowPartitionsDefinition:

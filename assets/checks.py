@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import cast
 
 import dagster as dg
 
@@ -12,6 +13,8 @@ from tidemark.assets.fields import fields_check, fields_result
 from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
+from tidemark.assets.watching import observer_of
+from tidemark.assets.watermark_age import watermark_age_check, watermark_age_result
 from tidemark.pipeline.clock import EPOCH, Clock, iso
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.printable import printable
@@ -84,7 +87,8 @@ def asset_checks(settings: Settings, clock: Clock) -> list[dg.AssetChecksDefinit
         return quarantine_result(lake_of(context, settings), user, clock.now())
 
     of_heartbeats = [late, lost_outside, passed_over, fields_check(settings, clock)]
-    return [missed, *of_heartbeats, quarantine_share, subscriptions_check(settings)]
+    of_others = [quarantine_share, subscriptions_check(settings), watermark_age_check(settings, clock)]
+    return [missed, *of_heartbeats, *of_others]
 
 
 def missed_result(missed: MissedHeartbeats, settings: Settings) -> dg.AssetCheckResult:
@@ -292,8 +296,11 @@ def staleness_sensor(
         results = [late_result(lake, user, watermark, now)]
         if not missed.left:
             results.insert(0, missed_result(missed, settings))
+            observer_of(lake).missed(missed.total)
         if now - memory.audited_at >= AUDIT_EVERY:
-            results.append(lost_result(lake, user, now))
+            lost = lost_result(lake, user, now)
+            observer_of(lake).lost(cast("int", lost.metadata["lost_at_least"].value))
+            results.append(lost)
             if settings.watermark.max_lag is not None:
                 results.append(passed_over_result(lake, user, now))
             results.append(quarantine_result(lake, user, now))
@@ -301,6 +308,7 @@ def staleness_sensor(
                 results.append(fields_result(lake, user, now))
             results += seen_subscriptions(settings, pubsub)
             memory.audited_at = now
+        results.append(watermark_age_result(settings, watermark, now))
         if missed.left:
             request = Request(
                 (),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import dagster as dg
 
 from tidemark.assets.backlog import backlog_job
-from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, key_of, observed_assets
+from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, Jobs, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
 from tidemark.assets.continuous import continuous_job, continuous_sensors
 from tidemark.assets.corrections import corrections_asset
@@ -18,6 +18,7 @@ from tidemark.assets.requeue import requeue_job, requeue_sensors
 from tidemark.assets.runs import tags_of
 from tidemark.assets.sensors import landing_sensor, tracking_sensor
 from tidemark.assets.tuning import tuning_asset, tuning_schedule
+from tidemark.assets.watching import keep_observer
 from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.kept import Kept
@@ -58,6 +59,17 @@ def build_definitions(
     readers = drain_job(settings, clock), continuous_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
+    sensors = [
+        tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
+        landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
+        *drain_sensors(settings, clock),
+        *continuous_sensors(settings, clock),
+        staleness_sensor(settings, clock, backlog, asking),
+        *own.sensors,
+        *requeue_sensors(settings, clock, requeue),
+    ]
+    jobs: Jobs = [job, backlog, *readers, repair_job(settings), requeue, housekeeping, *own.jobs]
+    keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[
             *observed_assets(settings),
@@ -67,17 +79,9 @@ def build_definitions(
             *own.assets,
             *corrections_asset(settings, mine),
         ],
-        jobs=[job, backlog, *readers, repair_job(settings), requeue, housekeeping, *own.jobs],
+        jobs=jobs,
         asset_checks=asset_checks(settings, clock),
-        sensors=[
-            tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
-            landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-            *drain_sensors(settings, clock),
-            *continuous_sensors(settings, clock),
-            staleness_sensor(settings, clock, backlog, asking),
-            *own.sensors,
-            *requeue_sensors(settings, clock, requeue),
-        ],
+        sensors=sensors,
         schedules=[tuning_schedule(settings), housekeeping_schedule(settings, housekeeping)],
         resources={
             name_of(settings, PUBSUB): PubSubResource(settings=settings, kept=kept, clock=clock),

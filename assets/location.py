@@ -8,8 +8,12 @@ import dagster as dg  # noqa: E402
 
 from tidemark.assets.definitions import build_definitions  # noqa: E402
 from tidemark.pipeline.settings import load_settings  # noqa: E402
+from tidemark.resources.json_logs import log_as  # noqa: E402
+
+settings = load_settings()
+log_as(settings.logs)
 
 # What the UI materializes runs in the run's own process as well. Nobody else's definitions are here.
-defs = dg.Definitions.merge(build_definitions(load_settings()), dg.Definitions(executor=dg.in_process_executor))
+defs = dg.Definitions.merge(build_definitions(settings), dg.Definitions(executor=dg.in_process_executor))
 
 gc.enable()

@@ -40,6 +40,15 @@ class Runs:
         wanted = dg.RunsFilter(job_name=job, statuses=statuses, tags=tags)
         return self.instance.get_run_records(wanted, limit=limit)
 
+    def updated(
+        self, statuses: Sequence[dg.DagsterRunStatus], limit: int, after: datetime | None = None
+    ) -> Sequence[dg.RunRecord]:
+        """Runs whatever their job: the first that changed after a moment, in that order; without one, the last."""
+        wanted = dg.RunsFilter(statuses=statuses, updated_after=after, tags=_mark_of(self.settings))
+        return self.instance.get_run_records(
+            wanted, limit=limit, order_by="update_timestamp", ascending=after is not None
+        )
+
     def finished_before(self, moment: datetime, at_most: int) -> Iterator[str]:
         """The ids of runs that finished before a moment, whatever their job."""
         wanted = dg.RunsFilter(statuses=FINISHED_STATUSES, updated_before=moment, tags=_mark_of(self.settings))

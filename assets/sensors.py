@@ -11,6 +11,7 @@ from tidemark.assets.drain import draining
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
 from tidemark.assets.requests import CHOICE, Choosing, OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
+from tidemark.assets.watching import observer_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -82,6 +83,7 @@ def tracking_sensor(
             watermark_object=lake.watermark_object("tracking"),
         )
         lake.folded(tracked.state)
+        observer_of(lake).tracked(tracked)
         pace.aim(closings.expected(tracked.decision))
         watermark = tracked.decision.watermark
         said = f"{tracked.decision.sentence()}. {tracked.persisted.messages} messages tracked; "
@@ -140,6 +142,7 @@ def landing_sensor(
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),
             )
+        observer_of(lake).landed(landed)
         pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))

@@ -98,6 +98,8 @@ class Settings(BaseSettings):
     lake: sections.LakeSettings = sections.LakeSettings()
     spark: sections.SparkSettings = sections.SparkSettings()
     dagster: sections.DagsterSettings = sections.DagsterSettings()
+    metrics: sections.MetricsSettings = sections.MetricsSettings()
+    logs: sections.LogSettings = sections.LogSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -228,6 +228,7 @@ class CheckSettings(Section):
     max_lost: int = Field(0, ge=0)
     max_stopped_share: float = Field(0.05, ge=0, le=1)
     max_quarantine_share: float = Field(0.05, ge=0, le=1)
+    max_watermark_age: Annotated[Duration, Field(ge=timedelta(minutes=1), le=DAY)] = timedelta(minutes=10)
 
 
 class WatermarkSettings(Section):
@@ -420,3 +421,36 @@ class DagsterSettings(Section):
     def ui(self) -> str:
         """Where the UI and its GraphQL are: as set, otherwise those of `tidemark up` on this machine."""
         return self.url or f"http://127.0.0.1:{self.web_port}"
+
+
+class MetricsSettings(Section):
+    """What the code server tells a monitoring system, and where it listens for being asked."""
+
+    export: Literal["", "prometheus", "otlp"] = ""
+    endpoint: OptionalUrl = "http://127.0.0.1:4318"
+    every: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=10))] = timedelta(seconds=15)
+    health: bool = False
+    host: str = Field("127.0.0.1", min_length=1)
+    port: Port = 9464
+
+    @property
+    def listens(self) -> bool:
+        """Whether something is served at `port`."""
+        return self.health or self.export == "prometheus"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is to be recorded."""
+        return self.listens or self.export != ""
+
+    @model_validator(mode="after")
+    def _somewhere_to_export(self) -> Self:
+        if self.export == "otlp" and self.endpoint is None:
+            raise ValueError("endpoint must name the receiver of OTLP over HTTP, such as http://127.0.0.1:4318")
+        return self
+
+
+class LogSettings(Section):
+    """How Dagster's processes and the runs write their logs."""
+
+    format: Literal["text", "json"] = "text"

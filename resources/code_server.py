@@ -16,6 +16,7 @@ from dagster._cli.api import grpc_command
 from dagster._grpc import server
 
 from tidemark.resources.ending import ENDS_WITHIN_SECONDS
+from tidemark.resources.json_logs import ask_for_json
 
 
 class ForkingApiServer(server.DagsterApiServer):
@@ -43,6 +44,7 @@ def main() -> None:
     """Serve until a signal or a request ends it. SIGINT is taken back: a shell starts background commands with it
     ignored, and Dagster, in this process and in runs, treats SIGTERM as it treats SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    ask_for_json()
     server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
     returned = Event()
     Thread(target=end_after, args=(returned,), name="end", daemon=True).start()

@@ -32,6 +32,12 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
     _spark_session: Any = PrivateAttr(default=None)
     _tag: str = PrivateAttr(default_factory=lambda: f"tidemark-{uuid.uuid4().hex}")
 
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Have what the run starts on the server carry the run's id, by which its UI and its log tell it."""
+        if context.run_id:
+            self._tag = f"tidemark-run-{context.run_id}"
+        super().setup_for_execution(context)
+
     def session(self) -> SparkSession:
         """The session. Raises SparkUnreachable, ToolMissing where a classic one finds no Java or connector, or
         InvalidSettings where the executors' environment cannot be used."""
@@ -43,6 +49,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
             set_java_home()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for what runs in Python on it
         session: SparkSession = self.spark_session
+        if not self.spark_config.get("spark.remote"):
+            session.sparkContext.setJobGroup(self._tag, "tidemark")
         return session
 
     def _check_answers(self, remote: str) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from rich.console import Console
 
 from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, time_option
-from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, show_failing
+from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, show_failing, show_failing_ticks
 from tidemark.pipeline.clock import SystemClock, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import CorruptObject, LakeError
@@ -17,7 +17,7 @@ from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.history import decision_in_force, first_decision, standing_before
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
-from tidemark.pipeline.quality.failing import read_failing
+from tidemark.pipeline.quality.failing import read_failing, read_failing_ticks
 from tidemark.pipeline.quality.passed_over import PassedOver, read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN
 from tidemark.pipeline.settings import Settings, load_settings
@@ -52,7 +52,9 @@ def explain(
     if explanation.alternatives is None and problem is None:
         problem = "the decision does not follow from the entries before it; `tidemark replay --from-lake` compares them"
     over, rejected = _passed_over(lake, decided), _rejected(lake, decided.decision, settings)
-    failed = read_failing(lake, settings.windowing, SystemClock().now()) if at is None else None
+    now = SystemClock().now()
+    failed = read_failing(lake, settings.windowing, now) if at is None else None
+    ticks = read_failing_ticks(lake, now) if at is None else []
     if as_json:
         facts = {
             "log_entry": number,
@@ -61,6 +63,7 @@ def explain(
             "rejected_payloads_by_stream": by_stream(rejected),
             "rejected_payloads_that_pin": by_stream(_pinning(decided.decision, rejected)),
             "runs_failing": None if failed is None else failed.sentence(),
+            "ticks_failing": [one.sentence() for one in ticks],
         }
         print_json({**explanation_facts(explanation), **facts})
     else:
@@ -68,6 +71,7 @@ def explain(
         show_rejected(rejected, _pinning(decided.decision, rejected), console())
         show_passed_over(over, console())
         show_failing(failed, console())
+        show_failing_ticks(ticks, console())
 
 
 def _rejected(lake: Lake, decision: Decision, settings: Settings) -> list[RejectedPayload]:

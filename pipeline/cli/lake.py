@@ -1,5 +1,6 @@
 """What the lake holds: `tidemark status` in figures, and `tidemark diffs`, rows of heartbeat_diffs."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -16,11 +17,13 @@ from tidemark.pipeline.cli.output import (
     safe,
     show_failing,
     show_failing_tables,
+    show_failing_ticks,
 )
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.lake.tables.windowed import PARTITION
-from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables
+from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
@@ -41,9 +44,11 @@ def status(as_json: AsJson = False) -> None:
     losses = read_losses(lake, settings.windowing, settings.windows.lookback, now, clock)
     report = read_report(lake, settings.windowing, settings.windows.lookback)
     failed, of_tables = read_failing(lake, settings.windowing, now), read_failing_tables(lake, now)
+    ticks = read_failing_ticks(lake, now)
     facts = {
         **lake_facts(report, now),
         **failing_facts(failed),
+        **failing_ticks_facts(ticks),
         "tables_failing": {each.table: each.failures for each in of_tables},
         **loss_facts(losses),
         **passed_over_facts(report, lake, now),
@@ -58,6 +63,7 @@ def status(as_json: AsJson = False) -> None:
     terminal.print(facts_table({name.replace("_", " "): value for name, value in facts.items()}))
     show_failing(failed, terminal)
     show_failing_tables(of_tables, terminal)
+    show_failing_ticks(ticks, terminal)
 
 
 def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
@@ -100,6 +106,19 @@ def failing_facts(failed: Failing | None) -> dict[str, Any]:
         "runs_failed_first_window": failed.first_window,
         "runs_failed_last_window": failed.last_window,
         "runs_failed_reason": failed.reason,
+    }
+
+
+def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
+    """The sensors whose newest tick failed: how often, and the newest error of all. Nothing without any."""
+    if not failed:
+        return {}
+    newest = max(failed, key=lambda one: one.last)
+    return {
+        "ticks_failed": {one.sensor: one.failures for one in failed},
+        "ticks_failed_since": min(one.since for one in failed),
+        "ticks_failed_last": newest.last,
+        "ticks_failed_reason": newest.reason,
     }
 
 

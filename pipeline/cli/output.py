@@ -8,7 +8,7 @@ exact value, written in ASCII.
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from rich.table import Table
 
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.printable import printable
 from tidemark.pipeline.quality.failing import Failing, FailingTable
 
@@ -137,6 +138,12 @@ def show_failing_tables(failing: Iterable[FailingTable], terminal: Console) -> N
     """Print which tables of one's own have runs that fail."""
     for each in failing:
         terminal.print(f"\n{WARNING}{safe(each.sentence())}")
+
+
+def show_failing_ticks(failed: Sequence[FailedTick], terminal: Console) -> None:
+    """Print which sensors' ticks fail, if any do."""
+    for one in failed:
+        terminal.print(f"\n{WARNING}{safe(one.sentence())}")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns, tables_with_notes
+from tidemark.pipeline.lake.tables.failed_ticks import FailedTicks
 from tidemark.pipeline.lake.tables.judged_by import JudgedBy
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
 from tidemark.pipeline.lake.tables.own_table import OwnTable
@@ -129,6 +130,10 @@ class Lake:
     def own_tables_with_failed_runs(self) -> list[str]:
         """The names of your own tables of whose failed runs there are notes. Raises LakeError."""
         return tables_with_notes(self.objects())
+
+    def failed_ticks(self) -> FailedTicks:
+        """Notes of sensors whose ticks fail."""
+        return FailedTicks(self.objects())
 
     def window_index(self, windowing: Windowing, lookback: timedelta) -> WindowIndex:
         """Which windows hold heartbeats, and which are computed."""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.lake.layout import OWN_TABLES, Lake
 from tidemark.pipeline.lake.tables.failed_runs import KEPT, FailedRun
+from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.windows import Windowing
 
@@ -50,6 +51,12 @@ def read_failing(lake: Lake, windowing: Windowing, now: datetime) -> Failing | N
     for file in data_files(table.current(), table.partition_column):
         computed_at[file.partition] = max(file.added_at, computed_at.get(file.partition, file.added_at))
     return failing(notes, computed_at, windowing, now)
+
+
+def read_failing_ticks(lake: Lake, now: datetime) -> list[FailedTick]:
+    """The sensors whose newest tick failed, by name. A note of long ago is of a sensor that no longer ticks. Raises
+    LakeError."""
+    return [failed for failed in lake.failed_ticks().newest() if now - failed.last <= WINDOWS_STAND_FOR]
 
 
 def failing(

@@ -23,6 +23,9 @@ CONTRACT = "tidemark/contract"
 PIPELINE = "tidemark/pipeline"
 """The tag that says which pipeline's run it is."""
 
+TICK = "tidemark/tick"
+"""The tag with the id of the tick that requested a run."""
+
 DRAINED = "tidemark/drained"
 """The tag that says why a drain ended."""
 

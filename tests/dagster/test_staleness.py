@@ -95,7 +95,7 @@ def test_while_nothing_is_missed_it_says_so_once_and_asks_for_nothing(
 ) -> None:
     ticking = ticking_on(history, instance)
     first = ticking.tick("staleness")
-    assert keys(first) == ["heartbeat_diffs", "heartbeats", "heartbeats", "quarantine"]
+    assert keys(first) == ["heartbeat_diffs", "heartbeats", "heartbeats", "quarantine", "watermark"]
     assert all(isinstance(event, dg.AssetCheckEvaluation) and event.passed for event in first.asset_events)
     assert "0 heartbeats missed in 0 windows" in (first.skip_message or "")
     history.land([Beat("a", 640)])
@@ -150,6 +150,20 @@ def test_the_policy_says_which_stale_windows_are_computed_again(
     assert asked(ticking) == request_of
 
 
+def test_the_watermark_s_age_is_checked_against_the_settings_and_told_when_it_changes(
+    history: History, instance: dg.DagsterInstance
+) -> None:
+    clock = ManualClock(at(1000))
+    ticking = ticking_on(history, instance, clock=clock)
+    assert evaluations(ticking)["watermark_age"].passed
+    clock.advance(seconds(600))
+    said = evaluations(ticking)["watermark_age"]
+    assert (said.passed, said.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert said.metadata["age_seconds"].value > said.metadata["max_age_seconds"].value == 600
+    assert "checks.max_watermark_age" in (said.description or "")
+    assert "watermark_age" not in evaluations(ticking)
+
+
 def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, instance: dg.DagsterInstance) -> None:
     history.land([Beat("b", 45), Beat("b", 350, late=True)])
     strict = evaluations(ticking_on(history, instance, "never"))
@@ -158,6 +172,7 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
         "late": False,
         "lost_outside": True,
         "quarantine_share": True,
+        "watermark_age": True,
     }
     assert strict["missed"].severity is dg.AssetCheckSeverity.ERROR
     assert strict["missed"].metadata["missed"].value == 2
@@ -170,6 +185,7 @@ def test_the_checks_fail_beyond_what_the_settings_put_up_with(history: History, 
         "late": True,
         "lost_outside": True,
         "quarantine_share": True,
+        "watermark_age": True,
     }
     assert patient["missed"].severity is dg.AssetCheckSeverity.WARN
 
@@ -211,6 +227,7 @@ def test_a_long_log_is_looked_at_over_several_ticks_which_say_how_far_they_are(
         "heartbeats",
         "heartbeats",
         "quarantine",
+        "watermark",
     ]  # nothing is said of what is missed before it is known
     assert f"{10 + STEPS_AT_ONCE * 4} commits, manifests or hours of the tables are left" in (first.skip_message or "")
     assert "10 commits, manifests" in (second.skip_message or "")
@@ -225,6 +242,7 @@ def test_the_checks_can_be_run_by_hand(history: History, instance: dg.DagsterIns
     for asset, names in (
         *(("heartbeat_diffs", ["missed"]), ("heartbeats", of_heartbeats)),
         ("quarantine", ["quarantine_share"]),
+        ("watermark", ["watermark_age"]),
     ):
         for name in names:
             key = dg.AssetCheckKey(dg.AssetKey(asset), name)

@@ -89,6 +89,9 @@ class ModelSubscription:
         finally:
             stop()
 
+    def close(self) -> None:
+        """Nothing: no pull is under way."""
+
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         self._outside.step(f"acknowledge {self._name}")
         self._outside.acknowledging(self._name, [self._pulled[ack_id] for ack_id in ack_ids])

@@ -24,6 +24,7 @@ from tidemark.pipeline.errors import (
     ObjectMissing,
     ObjectReplaced,
 )
+from tidemark.pipeline.lake.store.calls import count
 
 T = TypeVar("T")
 
@@ -187,15 +188,17 @@ class CloudStorageObjects:
 
     def _listed(self, prefix: str, fields: str) -> Iterator[Any]:
         try:
-            for blob in self._client.list_blobs(
+            found = self._client.list_blobs(
                 self._bucket,
                 prefix=self._prefix + prefix,
                 fields=f"items({fields}),nextPageToken",
                 timeout=REQUEST_TIMEOUT_SECONDS,
                 retry=self._retry,
-            ):
-                if not blob.name.endswith("/"):  # other tools leave such placeholders for folders
-                    yield blob
+            )
+            for page in found.pages:
+                count("list")
+                # Other tools leave placeholders for folders.
+                yield from (blob for blob in page if not blob.name.endswith("/"))
         except api_errors.NotFound as error:
             raise self._bucket_missing() from error
         except (api_errors.GoogleAPIError, GoogleAuthError, OSError) as error:
@@ -221,7 +224,12 @@ class CloudStorageObjects:
     def _attempt(self, permission: str, name: str, operation: Callable[[], T], *, once: bool = False) -> T:
         """Run `operation`, and unless `once` repeat it within the bounds after passing failures. Raises NotFound as it
         is, since the caller knows what is missing, and all other errors as tidemark's own."""
-        bounded: Callable[[], T] = operation if once else self._retry(operation)
+
+        def attempt() -> T:
+            count(permission.rpartition(".")[2])
+            return operation()
+
+        bounded: Callable[[], T] = attempt if once else self._retry(attempt)
         try:
             return bounded()
         except api_errors.NotFound:

@@ -1,0 +1,158 @@
+"""All instruments: their names, units and meanings. docs/observability.md lists the same.
+
+Attributes are few and bounded: the pipeline's name, a subscription's role, a sensor, a job, a result or a reason. None
+is a stream, a window or an id.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+PIPELINE = "pipeline"
+"""The attribute that each measurement has: `dagster.name`, or `tidemark` without one."""
+
+SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 300.0, 1800.0, 7200.0)
+"""Bounds of the histograms of durations: from an idle tick to the longest run."""
+
+
+class Kind(StrEnum):
+    """How an instrument is read: a sum that only grows, a distribution of seconds, or a value of the moment."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    GAUGE = "gauge"
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One instrument, with OpenTelemetry's name and unit, and the attributes beside the pipeline."""
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def in_prometheus(self) -> str:
+        """The name under which Prometheus has it; a histogram's is followed by _bucket, _sum or _count."""
+        suffix = {"s": "_seconds", "By": "_bytes"}.get(self.unit, "")
+        total = "_total" if self.kind is Kind.COUNTER else ""
+        return f"{self.name.replace('.', '_')}{suffix}{total}"
+
+
+WATERMARK_AGE = Instrument(
+    "tidemark.watermark.age", Kind.GAUGE, "s", "How far the watermark is behind the clock, now. None without one."
+)
+WATERMARK_MAX_AGE = Instrument(
+    "tidemark.watermark.max_age", Kind.GAUGE, "s", "The setting checks.max_watermark_age, to compare with."
+)
+DECISIONS = Instrument(
+    "tidemark.decisions", Kind.COUNTER, "{decision}", "Decisions about the watermark, by reason.", ("reason",)
+)
+READING_VIOLATIONS = Instrument(
+    "tidemark.reading.violations",
+    Kind.GAUGE,
+    "{violation}",
+    "Messages that a reading of a subscription should have known of and did not, since the lake began.",
+)
+BACKLOG_AGE = Instrument(
+    "tidemark.backlog.age",
+    Kind.GAUGE,
+    "s",
+    "Age of the oldest unacknowledged message, by the newest reading, and older by the time since.",
+    ("subscription",),
+)
+BACKLOG_MESSAGES = Instrument(
+    "tidemark.backlog.messages",
+    Kind.GAUGE,
+    "{message}",
+    "Messages published since the oldest unacknowledged one: at most so many are outstanding. An estimate on tracking.",
+    ("subscription",),
+)
+BACKLOG_SIZE = Instrument(
+    "tidemark.backlog.size", Kind.GAUGE, "By", "Estimated size of these messages.", ("subscription",)
+)
+PULLED = Instrument(
+    "tidemark.messages.pulled",
+    Kind.COUNTER,
+    "{message}",
+    "Messages that ticks pulled and made durable. Those of a drain are in its run.",
+    ("subscription",),
+)
+LANDED = Instrument(
+    "tidemark.heartbeats.landed", Kind.COUNTER, "{heartbeat}", "Heartbeats that landing ticks landed, copies included."
+)
+LATE = Instrument(
+    "tidemark.heartbeats.late", Kind.COUNTER, "{heartbeat}", "Those of them that landed below the watermark."
+)
+QUARANTINED = Instrument(
+    "tidemark.messages.quarantined",
+    Kind.COUNTER,
+    "{message}",
+    "Messages that landing ticks rejected, by reason.",
+    ("reason",),
+)
+MISSED = Instrument(
+    "tidemark.heartbeats.missed",
+    Kind.GAUGE,
+    "{heartbeat}",
+    "Heartbeats that landed after their window was computed, which was not computed again.",
+)
+LOST = Instrument(
+    "tidemark.heartbeats.lost",
+    Kind.GAUGE,
+    "{heartbeat}",
+    "Messages that were tracked, and taken from base within the hour without having landed: at least so many.",
+)
+TICK_DURATION = Instrument(
+    "tidemark.tick.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long a sensor's evaluation took, with the wait until its tick was due. result: ok or error.",
+    ("sensor", "result"),
+)
+SENSOR_SILENCE = Instrument(
+    "tidemark.sensor.silence", Kind.GAUGE, "s", "How long ago a sensor's last tick without an error ended.", ("sensor",)
+)
+SENSOR_INTERVAL = Instrument(
+    "tidemark.sensor.interval", Kind.GAUGE, "s", "How often a sensor is to tick by the settings.", ("sensor",)
+)
+RUNS = Instrument(
+    "tidemark.runs",
+    Kind.COUNTER,
+    "{run}",
+    "Runs that have ended, by job and result: success, failure or canceled.",
+    ("job_name", "result"),
+)
+RUN_DURATION = Instrument(
+    "tidemark.run.duration",
+    Kind.HISTOGRAM,
+    "s",
+    "How long they took.",
+    ("job_name", "result"),
+)
+RUN_AGE = Instrument(
+    "tidemark.run.age", Kind.GAUGE, "s", "How long the oldest unfinished run of a job has been there.", ("job_name",)
+)
+SNAPSHOT_SIZE = Instrument(
+    "tidemark.snapshot.size", Kind.GAUGE, "By", "Estimated size of what the snapshots of the last day kept."
+)
+SNAPSHOT_BUDGET = Instrument(
+    "tidemark.snapshot.budget", Kind.GAUGE, "By", "The budget for that. None where there is none."
+)
+BUCKET_CALLS = Instrument(
+    "tidemark.bucket.calls",
+    Kind.COUNTER,
+    "{call}",
+    "Calls of the code server to the lake's bucket for single files, by class of charge (A, B, free) and call. Those "
+    "of the Delta library and of runs are not among them.",
+    ("class", "call"),
+)
+
+INSTRUMENTS = (
+    *(WATERMARK_AGE, WATERMARK_MAX_AGE, DECISIONS, READING_VIOLATIONS),
+    *(BACKLOG_AGE, BACKLOG_MESSAGES, BACKLOG_SIZE, PULLED),
+    *(LANDED, LATE, QUARANTINED, MISSED, LOST),
+    *(TICK_DURATION, SENSOR_SILENCE, SENSOR_INTERVAL, RUNS, RUN_DURATION, RUN_AGE),
+    *(SNAPSHOT_SIZE, SNAPSHOT_BUDGET, BUCKET_CALLS),
+)

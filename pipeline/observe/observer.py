@@ -1,0 +1,51 @@
+"""What sensors tell of their ticks, and the object that they tell when nobody listens."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.tracking import Tracked
+
+RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
+"""How a run ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """A run that has ended: its job, one of RESULTS, and how long it took."""
+
+    job: str
+    result: str
+    took: timedelta
+
+
+class Observer:
+    """Is told what ticks return, and does nothing with it: for pipelines that nobody monitors."""
+
+    is_on = False
+
+    def begin(self) -> None:
+        """A tick begins."""
+
+    def ticked(self, sensor: str, seconds: float, *, failed: bool) -> None:
+        """A sensor's evaluation has ended."""
+
+    def tracked(self, tracked: Tracked) -> None:
+        """A tick of tracking has decided."""
+
+    def landed(self, landed: Landed) -> None:
+        """A tick of landing has landed."""
+
+    def missed(self, heartbeats: int) -> None:
+        """So many are missed and not mended, by a whole check."""
+
+    def lost(self, at_least: int) -> None:
+        """At least so many were lost outside of the pipeline, by an audit."""
+
+    def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
+        """Look which runs have ended since the last look, and since when the oldest unfinished run of each job is
+        there."""
+
+
+OFF = Observer()

@@ -1,0 +1,90 @@
+"""The way out of the process: one for each `[metrics]` that its pipelines have, opened by the first tick.
+
+A code server ticks; the processes of runs do not, so they open none. Prometheus asks at a port; OTLP is sent by a
+thread of our own, which a forked process does not inherit, unlike the one of OpenTelemetry's SDK.
+"""
+
+import importlib.util
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING
+
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.observe.recorder import Measured, Recorder
+from tidemark.pipeline.observe.serving import Asked, serve
+from tidemark.pipeline.settings_sections import MetricsSettings
+
+if TYPE_CHECKING:
+    from tidemark.pipeline.observe.telemetry import Telemetry
+
+EXTRA = "tidemark-pubsub[metrics]"
+NEEDED = {"prometheus": "opentelemetry.exporter.prometheus", "otlp": "opentelemetry.exporter.otlp.proto.http"}
+
+_open: dict[str, "ProcessOutlet"] = {}
+_lock = Lock()
+
+
+def check_libraries(chosen: MetricsSettings) -> None:
+    """Raise ToolMissing if the settings ask for an export whose library is not installed. It imports none of them."""
+    needed = NEEDED.get(chosen.export)
+    if needed is None:
+        return
+    try:
+        found = importlib.util.find_spec(needed)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise ToolMissing(f'metrics.export = "{chosen.export}" needs more libraries: pip install "{EXTRA}"')
+
+
+def outlet_of(chosen: MetricsSettings) -> "ProcessOutlet":
+    """This process' outlet for these settings, opened if it is not. Raises OSError if the port is taken."""
+    with _lock:
+        key = chosen.model_dump_json()
+        if key not in _open:
+            _open[key] = ProcessOutlet(chosen)
+        return _open[key]
+
+
+class ProcessOutlet:
+    """Asks the recorders that have joined, whenever somebody asks it, or every so often."""
+
+    def __init__(self, chosen: MetricsSettings) -> None:
+        self._chosen = chosen
+        self._recorders: list[Recorder] = []
+        self._ended = Event()
+        self._telemetry = self._exporting() if chosen.export else None
+        scrape = None if self._telemetry is None else self._telemetry.scrape
+        self._server = serve(chosen.host, chosen.port, Asked(self.problems, scrape)) if chosen.listens else None
+        if chosen.export == "otlp":
+            Thread(target=self._send, name="metrics", daemon=True).start()
+
+    def _exporting(self) -> "Telemetry":
+        from tidemark.pipeline.observe.telemetry import Telemetry  # only now: it imports OpenTelemetry's SDK
+
+        return Telemetry(self._chosen, lambda: list(self._recorders))
+
+    def join(self, recorder: Recorder) -> None:
+        self._recorders.append(recorder)
+
+    def add(self, measured: Measured) -> None:
+        if self._telemetry is not None:
+            self._telemetry.add(measured)
+
+    def problems(self) -> list[str]:
+        """What is wrong with the pipelines of this process."""
+        return [problem for recorder in self._recorders for problem in recorder.problems()]
+
+    def close(self) -> None:
+        """Serve and send nothing any more."""
+        self._ended.set()
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+        if self._telemetry is not None:
+            self._telemetry.close()
+        with _lock:
+            _open.pop(self._chosen.model_dump_json(), None)
+
+    def _send(self) -> None:
+        while self._telemetry is not None and not self._ended.wait(self._chosen.every.total_seconds()):
+            self._telemetry.send()

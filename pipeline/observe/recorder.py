@@ -1,0 +1,282 @@
+"""Turns what ticks return into measurements. It does no I/O: an `Outlet` takes them away."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import NamedTuple, ParamSpec, Protocol
+
+from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.observe import instruments as them
+from tidemark.pipeline.observe.health import SensorBeat, problems
+from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
+from tidemark.pipeline.observe.observer import RESULTS, EndedRun, Observer
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.tracking import Tracked
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.histogram import bucket_of
+from tidemark.pipeline.watermark.state import WatermarkState
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_NAME = "tidemark"
+BASE, TRACKING = "base", "tracking"
+
+OPEN_AGAIN_AFTER = timedelta(minutes=1)
+"""How long a port that is taken, or a missing library, is left alone before it is tried again."""
+
+P = ParamSpec("P")
+
+
+class Measured(NamedTuple):
+    """A value of the moment, or of a sum."""
+
+    instrument: Instrument
+    value: float
+    attributes: Mapping[str, str]
+
+
+class Outlet(Protocol):
+    """The way out of the process, which several pipelines may share."""
+
+    def join(self, recorder: "Recorder") -> None:
+        """Ask this one, too, for its values of the moment and its health."""
+
+    def add(self, measured: Measured) -> None:
+        """Add to a counter, or to a histogram."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the newest tick of tracking said, and when."""
+
+    state: WatermarkState
+    at: datetime
+
+
+def never_failing(tell: Callable[P, None]) -> Callable[P, None]:
+    """A measurement that fails is logged, and fails no tick."""
+
+    @wraps(tell)
+    def told(*arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            tell(*arguments, **named)
+        except Exception:
+            logger.exception("a measurement is lost")
+
+    return told
+
+
+class Recorder(Observer):
+    """The measurements of one pipeline. `every` says which sensors are to tick, and how often; `jobs` are
+    those that it has.
+
+    Guarantee: no call raises, and in a process that was forked from this one nothing is recorded. Safe from several
+    threads: each value has one writer.
+    """
+
+    is_on = True
+
+    def __init__(
+        self,
+        settings: Settings,
+        every: Mapping[str, timedelta],
+        jobs: Sequence[str],
+        clock: Clock,
+        open_outlet: Callable[[], Outlet],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._open_outlet = open_outlet
+        self._pipeline = {PIPELINE: pipeline_name(settings)}
+        self._every, self._jobs = dict(every), tuple(jobs)
+        self._began = clock.now()
+        self._heard: dict[str, datetime] = {}
+        self._seen: Seen | None = None
+        self._missed: int | None = None
+        self._lost: int | None = None
+        self._under_way: Mapping[str, datetime] = {}
+        self._outlet: Outlet | None = None
+        self._outlet_tried_at: datetime | None = None
+        self._process = os.getpid()
+
+    # What is told
+
+    @never_failing
+    def begin(self) -> None:
+        if self._outlet is not None or os.getpid() != self._process:
+            return
+        now, tried = self._clock.now(), self._outlet_tried_at
+        if tried is not None and now - tried < OPEN_AGAIN_AFTER:
+            return
+        self._outlet_tried_at = now
+        try:
+            outlet = self._open_outlet()
+        except (OSError, ImportError) as error:
+            again = "" if tried is None else " again"
+            logger.warning("metrics and health cannot be served%s: %s. It is tried every minute", again, error)
+            return
+        outlet.join(self)
+        self._outlet = outlet
+        self._begin_at_zero()
+
+    @never_failing
+    def ticked(self, sensor: str, seconds: float, *, failed: bool) -> None:
+        if not failed:
+            self._heard[sensor] = self._clock.now()
+        self._add(them.TICK_DURATION, seconds, sensor=sensor, result="error" if failed else "ok")
+
+    @never_failing
+    def tracked(self, tracked: Tracked) -> None:
+        self._seen = Seen(tracked.state, self._clock.now())
+        self._add(them.DECISIONS, 1, reason=str(tracked.decision.reason))
+        self._add(them.PULLED, tracked.persisted.messages, subscription=TRACKING)
+
+    @never_failing
+    def landed(self, landed: Landed) -> None:
+        self._add(them.PULLED, landed.messages, subscription=BASE)
+        self._add(them.LANDED, landed.heartbeats)
+        self._add(them.LATE, landed.late)
+        for reason, count in landed.rejected.items():
+            self._add(them.QUARANTINED, count, reason=str(reason))
+
+    @never_failing
+    def missed(self, heartbeats: int) -> None:
+        self._missed = heartbeats
+
+    @never_failing
+    def lost(self, at_least: int) -> None:
+        self._lost = at_least
+
+    @never_failing
+    def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
+        ended, under_way = look()
+        self._under_way = dict(under_way)
+        for run in ended:
+            self._add(them.RUNS, 1, job_name=run.job, result=run.result)
+            self._add(them.RUN_DURATION, run.took.total_seconds(), job_name=run.job, result=run.result)
+
+    def _begin_at_zero(self) -> None:
+        """Begin each sum at zero: a rise is seen only from one value to the next, so the first failure would not be."""
+        for one in (them.LANDED, them.LATE):
+            self._add(one, 0)
+        for subscription in (BASE, TRACKING):
+            self._add(them.PULLED, 0, subscription=subscription)
+        for reason in Reason:
+            self._add(them.DECISIONS, 0, reason=str(reason))
+        for rejection in RejectionReason:
+            self._add(them.QUARANTINED, 0, reason=str(rejection))
+        for job in self._jobs:
+            for result in RESULTS:
+                self._add(them.RUNS, 0, job_name=job, result=result)
+
+    # What is asked
+
+    def problems(self) -> list[str]:
+        """Why this pipeline is not healthy; empty if it is."""
+        name, now = self._pipeline[PIPELINE], self._clock.now()
+        found = problems(self._beats(), self._watermark, self._settings.checks.max_watermark_age, now)
+        return [f"{name}: {problem}" for problem in found]
+
+    def values(self) -> Iterator[Measured]:
+        """The values of this moment, and the sums that others keep."""
+        now = self._clock.now()
+        for beat in self._beats():
+            yield self._now(them.SENSOR_SILENCE, beat.silent_for(now).total_seconds(), sensor=beat.sensor)
+            yield self._now(them.SENSOR_INTERVAL, beat.every.total_seconds(), sensor=beat.sensor)
+        yield self._now(them.WATERMARK_MAX_AGE, self._settings.checks.max_watermark_age.total_seconds())
+        if (watermark := self._watermark) is not None:
+            yield self._now(them.WATERMARK_AGE, (now - watermark).total_seconds())
+        if self._missed is not None:
+            yield self._now(them.MISSED, self._missed)
+        if self._lost is not None:
+            yield self._now(them.LOST, self._lost)
+        for job, since in self._under_way.items():
+            yield self._now(them.RUN_AGE, max((now - since).total_seconds(), 0.0), job_name=job)
+        if (budget := self._settings.pubsub.snapshot_bytes_a_day) is not None:
+            yield self._now(them.SNAPSHOT_BUDGET, budget)
+        if self._seen is not None:
+            yield from self._of_state(self._seen.state, now)
+
+    def _of_state(self, state: WatermarkState, now: datetime) -> Iterator[Measured]:
+        yield self._now(them.READING_VIOLATIONS, state.reading_violations)
+        yield self._now(them.SNAPSHOT_SIZE, state.account.last_day(now).snapshot_bytes)
+        for subscription, backlog in backlogs(state, now).items():
+            yield self._now(them.BACKLOG_AGE, backlog.age.total_seconds(), subscription=subscription)
+            if backlog.messages is not None:
+                yield self._now(them.BACKLOG_MESSAGES, backlog.messages, subscription=subscription)
+            if backlog.size is not None:
+                yield self._now(them.BACKLOG_SIZE, backlog.size, subscription=subscription)
+
+    @property
+    def _watermark(self) -> datetime | None:
+        return None if self._seen is None else self._seen.state.watermark
+
+    def _beats(self) -> list[SensorBeat]:
+        return [SensorBeat(name, every, self._heard.get(name, self._began)) for name, every in self._every.items()]
+
+    def _now(self, instrument: Instrument, value: float, **attributes: str) -> Measured:
+        return Measured(instrument, value, self._pipeline | attributes)
+
+    def _add(self, instrument: Instrument, value: float, **attributes: str) -> None:
+        if self._outlet is not None and os.getpid() == self._process:
+            self._outlet.add(self._now(instrument, value, **attributes))
+
+
+def pipeline_name(settings: Settings) -> str:
+    """What measurements and logs call the pipeline."""
+    return settings.dagster.name or DEFAULT_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogSize:
+    """What a subscription holds by its newest reading: the age of the oldest message, at most how many messages, and
+    about how many bytes; None where nothing is known of it."""
+
+    age: timedelta
+    messages: int | None
+    size: int | None
+
+
+def backlogs(state: WatermarkState, now: datetime) -> dict[str, BacklogSize]:
+    """The backlog of each subscription that the newest decision has a reading of.
+
+    A backlog is as old as its oldest message was when it was read, and older by the time since: nobody knows better
+    until the next reading. One that was empty then counts as empty.
+    """
+    decision, used = state.decision, state.account.known
+    if decision is None:
+        return {}
+    found = {}
+    for name, reading in ((BASE, decision.base), (TRACKING, decision.tracking)):
+        if reading is None:
+            continue
+        was_empty = reading.newest.age <= timedelta(0)
+        age = timedelta(0) if was_empty else reading.newest.age + max(now - reading.newest.observed_at, timedelta(0))
+        messages: int | None = 0 if was_empty else None
+        if not was_empty and name == BASE:
+            since = state.histogram.since(to_us(reading.oldest_unacked), bucket_of(now))
+            messages = state.histogram.messages_at(since)
+        elif not was_empty and used.seconds > 0:
+            messages = round(used.tracked / used.seconds * age.total_seconds())
+        pulled, size = (used.landed, used.landed_bytes) if name == BASE else (used.tracked, used.tracked_bytes)
+        estimate = (
+            None if messages is None else 0 if not messages else round(messages * size / pulled) if pulled else None
+        )
+        found[name] = BacklogSize(age, messages, estimate)
+    return found
+
+
+def observed(
+    settings: Settings,
+    every: Mapping[str, timedelta],
+    jobs: Sequence[str],
+    clock: Clock,
+    open_outlet: Callable[[], Outlet],
+) -> Observer:
+    """The observer that the settings ask for."""
+    return Recorder(settings, every, jobs, clock, open_outlet) if settings.metrics.is_on else Observer()

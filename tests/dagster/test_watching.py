@@ -1,0 +1,140 @@
+"""What surrounds a tick: its id in the runs that it requests, the note of its failure, and each run counted once."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from typer.testing import CliRunner
+
+from tests.dagster.house import SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
+from tidemark.assets.watching import EndedRuns
+from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.observe.observer import EndedRun, Observer
+from tidemark.pipeline.services.dagster_names import TICK
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def world() -> ModelWorld:
+    return ModelWorld(PUBSUB)
+
+
+@pytest.fixture
+def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
+    return Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
+
+
+def test_a_run_carries_the_id_of_the_tick_that_requested_it(ticking: Ticking, world: ModelWorld) -> None:
+    now = world.clock.now()
+    publish(world, ticking.settings, beats_between(now - timedelta(minutes=3), now - timedelta(minutes=1)))
+    first = ticking.land_and_close().run_requests
+    world.clock.advance(timedelta(seconds=1))
+    second = ticking.track().run_requests
+    assert first
+    assert second
+    ids = [request.tags[TICK] for request in (*first, *second)]
+    assert all(ids)
+    assert len(set(ids)) == 2
+
+
+def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
+    ticking: Ticking, world: ModelWorld, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    began = world.clock.now()
+
+    def gone(*_: object, **__: object) -> None:
+        raise PubSubUnreachable("no answer; password=hunter2\nand more")
+
+    ticking.land()
+    with monkeypatch.context() as broken:
+        broken.setattr("tidemark.assets.sensors.land", gone)
+        for _ in range(3):
+            with pytest.raises(Exception, match="no answer"):
+                ticking.land()
+            world.clock.advance(timedelta(seconds=10))
+        (note,) = ticking.lake().failed_ticks().newest()
+        assert (note.sensor, note.failures, note.since) == ("landing", 3, began)
+        assert note.last == began + timedelta(seconds=20)
+        assert note.reason == "PubSubUnreachable: no answer; password=…"
+        ticking.track()
+        said = status(ticking, tmp_path, monkeypatch)
+        assert said["ticks_failed"] == {"landing": 3}
+        assert said["ticks_failed_reason"] == note.reason
+        explained = CliRunner().invoke(app, ["explain", "--json"])
+        assert json.loads(explained.output)["ticks_failing"] == [note.sentence()]
+        assert "ticks of the sensor landing failed 3 times" in CliRunner().invoke(app, ["explain"]).output
+        assert "ticks of the sensor landing failed 3 times" in CliRunner().invoke(app, ["status"]).output
+    ticking.restart()  # a new process does not know of the note
+    ticking.land()
+    assert ticking.lake().failed_ticks().newest() == []
+    assert "ticks_failed" not in status(ticking, tmp_path, monkeypatch)
+
+
+def status(ticking: Ticking, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    file = folder / "tidemark.toml"
+    file.write_text(f'[lake]\nuri = "{ticking.settings.lake.uri}"\n[windows]\nlength = "1m"\n')
+    monkeypatch.setenv("TIDEMARK_CONFIG", str(file))
+    done = CliRunner().invoke(app, ["status", "--json"])
+    assert done.exit_code == 0, done.output
+    said: dict[str, object] = json.loads(done.output)
+    return said
+
+
+def test_a_damaged_note_is_passed_over_and_replaced(ticking: Ticking) -> None:
+    notes, objects = ticking.lake().failed_ticks(), ticking.lake().objects()
+    objects.create("failed_ticks/landing.json", b"[]")
+    assert notes.newest() == []
+    notes.note("landing", PubSubUnreachable("no answer"), ticking.clock.now())
+    assert [note.failures for note in notes.newest()] == [1]
+
+
+class Told(Observer):
+    """Keeps what it is told of runs."""
+
+    def __init__(self) -> None:
+        self.ended: list[EndedRun] = []
+        self.under_way: Mapping[str, datetime] = {}
+
+    def runs(self, look) -> None:  # type: ignore[no-untyped-def]
+        ended, self.under_way = look()
+        self.ended += ended
+
+
+def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: Ticking) -> None:
+    ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)  # before the process began
+    looked, told = EndedRuns(), Told()
+    looked.tell(ticking.runs, told)
+    assert told.ended == []
+    for tags in SOMEBODY_ELSES:
+        ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE, tags)
+    ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)
+    ticking.run("drain", dg.DagsterRunStatus.CANCELED)
+    going_on = ticking.run("compute_backlog", dg.DagsterRunStatus.STARTED)
+    for _ in range(3):
+        looked.tell(ticking.runs, told)
+    assert sorted((run.job, run.result) for run in told.ended) == [
+        ("compute_windows", "failure"),
+        ("drain", "canceled"),
+    ]
+    assert list(told.under_way) == ["compute_backlog"]
+    ticking.instance.report_run_failed(going_on)
+    looked.tell(ticking.runs, told)
+    assert [(run.job, run.result) for run in told.ended[2:]] == [("compute_backlog", "failure")]
+    assert told.under_way == {}
+
+
+def test_the_watermark_has_a_freshness_policy_of_the_settings_bound(ticking: Ticking) -> None:
+    (spec,) = [each for each in ticking.definitions.resolve_all_asset_specs() if each.key == dg.AssetKey("watermark")]
+    assert spec.freshness_policy == dg.FreshnessPolicy.time_window(ticking.settings.checks.max_watermark_age)

@@ -1,0 +1,1 @@
+"""Tests of what a monitoring system is told."""

@@ -1,0 +1,160 @@
+"""A pipeline of the real sensors on the model and on simulated time, scraped once a minute as Prometheus would."""
+
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from tests.dagster.house import FIELDS, ModelWorld, Ticking, publish
+from tests.lake.builders import version_of
+from tests.official_emulator import HOST, free_port
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.lake.tables.windowed import DiffRun
+from tidemark.pipeline.observe.outlet import outlet_of
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, RANGE_END, RANGE_START
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import (
+    LakeSettings,
+    MetricsSettings,
+    PubSubSettings,
+    TrackBudget,
+    WatermarkSettings,
+    WindowSettings,
+)
+
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
+STREAMS = 5
+TARGET = {"instance": "here", "job": "tidemark"}
+"""The labels that Prometheus gives to what it scrapes."""
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]]
+"""The values of each series, a scrape after the other; None where it was not there."""
+
+
+def settings_with(folder: Path, metrics: MetricsSettings, **more: Any) -> Settings:
+    """A pipeline that ticks once a minute over windows of five."""
+    sections: dict[str, Any] = {
+        "pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10)),
+        "message": MessageSettings(fields=FIELDS),
+        "windows": WindowSettings(length=5 * MINUTE, lookback=timedelta(0)),
+        "watermark": WatermarkSettings(tick=MINUTE),
+        "lake": LakeSettings(uri=f"file:{folder / 'lake'}"),
+        "metrics": metrics,
+    }
+    return Settings(**(sections | more))
+
+
+@dataclass
+class Hour:
+    """Minutes of a pipeline. A fault is planted by changing what is here: the sensors that tick, or `each_minute`."""
+
+    ticking: Ticking
+    world: ModelWorld
+    series: Series = field(default_factory=dict)
+    minutes: int = 0
+    sensors: list[str] = field(default_factory=lambda: ["landing", "tracking", "drain", "staleness"])
+    each_minute: Callable[["Hour"], None] = lambda _: None
+    result: dg.DagsterRunStatus = dg.DagsterRunStatus.SUCCESS
+    beats: int = STREAMS
+    broken: int = 0
+    is_scraped: bool = True
+
+    def play(self, minutes: int) -> None:
+        """Publish, tick and scrape, a minute after the other."""
+        for _ in range(minutes):
+            now = self.now
+            beats = [(f"stream-{number}", now - number * SECOND) for number in range(self.beats)]
+            broken = [{"stream_id": "broken"}] * self.broken
+            publish(self.world, self.ticking.settings, beats, broken=broken)
+            self.each_minute(self)
+            self.world.clock.advance(20 * SECOND)
+            for sensor in self.sensors:
+                self._tick(sensor)
+            self.world.clock.advance(30 * SECOND)
+            if self.is_scraped:
+                self.scrape()
+            else:
+                self.minutes += 1
+            self.world.clock.advance(10 * SECOND)
+
+    @property
+    def now(self) -> datetime:
+        return self.world.clock.now()
+
+    def _tick(self, sensor: str) -> None:
+        data = self.ticking.tick(sensor)
+        for request in data.run_requests or []:
+            self._run(request)
+
+    def _run(self, request: dg.RunRequest) -> None:
+        if request.job_name == COMPUTE_WINDOWS:
+            self.ticking.run(COMPUTE_WINDOWS, self.result)
+            if self.result is dg.DagsterRunStatus.SUCCESS:
+                self.compute(request.tags[RANGE_START], request.tags[RANGE_END])
+
+    def compute(self, first: str, last: str) -> None:
+        """What the run of Spark would leave of these windows, without the rows."""
+        lake, windowing = self.ticking.lake(), self.ticking.settings.windowing
+        numbers = [windowing.number_of(windowing.named(key).start) for key in (first, last)]
+        names = [windowing.numbered(number).key for number in range(numbers[0], numbers[1] + 1)]
+        diffs, version = lake.diffs(), version_of(lake.heartbeats())
+        fence = diffs.fence(names)
+        assert version is not None
+        run = DiffRun(f"run{to_us(self.now)}", names, version, self.now, self.now)
+        diffs.leave_manifest(run)
+        diffs.replace(run, fence)
+
+    def scrape(self) -> None:
+        """Ask the port, and note each value of tidemark's own."""
+        from prometheus_client.parser import text_string_to_metric_families  # only where it is asked for
+
+        text = get(self.ticking.settings.metrics, "/metrics")
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.startswith("tidemark_"):
+                    assert not TARGET.keys() & sample.labels.keys(), "Prometheus would rename it"
+                    key = sample.name, tuple(sorted({**sample.labels, **TARGET}.items()))
+                    values = self.series.setdefault(key, [])
+                    values += [None] * (self.minutes - len(values)) + [sample.value]
+        self.minutes += 1
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The newest value of one series."""
+        (found,) = [
+            values
+            for (each, its), values in self.series.items()
+            if each == name and labels.items() <= dict(its).items()
+        ]
+        return found[-1]
+
+
+def get(metrics: MetricsSettings, path: str) -> str:
+    with urllib.request.urlopen(f"http://{HOST}:{metrics.port}{path}", timeout=10) as response:
+        content: bytes = response.read()
+    return content.decode()
+
+
+@contextmanager
+def an_hour(folder: Path, *, healthy: bool = False, export: str = "prometheus", **more: Any) -> Iterator[Hour]:
+    """A pipeline before its first minute; its port is closed afterwards."""
+    metrics = MetricsSettings(export=export, health=healthy, port=free_port())
+    settings = settings_with(folder, metrics, **more)
+    world = ModelWorld(settings.pubsub)
+    with dg.DagsterInstance.ephemeral() as instance:
+        try:
+            yield Hour(Ticking(settings, instance, world.clock, world), world)
+        finally:
+            outlet_of(metrics).close()
+
+
+FEW_AT_ONCE = TrackBudget(max_messages=STREAMS - 2, batch_messages=STREAMS - 2)
+"""Less than what is published: tracking falls behind."""
+
+OLD_AFTER = 15
+"""Minutes without landing after which the watermark is too old."""

@@ -1,0 +1,65 @@
+"""Prometheus' own evaluation of the alert rules over recorded series."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.observe.hour import Series
+
+ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
+FIRING = 'ALERTS{alertstate="firing"}'
+
+
+def promtool() -> str:
+    """The program; the test is skipped without it."""
+    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    if found is None:
+        pytest.skip("there is no promtool on this machine: apt-get install prometheus")
+    return found
+
+
+def rules() -> Mapping[str, Any]:
+    """The alerts by name."""
+    (group,) = yaml.safe_load(ALERTS.read_text())["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
+
+
+def check(folder: Path, series: Series, expected: Mapping[int, Mapping[str, int]]) -> None:
+    """Assert what `count by (alertname)` of the alerts that fire is after so many minutes, by Prometheus' own word."""
+    tests = [
+        {
+            "expr": f"count by (alertname) ({FIRING})",
+            "eval_time": f"{minute}m",
+            "exp_samples": [
+                {"labels": f'{{alertname="{name}"}}', "value": count} for name, count in sorted(firing.items())
+            ],
+        }
+        for minute, firing in expected.items()
+    ]
+    written = {
+        "rule_files": [str(ALERTS)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": list(_written(series)), "promql_expr_test": tests}],
+    }
+    file = folder / "alerts_test.yaml"
+    file.write_text(json.dumps(written))
+    done = subprocess.run(
+        [promtool(), "test", "rules", str(file)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+def _written(series: Series) -> Any:
+    for (name, labels), values in series.items():
+        text = ",".join(f'{label}="{value}"' for label, value in labels)
+        yield {
+            "series": f"{name}{{{text}}}",
+            "values": " ".join("_" if value is None else repr(value) for value in values),
+        }

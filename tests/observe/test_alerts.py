@@ -1,0 +1,137 @@
+"""Each alert fires on the fault that is planted for it, and none fires in a clean hour: the real sensors on simulated
+time, scraped at the real port, and judged by Prometheus' own promtool."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from tests.dagster.house import publish
+from tests.observe.hour import FEW_AT_ONCE, MINUTE, SECOND, STREAMS, Hour, an_hour
+from tests.observe.promtool import check, rules
+from tidemark.assets import lost_runs
+from tidemark.pipeline.lake.store import calls
+from tidemark.pipeline.services.dagster_names import DRAIN
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.watermark.usage import Usage
+
+CLEAN = 12
+"""Minutes before a fault."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+
+
+def nobody_lands(hour: Hour) -> None:
+    hour.sensors.remove("landing")
+
+
+def the_drain_sensor_is_off(hour: Hour) -> None:
+    hour.sensors.remove("drain")
+
+
+def spark_is_gone(hour: Hour) -> None:
+    hour.result = dg.DagsterRunStatus.FAILURE
+    hour.each_minute = lambda hour: hour.ticking.run("compute_windows", hour.result) and None
+
+
+def garbage_is_published(hour: Hour) -> None:
+    hour.broken = 2
+
+
+def some_are_late(hour: Hour) -> None:
+    def each_minute(hour: Hour) -> None:
+        publish(hour.world, hour.ticking.settings, [("slow", hour.now - 3 * MINUTE)])
+
+    hour.each_minute = each_minute
+
+
+def some_are_missed(hour: Hour) -> None:
+    publish(hour.world, hour.ticking.settings, [("slow", hour.now - 10 * MINUTE - 3 * SECOND)])
+
+
+def somebody_else_acknowledges(hour: Hour) -> None:
+    def each_minute(hour: Hour) -> None:
+        model, base = hour.world.model, hour.ticking.settings.pubsub.base_path
+        taken = model.pull(base, 1, hour.now)
+        model.acknowledge(base, [one.ack_id for one in taken], hour.now)
+
+    hour.each_minute = each_minute
+
+
+def tracking_gets_slow(hour: Hour) -> None:
+    hour.ticking.settings = hour.ticking.settings.model_copy(update={"track": FEW_AT_ONCE})
+    hour.ticking.restart()
+
+
+def a_drain_gets_nowhere(hour: Hour) -> None:
+    hour.ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
+
+
+def readings_get_dear(hour: Hour) -> None:
+    pubsub = hour.ticking.resources["pubsub"]
+    hour.each_minute = lambda _: pubsub.spending().count(Usage(snapshots=1, snapshot_bytes=1000))
+
+
+def somebody_lists_the_bucket(hour: Hour) -> None:
+    def each_minute(_: Hour) -> None:
+        for _ in range(20):
+            calls.count("list")
+
+    hour.each_minute = each_minute
+
+
+def the_code_server_is_gone(hour: Hour) -> None:
+    hour.is_scraped = False
+
+
+Plant = Callable[[Hour], None]
+FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
+    "TidemarkSaysNothing": (the_code_server_is_gone, 10, {}, {}),
+    "TidemarkWatermarkOld": (nobody_lands, 18, {"TidemarkSensorSilent": 1}, {}),
+    "TidemarkSensorSilent": (the_drain_sensor_is_off, 8, {}, {}),
+    "TidemarkRunsFail": (spark_is_gone, 8, {}, {}),
+    "TidemarkQuarantineJumps": (garbage_is_published, 8, {}, {}),
+    "TidemarkLate": (some_are_late, 10, {}, {}),
+    "TidemarkMissed": (some_are_missed, 22, {}, {}),
+    "TidemarkLost": (somebody_else_acknowledges, 10, {}, {}),
+    "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 20, {"TidemarkWatermarkOld": 1}, {}),
+    "TidemarkDrainStuck": (a_drain_gets_nowhere, 20, {"TidemarkWatermarkOld": 1}, {}),
+    "TidemarkSnapshotsOverBudget": (
+        readings_get_dear,
+        20,
+        {},
+        {"pubsub": PubSubSettings(ack_deadline=timedelta(seconds=10), snapshot_budget=5000)},
+    ),
+    "TidemarkBucketCallsOverBudget": (somebody_lists_the_bucket, 40, {}, {}),
+}
+"""For each alert its fault, the minutes after which it has fired, what else fires then, and settings."""
+
+
+def test_no_alert_fires_in_a_clean_hour(tmp_path: Path) -> None:
+    with an_hour(tmp_path) as hour:
+        hour.play(60)
+    assert hour.value("tidemark_heartbeats_landed_total") == 60 * STREAMS
+    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success")
+    check(tmp_path, hour.series, {minute: {} for minute in range(60)})
+
+
+@pytest.mark.parametrize("alert", FAULTS)
+def test_an_alert_fires_on_its_fault_and_not_before(
+    alert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant, minutes, others, more = FAULTS[alert]
+    # Dagster notes what a run says by the machine's clock, which does not move here.
+    monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
+    with an_hour(tmp_path, **more) as hour:
+        hour.play(CLEAN)
+        plant(hour)
+        hour.play(minutes)
+    before: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN)}
+    check(tmp_path, hour.series, {**before, CLEAN + minutes - 1: {alert: 1, **others}})
+
+
+def test_each_alert_has_a_fault_that_shows_it_and_a_place_that_says_what_to_do() -> None:
+    assert set(rules()) == set(FAULTS)

@@ -1,0 +1,246 @@
+"""The ways out: a real scrape of the port, a real receiver of OTLP, health, and nothing at all where nobody asks."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from tests.dagster.house import ModelWorld, Ticking
+from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, settings_with
+from tests.observe.receiver import receiving
+from tests.official_emulator import HOST, free_port
+from tidemark.assets.definitions import build_definitions
+from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.observe import outlet
+from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
+from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
+from tidemark.pipeline.settings_sections import MetricsSettings
+
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+
+ROOT = Path(__file__).parents[2]
+ONLY_IF_RECORDED = {"tidemark_bucket_calls_total"}
+"""Not there with a lake in a folder."""
+
+OFF = """
+import sys, threading
+import dagster as dg
+from pathlib import Path
+from tests.dagster.house import ModelWorld, Ticking
+from tests.observe.hour import Hour, settings_with
+from tidemark.pipeline.settings_sections import MetricsSettings
+
+settings = settings_with(Path(sys.argv[1]), MetricsSettings())
+world = ModelWorld(settings.pubsub)
+with dg.DagsterInstance.ephemeral() as instance:
+    hour = Hour(Ticking(settings, instance, world.clock, world), world, is_scraped=False)
+    hour.play(2)
+wanted = ("opentelemetry.sdk", "opentelemetry.metrics", "opentelemetry.exporter", "prometheus_client",
+          "tidemark.pipeline.observe.telemetry")
+print("imported:", [name for name in sys.modules if name.startswith(wanted)])
+print("threads:", [one.name for one in threading.enumerate() if one.name in ("metrics", "health")])
+"""
+
+
+def test_off_means_that_nothing_is_imported_started_opened_or_logged(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OFF, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-2:] == ["imported: []", "threads: []"]
+    assert "metric" not in done.stderr
+
+
+def test_a_scrape_has_every_instrument_with_its_unit_in_the_name(tmp_path: Path) -> None:
+    with an_hour(tmp_path) as hour:
+        hour.play(6)
+        hour.ticking.run("repair", dg.DagsterRunStatus.STARTED)
+        hour.play(1)
+        text = get(hour.ticking.settings.metrics, "/metrics")
+    for one in INSTRUMENTS:
+        if one.in_prometheus not in ONLY_IF_RECORDED:
+            assert f"# TYPE {one.in_prometheus.removesuffix('_total')}" in text, one.name
+    assert hour.value("tidemark_messages_pulled_total", subscription="base") == 7 * STREAMS
+    assert hour.value("tidemark_messages_pulled_total", subscription="tracking") == 7 * STREAMS
+    assert hour.value("tidemark_tick_duration_seconds_count", sensor="landing", result="ok") == 7
+    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="success") == 1
+    assert hour.value("tidemark_runs_total", job_name="compute_windows", result="failure") == 0
+    assert hour.value("tidemark_sensor_interval_seconds", sensor="tracking") == 60
+
+
+def test_no_attribute_is_a_stream_a_window_or_an_id(tmp_path: Path) -> None:
+    with an_hour(tmp_path) as hour:
+        hour.broken = 1
+        hour.play(3)
+        few = len(hour.series)
+        hour.beats = 40 * STREAMS
+        hour.play(6)
+    known = {name for one in INSTRUMENTS for name in one.attributes} | {"pipeline", "le", *TARGET}
+    assert {name for _, labels in hour.series for name, _ in labels} == known - {"class", "call"}
+    assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
+    assert len(hour.series) - few <= 40  # what first happened later, such as a run, but nothing by stream
+
+
+def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp_path: Path) -> None:
+    with an_hour(tmp_path) as hour:
+        hour.broken = 3
+        hour.play(2)
+        entries = hour.ticking.lake().objects()
+        (newest, *_) = sorted(entries.names("tracking/log/"), reverse=True)
+        Path(entries.uri.removeprefix("file:"), newest).write_bytes(b"damaged")
+        hour.ticking.restart()  # another code server, which shares the port
+        with pytest.raises(Exception, match=newest):
+            hour.ticking.track()
+        hour.scrape()
+    assert hour.value("tidemark_messages_quarantined_total", reason="NO_EVENT_TIME") == 6
+    assert hour.value("tidemark_tick_duration_seconds_count", sensor="tracking", result="error") == 1
+
+
+def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=secret")
+    with receiving() as received:
+        metrics = MetricsSettings(export="otlp", endpoint=f"http://{HOST}:{received.port}", every=timedelta(seconds=1))
+        with otlp_hour(tmp_path, metrics) as hour:
+            hour.play(6)
+            received.came.clear()
+            assert received.came.wait(30)
+            received.came.clear()
+            assert received.came.wait(30)
+        path, headers, request = received.requests[-1]
+        names = received.names()
+        landed = received.newest("tidemark.heartbeats.landed")
+        ticks = received.newest("tidemark.tick.duration")
+    assert (path, headers["authorization"]) == ("/v1/metrics", "secret")
+    (resource,) = request.resource_metrics
+    said = {one.key: one.value.string_value for one in resource.resource.attributes}
+    assert said["service.name"] == "tidemark"
+    expected = {
+        one.name: one.unit for one in INSTRUMENTS if one.name not in ("tidemark.bucket.calls", "tidemark.run.age")
+    }
+    assert names == expected
+    assert [(attributes, point.as_double or point.as_int) for attributes, point in landed] == [
+        ({"pipeline": "tidemark"}, 6 * STREAMS)
+    ]
+    assert {attributes["sensor"]: point.count for attributes, point in ticks}["landing"] == 6
+
+
+@contextmanager
+def otlp_hour(folder: Path, metrics: MetricsSettings) -> Iterator[Hour]:
+    settings = settings_with(folder, metrics)
+    world = ModelWorld(settings.pubsub)
+    with dg.DagsterInstance.ephemeral() as instance:
+        try:
+            yield Hour(Ticking(settings, instance, world.clock, world), world, is_scraped=False)
+        finally:
+            outlet_of(metrics).close()
+
+
+def test_health_says_which_sensor_is_silent_and_that_the_watermark_is_old(tmp_path: Path) -> None:
+    with an_hour(tmp_path, healthy=True, export="") as hour:
+        hour.is_scraped = False
+        hour.play(3)
+        metrics = hour.ticking.settings.metrics
+        assert json.loads(get(metrics, "/healthz")) == {"healthy": True, "problems": []}
+        hour.sensors.remove("landing")
+        hour.play(OLD_AFTER)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            get(metrics, "/healthz")
+        with refused.value as answer:
+            assert answer.code == 503
+            silent, old = json.loads(answer.read())["problems"]
+        assert silent.startswith("tidemark: sensor landing: no good tick for ")
+        assert "checks.max_watermark_age is 10m" in old
+        assert json.loads(get(metrics, "/livez")) == {"alive": True}
+        with pytest.raises(urllib.error.HTTPError, match="404") as missing:
+            get(metrics, "/metrics")
+        missing.value.close()
+
+
+def test_a_port_that_is_taken_fails_no_tick_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with an_hour(tmp_path) as hour:
+        hour.is_scraped = False
+        with socket.create_server((HOST, hour.ticking.settings.metrics.port)):
+            hour.play(1)
+        assert "metrics and health cannot be served" in caplog.text
+        hour.play(2)
+        assert "tidemark_watermark" in get(hour.ticking.settings.metrics, "/metrics")
+
+
+def test_a_forked_process_records_nothing_and_sends_nothing(tmp_path: Path) -> None:
+    with receiving() as received:
+        metrics = MetricsSettings(export="otlp", endpoint=f"http://{HOST}:{received.port}", every=timedelta(minutes=10))
+        with otlp_hour(tmp_path, metrics) as hour:
+            hour.play(2)
+            child = os.fork()
+            if child == 0:
+                try:
+                    from threading import enumerate as threads
+
+                    alone = [one.name for one in threads()] == ["MainThread"]
+                    telling = hour.ticking.resources["lake"].kept.get("observer", lambda: None)
+                    telling.ticked("tracking", 1.0, failed=False)
+                    os._exit(0 if alone else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert received.requests == []
+
+
+def test_a_missing_library_is_named_where_the_definitions_are_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlet.importlib.util, "find_spec", lambda _: None)
+    check_libraries(MetricsSettings(health=True))
+    for export in ("prometheus", "otlp"):
+        with pytest.raises(ToolMissing, match=r"pip install \"tidemark-pubsub\[metrics\]\""):
+            check_libraries(MetricsSettings(export=export))
+
+
+class Named(Ticking):
+    """The sensors of a pipeline with a name, of which those that need no Pub/Sub can tick."""
+
+    def restart(self) -> None:
+        self.definitions = build_definitions(self.settings, self.clock)
+        self.resources = dict(self.definitions.resources or {})
+
+
+def test_two_pipelines_of_one_code_server_share_a_port(tmp_path: Path) -> None:
+    metrics = MetricsSettings(export="prometheus", port=free_port())
+    try:
+        for name in ("orders", "payments"):
+            settings = settings_with(tmp_path / name, metrics)
+            settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": name})})
+            world = ModelWorld(settings.pubsub)
+            with dg.DagsterInstance.ephemeral() as instance:
+                Named(settings, instance, world.clock, world).tick(f"{name}_drain")
+        text = get(metrics, "/metrics")
+    finally:
+        outlet_of(metrics).close()
+    for name in ("orders", "payments"):
+        assert f'tidemark_sensor_silence_seconds{{pipeline="{name}",sensor="drain"}} 0.0' in text
+        assert f'tidemark_runs_total{{job_name="compute_windows",pipeline="{name}",result="success"}} 0.0' in text
+
+
+def test_each_instrument_has_a_standard_unit_and_a_name_of_its_own() -> None:
+    assert len({one.name for one in INSTRUMENTS}) == len(INSTRUMENTS)
+    for one in INSTRUMENTS:
+        assert one.unit in ("s", "By") or (one.unit[0], one.unit[-1]) == ("{", "}")
+        assert one.kind is not Kind.HISTOGRAM or one.unit == "s"
