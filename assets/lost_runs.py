@@ -16,7 +16,9 @@ from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.services.dagster_names import TICK
 from tidemark.pipeline.settings_sections import LONGEST_RUN
+from tidemark.resources.json_logs import ids_in_logs
 
 BEAT = timedelta(minutes=1)
 """How often a run says that it is at work."""
@@ -36,7 +38,7 @@ AT_WORK = (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 @contextmanager
 def beating(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Iterator[None]:
-    """Say in the run's log every BEAT that it is at work."""
+    """Say in the run's log every BEAT that it is at work, and have what is logged meanwhile carry its ids."""
     ended = Event()
 
     def beat() -> None:
@@ -46,7 +48,8 @@ def beating(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Iterat
 
     Thread(target=beat, name="beat", daemon=True).start()
     try:
-        yield
+        with ids_in_logs(run_id=context.run_id, tick=context.run.tags.get(TICK, "")):
+            yield
     finally:
         ended.set()
 

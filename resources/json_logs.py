@@ -1,23 +1,29 @@
 """Logs as one JSON object a line, with the ids by which one search finds a tick, its run and its Spark job.
 
-Dagster's own JSON format is used for Dagster's loggers and for ours alike: `logger`, `level`, `timestamp`, `event`, and
-what a record has beside these.
+The daemon's lines are in Dagster's own JSON format; those of the code server, its ticks and its runs have the same
+fields: `logger`, `level`, `timestamp` and `event`, and beside them ids and a traceback.
 """
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from dagster._utils.log import get_structlog_json_formatter
+import dagster._loggers
+from dagster._core.definitions import instigation_logger
+from dagster._utils.log import get_structlog_shared_processors
+from structlog.processors import JSONRenderer, format_exc_info
+from structlog.stdlib import ProcessorFormatter
 
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.settings_sections import LogSettings
 
 JSON = "json"
+OF_A_RUN = ("run_id", "job_name", "step_key")
+"""What a run's lines have of what Dagster knows of them."""
 
 _ids: ContextVar[dict[str, str] | None] = ContextVar("ids", default=None)
 
@@ -38,7 +44,9 @@ def log_as(chosen: LogSettings) -> None:
     if chosen.format != JSON or any(isinstance(handler, JsonHandler) for handler in root.handlers):
         return
     logging.captureWarnings(True)
-    root.addHandler(JsonHandler())
+    rest = JsonHandler()
+    rest.addFilter(lambda record: not record.name.startswith("dagster"))  # they have handlers of their own
+    root.addHandler(rest)
     made = logging.getLogRecordFactory()
 
     def with_ids(*arguments: Any, **named: Any) -> logging.LogRecord:
@@ -47,17 +55,41 @@ def log_as(chosen: LogSettings) -> None:
         return record
 
     logging.setLogRecordFactory(with_ids)
+    # What ticks and runs log goes to a console logger that Dagster makes, and for which it has no setting.
+    for module in (instigation_logger, dagster._loggers):
+        setattr(module, "create_console_logger", json_console)  # noqa: B010 (neither exports it)
+
+
+def json_console(name: str, level: str | int) -> logging.Logger:
+    """What a tick or a run writes to standard error."""
+    console = logging.Logger(name, level)
+    console.addHandler(JsonHandler())
+    return console
 
 
 class JsonHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes what tidemark and libraries log; Dagster's own loggers have a handler of their own, which is told the
-    format on its command line."""
+    """Writes JSON to standard error."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self.setLevel(logging.INFO)
-        self.setFormatter(get_structlog_json_formatter())
-        self.addFilter(lambda record: not record.name.startswith("dagster"))
+        shown: list[Any] = [
+            *(ProcessorFormatter.remove_processors_meta, _with_ids_of_a_run),
+            *(format_exc_info, JSONRenderer()),
+        ]
+        given = get_structlog_shared_processors()  # type: ignore[no-untyped-call]
+        self.setFormatter(ProcessorFormatter(foreign_pre_chain=given, processors=shown))
+
+
+def _with_ids_of_a_run(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The ids out of what Dagster attaches to a run's record, without the rest."""
+    known = event.pop("dagster_meta", None)
+    if isinstance(known, dict):
+        event["event"] = known.get("orig_message") or event["event"]
+        event.update({name: known[name] for name in OF_A_RUN if known.get(name)})
+    for name in [name for name in event if name.startswith("dagster_")]:
+        del event[name]
+    return event
 
 
 def ask_for_json() -> None:

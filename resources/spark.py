@@ -34,8 +34,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Have what the run starts on the server carry the run's id, by which its UI and its log tell it."""
-        if context.run_id:
-            self._tag = f"tidemark-run-{context.run_id}"
+        if context.run is not None:
+            self._tag = f"tidemark-run-{context.run.run_id}"
         super().setup_for_execution(context)
 
     def session(self) -> SparkSession:

@@ -52,3 +52,40 @@ def test_each_line_is_an_object_with_the_ids_of_its_tick_and_of_no_other_thread(
 
 def test_as_text_nothing_is_changed() -> None:
     assert stderr_of("text")[:2] == ["two lines", "and words"]
+
+
+RUN = """
+import logging
+import dagster as dg
+from tidemark.assets.lost_runs import beating
+from tidemark.pipeline.services.dagster_names import TICK
+from tidemark.pipeline.settings_sections import LogSettings
+from tidemark.resources.json_logs import log_as
+
+log_as(LogSettings(format="json"))
+
+@dg.op
+def work(context):
+    with beating(context):
+        context.log.info("from Dagster")
+        logging.getLogger("tidemark.inside").warning("from within")
+
+@dg.job(tags={TICK: "17"})
+def job():
+    work()
+
+with dg.DagsterInstance.ephemeral() as instance:
+    job.execute_in_process(instance=instance)
+    with dg.build_sensor_context(instance=instance) as context:
+        context.log.info("from a sensor")
+"""
+
+
+def test_lines_of_a_run_have_its_id_and_that_of_its_tick_whoever_logs_them() -> None:
+    done = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=60, check=True)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    ours, theirs = (next(line for line in lines if line["event"] == said) for said in ("from within", "from Dagster"))
+    assert ours["run_id"] == theirs["run_id"]
+    assert (ours["tick"], theirs["tick"], theirs["job_name"], theirs["step_key"]) == ("17", "17", "job", "work")
+    assert "from a sensor" in [line["event"] for line in lines]
+    assert not any(name.startswith("dagster_") for line in lines for name in line)
