@@ -255,6 +255,30 @@ def test_a_process_that_held_the_log_while_it_was_packed_goes_on_from_its_end(ob
     assert held.catch_up() == added
 
 
+def test_a_reader_that_sleeps_between_two_entries_finds_the_newest_watermark(tmp_path: Path) -> None:
+    """What it reads next has moved to an archive meanwhile, and what it has just read as well."""
+    objects = DiskObjects(tmp_path)
+    other = log_on(objects)
+    other.begin(Beginning(at(0)))
+    slept = []
+
+    class Sleeps(Failing):
+        def read(self, name: str) -> bytes:
+            if name == entry_name(3) and not slept:
+                slept.append(name)
+                tell(other, 1, TICKS - 1)
+                LogPacking(objects).pack(at(END))
+            return objects.read(name)
+
+    sleeper = log_on(Sleeps(objects, fails_at=0, after=False))
+    assert sleeper.newest_watermark() is None
+    tell(other, 0, 1)
+    found = sleeper.newest_watermark()
+    assert slept, "it was to read on"
+    assert min(log_on(objects).live_numbers()) > 3
+    assert found == log_on(objects).newest_watermark() == other.catch_up().watermark
+
+
 def test_a_tracker_that_sleeps_between_looking_and_writing_takes_no_number_that_was_archived(tmp_path: Path) -> None:
     objects = DiskObjects(tmp_path)
     other = log_on(objects)

@@ -141,8 +141,8 @@ class TrackingLog:
             try:
                 entry = decode(self._objects.read(name), name)
             except ObjectMissing:
-                is_there = number - 1 > seen or not self._is_overtaken(seen)
-                return (number - 1, found) if is_there else None
+                # Also where the one before was read just now: both may have moved to an archive since.
+                return None if self._is_overtaken(number - 1) else (number - 1, found)
             found.append(_watermark_of(entry))
         return None
 
