@@ -62,7 +62,9 @@ class ReadingTimes:
         known = self._server_at(until)
         if known is None or oldest > known:
             self._server = (oldest, until)
-        names_a_message = oldest < observed_at - A_MESSAGE
+        # By a clock that is behind, an old message may look like none at all. None that is taken for one holds nothing.
+        is_behind = observed_at - asked_at > A_MESSAGE
+        names_a_message = is_behind or oldest < observed_at - A_MESSAGE
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:

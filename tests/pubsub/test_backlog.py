@@ -105,7 +105,7 @@ def test_a_clock_that_is_behind_the_server_is_seen_and_corrected(
     assert reading.clock_is_behind_by == max(ahead - timedelta(seconds=0.5), timedelta(0))
     assert asked_at <= reading.observed_at <= asked_at + ahead
     assert reading.observed_at >= asked_at + ahead - timedelta(seconds=0.5)
-    assert not reading.names_a_message
+    assert reading.names_a_message is (behind > 1), "so far behind, it may be a message as well as none"
 
 
 def test_a_reading_is_observed_before_its_request_and_not_when_the_answer_comes(
@@ -225,6 +225,20 @@ def test_a_clock_that_is_set_back_makes_no_reading_look_older() -> None:
     assert timedelta(0) <= late_by <= timedelta(seconds=0.2)
     assert stuck.names_a_message
     assert timedelta(minutes=59) < stuck.clock_is_behind_by <= timedelta(hours=1)
+
+
+def test_by_a_clock_that_is_behind_an_old_message_is_one_although_nothing_tells_the_servers_time() -> None:
+    """A new process, whose first reading of base names a message from ten seconds ago, or nothing outstanding."""
+    clock = Unsteady(CLOCK.now())
+    server = clock.now()
+    clock.apart = timedelta(hours=-1)
+    for oldest in (server - timedelta(seconds=10), server):
+        times = ReadingTimes(clock)
+        assert times.reading(times.ask(), oldest).names_a_message
+    clock.apart = timedelta(0)
+    times = ReadingTimes(clock)
+    assert times.reading(times.ask(), server - timedelta(seconds=10)).names_a_message
+    assert not times.reading(times.ask(), server).names_a_message
 
 
 class Unsteady(ManualClock):

@@ -223,6 +223,7 @@ class Driver(Worker):
             heartbeats=heartbeats,
             quarantine=quarantine,
             log=world.planted.log(WorkersObjects(world.objects, thread), checkpoint_every=world.plan.checkpoint_every),
+            clock=world.clock,
             says={},
         )
 
