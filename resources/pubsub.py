@@ -5,7 +5,7 @@ from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.kept import Kept
-from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
+from tidemark.pipeline.pubsub.backlog import Backlog, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.drift import Drift, look_at_subscriptions
 from tidemark.pipeline.pubsub.monitoring import AutoBacklog, MonitoringBacklog, monitoring_client
@@ -78,7 +78,8 @@ class PubSubResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         return BudgetedBacklog(chosen, self.spending(), path, user=user, monitoring=None if user else monitoring)
 
     def _snapshot(self, path: str) -> SnapshotBacklog:
-        return SnapshotBacklog(self._client(), path, self.clock, self.settings.pubsub.call_timeout)
+        times = self.kept.get(("reading times",), lambda: ReadingTimes(self.clock))
+        return SnapshotBacklog(self._client(), path, self.clock, self.settings.pubsub.call_timeout, times)
 
     def _monitoring(self, path: str) -> MonitoringBacklog:
         pubsub = self.settings.pubsub

@@ -45,6 +45,9 @@ class ReadingTimes:
 
     A reading proves that the server's clock was at it, or later, when it answered. Since then at least the time has
     passed that the monotonic clock counts. So a clock that is behind, or is set back, makes no reading look older.
+
+    The readings of both subscriptions share it: then a message on base that is older than `T`, by as much as tells a
+    message from nothing, is told from nothing by any clock, since `T` was read before and proves a moment.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,9 +65,7 @@ class ReadingTimes:
         known = self._server_at(until)
         if known is None or oldest > known:
             self._server = (oldest, until)
-        # By a clock that is behind, an old message may look like none at all. None that is taken for one holds nothing.
-        is_behind = observed_at - asked_at > A_MESSAGE
-        names_a_message = is_behind or oldest < observed_at - A_MESSAGE
+        names_a_message = oldest < observed_at - A_MESSAGE
         return Reading(observed_at, oldest, names_a_message, answered_at=answered_at)
 
     def _server_at(self, monotonic: float) -> datetime | None:
@@ -85,10 +86,17 @@ class Backlog(Protocol):
 class SnapshotBacklog:
     """Readings by snapshot, as precise as the service's expiry times (on the official emulator, a millisecond)."""
 
-    def __init__(self, client: SubscriberClient, subscription_path: str, clock: Clock, call_timeout: timedelta) -> None:
+    def __init__(
+        self,
+        client: SubscriberClient,
+        subscription_path: str,
+        clock: Clock,
+        call_timeout: timedelta,
+        times: ReadingTimes | None = None,
+    ) -> None:
         self._client = client
         self._subscription = subscription_path
-        self._times = ReadingTimes(clock)
+        self._times = times or ReadingTimes(clock)
         self._timeout = call_timeout.total_seconds()
         _, project, _, name = subscription_path.split("/")
         self._project = f"projects/{project}"

@@ -105,7 +105,7 @@ def test_a_clock_that_is_behind_the_server_is_seen_and_corrected(
     assert reading.clock_is_behind_by == max(ahead - timedelta(seconds=0.5), timedelta(0))
     assert asked_at <= reading.observed_at <= asked_at + ahead
     assert reading.observed_at >= asked_at + ahead - timedelta(seconds=0.5)
-    assert reading.names_a_message is (behind > 1), "so far behind, it may be a message as well as none"
+    assert not reading.names_a_message
 
 
 def test_a_reading_is_observed_before_its_request_and_not_when_the_answer_comes(
@@ -227,18 +227,16 @@ def test_a_clock_that_is_set_back_makes_no_reading_look_older() -> None:
     assert timedelta(minutes=59) < stuck.clock_is_behind_by <= timedelta(hours=1)
 
 
-def test_by_a_clock_that_is_behind_an_old_message_is_one_although_nothing_tells_the_servers_time() -> None:
-    """A new process, whose first reading of base names a message from ten seconds ago, or nothing outstanding."""
+@pytest.mark.parametrize("apart", [timedelta(0), timedelta(hours=-1), timedelta(hours=1)])
+def test_a_message_of_base_that_is_older_than_what_tracking_reads_is_one_by_any_clock(apart: timedelta) -> None:
+    """In a new process, which knows nothing of the server's clock before it reads tracking."""
     clock = Unsteady(CLOCK.now())
     server = clock.now()
-    clock.apart = timedelta(hours=-1)
-    for oldest in (server - timedelta(seconds=10), server):
-        times = ReadingTimes(clock)
-        assert times.reading(times.ask(), oldest).names_a_message
-    clock.apart = timedelta(0)
+    clock.apart = apart
     times = ReadingTimes(clock)
-    assert times.reading(times.ask(), server - timedelta(seconds=10)).names_a_message
-    assert not times.reading(times.ask(), server).names_a_message
+    tracking = server - timedelta(minutes=2)  # an old message itself
+    times.reading(times.ask(), tracking)
+    assert times.reading(times.ask(), tracking - timedelta(seconds=2)).names_a_message
 
 
 class Unsteady(ManualClock):

@@ -13,6 +13,7 @@ from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.pipeline.clock import MICROSECOND, Clock
 from tidemark.pipeline.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.pubsub.backlog import ReadingTimes
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.state import Released
 from tidemark.pipeline.watermark.usage import Usage
@@ -203,8 +204,9 @@ class Tracker(Worker):
         self.subscription = ModelSubscription(self.world.model, "tracking", self)
         self.copies = self.world.planted.copies(*self.world.plan.copies_remembered)
         self.own_clock = ClockApart(self.clock, self.world.clock_apart)
-        self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self, self.own_clock)
-        self.base_backlog = ModelBacklog(self.world.model, "base", self, self.own_clock)
+        times = ReadingTimes(self.own_clock)
+        self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self, self.own_clock, times)
+        self.base_backlog = ModelBacklog(self.world.model, "base", self, self.own_clock, times)
         base, tracking = (f"projects/p/subscriptions/{name}" for name in ("base", "tracking"))
         budget, tick = self.world.snapshot_budget, timedelta(seconds=1)
         self.spending = Spending(self.own_clock, budget, tick, base=base, tracking=tracking)

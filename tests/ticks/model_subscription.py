@@ -108,11 +108,18 @@ class ModelBacklog:
     """The oldest unacknowledged publish time, by a snapshot's expiry, as `SnapshotBacklog` reads it. The reader may
     have a clock of its own."""
 
-    def __init__(self, model: PubSubModel, name: str, outside: Outside, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        model: PubSubModel,
+        name: str,
+        outside: Outside,
+        clock: Clock | None = None,
+        times: ReadingTimes | None = None,
+    ) -> None:
         self._model = model
         self._name = name
         self._outside = outside
-        self._times = ReadingTimes(clock or outside.clock)
+        self._times = times or ReadingTimes(clock or outside.clock)
 
     def read(self) -> Reading:
         asked = self._times.ask()
