@@ -123,6 +123,7 @@ def continuous_sensors(settings: Settings, clock: Clock) -> Sequence[dg.SensorDe
         settings,
         LAND_CONTINUOUSLY,
         job_name=name_of(settings, LAND_CONTINUOUSLY),
+        required_resource_keys=keys_of(settings, LAKE),
         description=(
             f"Keeps a run of the job {name_of(settings, LAND_CONTINUOUSLY)} at work. While none is, the sensors "
             f"{name_of(settings, 'landing')} and {name_of(settings, 'tracking')} pull themselves."

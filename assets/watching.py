@@ -17,7 +17,7 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import CANCELED, FAILURE, OFF, SUCCESS, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import observed, pipeline_name
-from tidemark.pipeline.services.dagster_names import DRAIN, TICK, name_of
+from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY, TICK, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import lake_of
@@ -89,7 +89,7 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
             raise
         observer.ticked(sensor, clock.monotonic() - began, failed=False)
         _clear_note(lake, sensor)
-        if observer.is_on and sensor == DRAIN:
+        if observer.is_on and sensor in (DRAIN, LAND_CONTINUOUSLY):  # one of them is there
             lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
         return _tagged(result, tick_id)
 
