@@ -56,6 +56,7 @@ def round_of(world: TickingOnABucket) -> tuple[Settled, int]:
         heartbeats=good,
         quarantine=bad,
         log=world.landing_log,
+        clock=world.clock,
         says={"tidemark.run": "run"},
     )
     return settled, sum(len(one.heartbeats) + len(one.rejected) for one in of_base)
