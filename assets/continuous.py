@@ -11,6 +11,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.landed_by_runs import tell_landed
 from tidemark.assets.lost_runs import beating
 from tidemark.assets.reading_runs import noting_unable, reading_run, unable_pause
 from tidemark.assets.requests import pause_of
@@ -131,6 +132,7 @@ def continuous_sensors(settings: Settings, clock: Clock) -> Sequence[dg.SensorDe
     )
     def land_continuously(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         runs, now = Runs(context.instance, settings), clock.now()
+        tell_landed(lake_of(context, settings), runs)
         pause = unable_pause(runs, LAND_CONTINUOUSLY, now) or pause_of(runs, LAND_CONTINUOUSLY, now, "lands and tracks")
         if pause is not None:
             return dg.SensorResult(skip_reason=dg.SkipReason(pause))

@@ -9,6 +9,7 @@ import dagster as dg
 from tidemark.assets.attempts import ended_at
 from tidemark.assets.catalog import ticking_sensor
 from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.landed_by_runs import tell_landed
 from tidemark.assets.lost_runs import beating, report_dead
 from tidemark.assets.reading_runs import noting_unable, reading_run, unable_pause
 from tidemark.assets.requests import pause_of
@@ -97,9 +98,10 @@ def drain_sensors(settings: Settings, clock: Clock) -> list[dg.SensorDefinition]
         ),
     )
     def drain(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        now, runs = clock.now(), Runs(context.instance, settings)
+        now, runs, lake = clock.now(), Runs(context.instance, settings), lake_of(context, settings)
+        tell_landed(lake, runs)
         report_dead(runs, DRAIN, now)
-        state = lake_of(context, settings).state(DRAIN)
+        state = lake.state(DRAIN)
         reason = why_drain(state, now, chosen, max_reading_age=settings.watermark.max_reading_age)
         if reason is None:
             return dg.SensorResult(skip_reason=dg.SkipReason("ticks can land the backlog"))

@@ -14,6 +14,9 @@ from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Persisted, Tracked
 from tidemark.pipeline.watermark.decision import BandEvidence
 
+REASON = "reason/"
+"""Begins the name of the metadata with the number of rejections for a reason."""
+
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
     """The watermark at every tick; the histogram only when something was added to it."""
@@ -91,7 +94,7 @@ def landing_events(settings: Settings, landed: Landed) -> list[dg.AssetMateriali
         }
         events.append(dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=metadata))
     if landed.rejected:
-        reasons: Mapping[str, Any] = {f"reason/{reason}": count for reason, count in landed.rejected.items()}
+        reasons: Mapping[str, Any] = {f"{REASON}{reason}": count for reason, count in landed.rejected.items()}
         metadata = {"rows": landed.rejected.total(), **reasons}
         events.append(dg.AssetMaterialization(key_of(settings, QUARANTINED), metadata=metadata))
     return events

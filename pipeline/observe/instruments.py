@@ -76,11 +76,11 @@ PULLED = Instrument(
     "tidemark.messages.pulled",
     Kind.COUNTER,
     "{message}",
-    "Messages that ticks pulled and made durable. Those of a drain are in its run.",
+    "Messages that ticks and runs pulled and made durable.",
     ("subscription",),
 )
 LANDED = Instrument(
-    "tidemark.heartbeats.landed", Kind.COUNTER, "{heartbeat}", "Heartbeats that landing ticks landed, copies included."
+    "tidemark.heartbeats.landed", Kind.COUNTER, "{heartbeat}", "Heartbeats that ticks and runs landed, copies included."
 )
 LATE = Instrument(
     "tidemark.heartbeats.late", Kind.COUNTER, "{heartbeat}", "Those of them that landed below the watermark."
@@ -89,7 +89,7 @@ QUARANTINED = Instrument(
     "tidemark.messages.quarantined",
     Kind.COUNTER,
     "{message}",
-    "Messages that landing ticks rejected, by reason.",
+    "Messages that ticks and runs rejected, by reason.",
     ("reason",),
 )
 MISSED = Instrument(

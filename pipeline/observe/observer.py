@@ -37,6 +37,9 @@ class Observer:
     def landed(self, landed: Landed) -> None:
         """A tick of landing has landed."""
 
+    def by_runs(self, look: Callable[[], tuple[Landed, int]]) -> None:
+        """Look what runs have landed since the last look, and how many messages they have tracked."""
+
     def missed(self, heartbeats: int) -> None:
         """So many are missed and not mended, by a whole check."""
 

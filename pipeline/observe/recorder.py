@@ -145,6 +145,12 @@ class Recorder(Observer):
             self._add(them.QUARANTINED, count, reason=str(reason))
 
     @never_failing
+    def by_runs(self, look: Callable[[], tuple[Landed, int]]) -> None:
+        landed, tracked = look()
+        self.landed(landed)
+        self._add(them.PULLED, tracked, subscription=TRACKING)
+
+    @never_failing
     def missed(self, heartbeats: int) -> None:
         self._missed = heartbeats
 

@@ -1,6 +1,7 @@
 """What surrounds a tick: its id in the runs that it requests, the note of its failure, runs that count once."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,12 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.dagster.house import SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
+from tidemark.assets.events import histogram_events, landing_events
+from tidemark.assets.landed_by_runs import LandedByRuns
 from tidemark.assets.watching import EndedRuns
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.errors import PubSubUnreachable
+from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.services.dagster_names import TICK
 from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.tracking import Persisted
 
 PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
 
@@ -112,6 +118,9 @@ class Told(Observer):
         ended, self.under_way = look()
         self.ended += ended
 
+    def by_runs(self, look) -> None:  # type: ignore[no-untyped-def]
+        self.landed, self.tracked_by_runs = look()
+
 
 def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: Ticking) -> None:
     ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)  # before the process began
@@ -134,6 +143,36 @@ def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: T
     looked.tell(ticking.runs, told)
     assert [(run.job, run.result) for run in told.ended[2:]] == [("compute_backlog", "failure")]
     assert told.under_way == {}
+
+
+def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_is_not(ticking: Ticking) -> None:
+    landed = Landed(heartbeats=7, late=2, rejected=Counter({RejectionReason.NO_STREAM_ID: 3}), messages=10)
+    events = [
+        *landing_events(ticking.settings, landed),
+        *histogram_events(ticking.settings, Persisted(messages=11, snapshots=1)),
+    ]
+
+    @dg.op(out=dg.Out(dg.Nothing))
+    def land_some() -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+        yield from events
+        yield dg.Output(None)
+
+    @dg.job
+    def a_run() -> None:
+        land_some()
+
+    looked, told = LandedByRuns(), Told()
+    counted = []
+    for does in ("nothing", "before", "run", "nothing", "tick", "run"):
+        if does == "run":
+            assert a_run.execute_in_process(instance=ticking.instance).success
+        if does == "tick":
+            for event in events:
+                ticking.instance.report_runless_asset_event(event)
+        looked.tell(ticking.runs, told)
+        counted.append((told.landed, told.tracked_by_runs))
+    nothing = (Landed(), 0)
+    assert counted == [nothing, nothing, (landed, 11), nothing, nothing, (landed, 11)]
 
 
 def test_the_watermark_has_a_freshness_policy_of_the_settings_bound(ticking: Ticking) -> None:

@@ -1,0 +1,61 @@
+"""What runs have landed and tracked, for whoever monitors the pipeline: runs end, and the code server is scraped."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import dagster as dg
+
+from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, key_of
+from tidemark.assets.events import REASON
+from tidemark.assets.runs import Runs
+from tidemark.assets.watching import observer_of
+from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.observe.observer import Observer
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.resources.lake import LakeResource
+
+EVENTS_AT_ONCE = 500
+"""The most materializations of an asset that one look counts; the next one goes on."""
+
+
+def tell_landed(lake: LakeResource, runs: Runs) -> None:
+    """Tell the pipeline's observer what runs have landed and tracked since the last tick that told it."""
+    observer = observer_of(lake)
+    if observer.is_on:
+        lake.kept.get("landed by runs", LandedByRuns).tell(runs, observer)
+
+
+@dataclass
+class LandedByRuns:
+    """How far the materializations were counted by which runs tell what they have landed and tracked: a drain after
+    each round, and a run that lands continuously at each tick. Those before the process' first look are not."""
+
+    seen: dict[dg.AssetKey, int] = field(default_factory=dict)
+
+    def tell(self, runs: Runs, observer: Observer) -> None:
+        """Tell the observer what runs have landed and tracked since the last look."""
+        observer.by_runs(lambda: self._new(runs))
+
+    def _new(self, runs: Runs) -> tuple[Landed, int]:
+        landed = Landed()
+        for metadata in self._told(runs, HEARTBEATS):
+            rows = int(metadata["rows"])
+            landed += Landed(heartbeats=rows, late=int(metadata["late"]), messages=rows)
+        for metadata in self._told(runs, QUARANTINED):
+            reasons = {name: int(count) for name, count in metadata.items() if name.startswith(REASON)}
+            rejected = Counter({RejectionReason(name.removeprefix(REASON)): count for name, count in reasons.items()})
+            landed += Landed(rejected=rejected, messages=rejected.total())
+        return landed, sum(int(metadata["messages"]) for metadata in self._told(runs, TRACKING_HISTOGRAM))
+
+    def _told(self, runs: Runs, key: dg.AssetKey) -> list[dict[str, Any]]:
+        """The metadata of the materializations of an asset by runs, since the last look."""
+        asset, seen = key_of(runs.settings, key), self.seen.get(key)
+        wanted = dg.AssetRecordsFilter(asset_key=asset, after_storage_id=seen)
+        is_first = seen is None
+        found = runs.instance.fetch_materializations(wanted, 1 if is_first else EVENTS_AT_ONCE, ascending=not is_first)
+        self.seen[key] = max([seen or 0, *(record.storage_id for record in found.records)])
+        if is_first:
+            return []
+        materialized = [record.asset_materialization for record in found.records if record.run_id]
+        return [{name: value.value for name, value in one.metadata.items()} for one in materialized if one is not None]
