@@ -48,7 +48,7 @@ def beating(context: dg.OpExecutionContext | dg.AssetExecutionContext) -> Iterat
 
     Thread(target=beat, name="beat", daemon=True).start()
     try:
-        with ids_in_logs(run_id=context.run_id, tick=context.run.tags.get(TICK, "")):
+        with ids_in_logs(run_id=context.run.run_id, tick=context.run.tags.get(TICK, "")):
             yield
     finally:
         ended.set()

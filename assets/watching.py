@@ -13,6 +13,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_ST
 
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import EPOCH, Clock, SystemClock
+from tidemark.pipeline.errors import NewerFormat
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import CANCELED, FAILURE, OFF, SUCCESS, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
@@ -85,7 +86,8 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
         except Exception as error:
             observer.ticked(sensor, clock.monotonic() - began, failed=True)
             lake.kept.get(CLEARED, set[str]).discard(sensor)
-            lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
+            if not isinstance(error, NewerFormat):  # into a later version's lake nothing is written
+                lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
             raise
         observer.ticked(sensor, clock.monotonic() - began, failed=False)
         _clear_note(lake, sensor)
