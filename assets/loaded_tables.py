@@ -13,7 +13,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import TableFailed, TidemarkError
 from tidemark.pipeline.services.dagster_names import DEFINITION
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.table_definition import TableDefinition, file_now, read_table
+from tidemark.pipeline.spark.table_definition import UNUSABLE, TableDefinition, file_now, read_table
 
 LOAD_AGAIN = (
     "which Dagster knows from when it loaded the table. Nothing was written. Restart `tidemark up`; in a Dagster of "
@@ -67,7 +67,8 @@ def _mark(settings: Settings, loaded: TableDefinition) -> str:
 
 
 def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition) -> TableDefinition:
-    """The table by its file as it is now, `known` if it is that. Raises InvalidSettings and TableFailed."""
+    """The table by its file as it is now, `known` if it is that. Raises InvalidSettings and TableFailed. A file that
+    could not be used when Dagster loaded the table may have a key: its check is there after the next load."""
     if not loaded.file:
         return loaded
     now = read_table(settings, loaded.name, known)
@@ -75,7 +76,7 @@ def _usable(settings: Settings, loaded: TableDefinition, known: TableDefinition)
     if lengths[0] != lengths[1]:
         new, old = map(format_duration, lengths)
         raise TableFailed(f"the table {now.name} has windows of {new} now, and not of {old}, {LOAD_AGAIN}")
-    if bool(now.key) != bool(loaded.key):
+    if loaded.file != UNUSABLE and bool(now.key) != bool(loaded.key):
         is_new = "has a key now, and so a check of it" if now.key else "has no key any more, and so no check of it"
         raise TableFailed(f"the table {now.name} {is_new}, {LOAD_AGAIN}")
     return now

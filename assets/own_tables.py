@@ -116,7 +116,7 @@ def _asset(settings: Settings, loaded: TableDefinition) -> dg.AssetsDefinition:
             description=f"{twice} rows of {len(done.rows)} windows have the key of another row",
             metadata={"rows": twice},
         )
-        yield dg.MaterializeResult(check_results=[checked] if table.key else [])
+        yield dg.MaterializeResult(check_results=[checked] if loaded.key else [])
 
     return own_table
 

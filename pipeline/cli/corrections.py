@@ -10,6 +10,8 @@ from tidemark.pipeline.cli.options import MOST_ROWS, AsJsonLines, lake_of
 from tidemark.pipeline.cli.output import console, grid, print_json, safe
 from tidemark.pipeline.cli.quarantine import ago
 from tidemark.pipeline.clock import EPOCH, SystemClock, iso
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.lake.layout import HEARTBEAT_DIFFS
 from tidemark.pipeline.lake.tables.corrections import Change, Sought
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.windows import KEY_FORMAT
@@ -47,7 +49,11 @@ def corrections(
     settings, clock = load_settings(), SystemClock()
     if isinstance(since, timedelta):
         since = clock.now() - min(since, clock.now() - EPOCH)
-    rows = lake_of(settings).corrections().newest(Sought(table, window, since), limit)
+    lake = lake_of(settings)
+    known = {HEARTBEAT_DIFFS, *settings.tables, *lake.own_tables()}
+    if table is not None and table not in known:
+        raise InvalidSettings(f"there is no table {table}; there are {', '.join(sorted(known))}")
+    rows = lake.corrections().newest(Sought(table, window, since), limit)
     if as_json:
         for row in rows:
             print_json({**row, **{name: _object(row[name]) for name in JSON_COLUMNS}}, exact=True)

@@ -60,4 +60,8 @@ def _why(data: bytes, otherwise: str) -> str:
 
 def told(error: BaseException) -> str:
     """What is wrong, in words."""
-    return "the bytes end too soon" if isinstance(error, EOFError) else f"{error}"[:200] or type(error).__name__
+    if isinstance(error, EOFError):
+        return "the bytes end too soon"
+    if isinstance(error, LookupError):  # an index into a union or an enumeration
+        return "the bytes name a branch or a symbol that it does not have"
+    return f"{error}"[:200] or type(error).__name__

@@ -52,7 +52,7 @@ class PubSubSchemas:
         if schema.rpartition("/")[2] == DELETED_SCHEMA:
             raise Unreadable("its schema was deleted in Pub/Sub")
         if not NAME.fullmatch(schema):
-            raise Unreadable(f"{SCHEMA_NAME} = {quoted(schema)} is no schema of Pub/Sub's")
+            raise Unreadable(f"{SCHEMA_NAME} = {quoted(schema)} is not of the form projects/PROJECT/schemas/NAME")
         return f"{schema}@{revision_of(attributes)}"
 
     def find(self, name: str) -> Definition | None:

@@ -16,6 +16,9 @@ PORT = re.compile(
 )
 """The ports of the settings file: the emulator's, Spark's, the UI's and the code server's."""
 
+EVERY = "Every setting of tidemark."
+"""Begins the settings file."""
+
 SPARK_CONNECT = "Spark Connect"
 """The name of the service."""
 
@@ -35,6 +38,9 @@ def with_other_ports(settings: str, by: int) -> str:
 
 def with_message(settings: str, message: str) -> str:
     """The settings file with other lines for `[message]` and `[message.fields]`."""
+    settings = settings.replace(
+        EVERY, "The settings of tidemark; [message] has those of one shape of messages alone.", 1
+    )
     before, _, rest = settings.partition("[message]\n")
     _, following, after = rest.partition("\n[windows]\n")
     return f"{before}{message.strip()}\n{following}{after}"

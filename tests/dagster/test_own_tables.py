@@ -291,11 +291,11 @@ def test_a_file_that_cannot_be_used_fails_the_run_and_the_sensor_says_so(tmp_pat
 
 def test_a_file_that_cannot_be_used_when_dagster_loads_the_pipeline_stops_nobody_else(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        live = Live(tmp_path, instance, sql=COUNTS, python="def python(:")
+        live = Live(tmp_path, instance, sql=COUNTS, python="def python(:")  # its key is not known
         by_table = {result.job_def.name: result for result in live.runs()}
         assert by_table["compute_sql"].success
         assert "SyntaxError" in failure_of(by_table["compute_python"])
-        live.write("python", FUNCTION.format(options="", rows=ROWS))
+        live.write("python", FUNCTION.format(options="key='stream_id'", rows=ROWS))
         (result,) = live.runs()
         assert result.success, "no restart"
         assert live.versions("python") == {live.definition("python").version}
