@@ -69,7 +69,7 @@ def test_table_window_time_and_number_say_what_is_shown(place: Place) -> None:
     assert windows("--table", HEARTBEAT_DIFFS, "--since", "1h") == [KEYS[1], KEYS[0]]
     assert windows("--since", "2099-01-01T00:00:00Z") == []
     refused = place.tidemark("corrections", "--table", "another")
-    assert refused.code == 2
+    assert refused.code == 1
     assert f"there is no table another; there are {HEARTBEAT_DIFFS}" in refused.err
 
 
