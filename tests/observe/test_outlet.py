@@ -93,7 +93,8 @@ def test_no_attribute_is_a_stream_a_window_or_an_id(tmp_path: Path) -> None:
         hour.beats = 40 * STREAMS
         hour.play(6)
     known = {name for one in INSTRUMENTS for name in one.attributes} | {"pipeline", "le", *TARGET}
-    assert {name for _, labels in hour.series for name, _ in labels} == known - {"class", "call"}
+    of_buckets = {"class", "call"}  # there if another test of this process has called one
+    assert {name for _, labels in hour.series for name, _ in labels} - of_buckets == known - of_buckets
     assert not any("stream-" in value for _, labels in hour.series for _, value in labels)
     assert len(hour.series) - few <= 40  # what first happened later, such as a run, but nothing by stream
 
@@ -133,10 +134,9 @@ def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers
     (resource,) = request.resource_metrics
     said = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert said["service.name"] == "tidemark"
-    expected = {
-        one.name: one.unit for one in INSTRUMENTS if one.name not in ("tidemark.bucket.calls", "tidemark.run.age")
-    }
-    assert names == expected
+    if_any = ("tidemark.bucket.calls", "tidemark.run.age")  # another test of this process may have called a bucket
+    expected = {one.name: one.unit for one in INSTRUMENTS if one.name not in if_any}
+    assert {name: unit for name, unit in names.items() if name not in if_any} == expected
     assert [(attributes, point.as_double or point.as_int) for attributes, point in landed] == [
         ({"pipeline": "tidemark"}, 6 * STREAMS)
     ]
