@@ -17,6 +17,10 @@ from tidemark.pipeline.watermark.decision import BandEvidence
 REASON = "reason/"
 """Begins the name of the metadata with the number of rejections for a reason."""
 
+ACCEPTED = "accepted_messages"
+"""Metadata of landed heartbeats: the messages that they came in, without those that went to quarantine as well. A
+requeue reports none, since it pulls none."""
+
 
 def tracking_events(settings: Settings, tracked: Tracked) -> list[dg.AssetMaterialization]:
     """The watermark at every tick; the histogram only when something was added to it."""
@@ -87,6 +91,7 @@ def landing_events(settings: Settings, landed: Landed) -> list[dg.AssetMateriali
         metadata: dict[str, Any] = {
             "rows": landed.heartbeats,
             "late": landed.late,
+            ACCEPTED: landed.messages - landed.rejected.total(),
             "acknowledged": landed.acknowledged.count,
             "acknowledgements_failed": landed.acknowledged.failed,
             **_moments(oldest_event_time=landed.oldest_event_time, newest_event_time=landed.newest_event_time),

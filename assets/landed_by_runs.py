@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, key_of
-from tidemark.assets.events import REASON
+from tidemark.assets.events import ACCEPTED, REASON
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import observer_of
 from tidemark.pipeline.heartbeat import RejectionReason
@@ -40,8 +40,8 @@ class LandedByRuns:
     def _new(self, runs: Runs) -> tuple[Landed, int]:
         landed = Landed()
         for metadata in self._told(runs, HEARTBEATS):
-            rows = int(metadata["rows"])
-            landed += Landed(heartbeats=rows, late=int(metadata["late"]), messages=rows)
+            rows, late, accepted = (int(metadata.get(name, 0)) for name in ("rows", "late", ACCEPTED))
+            landed += Landed(heartbeats=rows, late=late, messages=accepted)
         for metadata in self._told(runs, QUARANTINED):
             reasons = {name: int(count) for name, count in metadata.items() if name.startswith(REASON)}
             rejected = Counter({RejectionReason(name.removeprefix(REASON)): count for name, count in reasons.items()})

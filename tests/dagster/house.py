@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -189,6 +189,20 @@ class Ticking:
         """A run of one of our jobs, noted and not launched; with other tags, somebody else's."""
         tags = tags_of(self.settings) if tags is None else tags
         return create_run_for_test(self.instance, job_name=job_name, status=status, tags=dict(tags))
+
+    def report_by_a_run(self, events: Sequence[dg.AssetMaterialization]) -> None:
+        """Materializations that a run reports, which does nothing else."""
+
+        @dg.op(out=dg.Out(dg.Nothing))
+        def report_some() -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
+            yield from events
+            yield dg.Output(None)
+
+        @dg.job
+        def a_run() -> None:
+            report_some()
+
+        assert a_run.execute_in_process(instance=self.instance).success
 
     def land(self) -> SensorExecutionData:
         return self.tick("landing")

@@ -152,20 +152,11 @@ def test_what_runs_have_landed_and_tracked_is_counted_once_and_what_ticks_have_i
         *histogram_events(ticking.settings, Persisted(messages=11, snapshots=1)),
     ]
 
-    @dg.op(out=dg.Out(dg.Nothing))
-    def land_some() -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
-        yield from events
-        yield dg.Output(None)
-
-    @dg.job
-    def a_run() -> None:
-        land_some()
-
     looked, told = LandedByRuns(), Told()
     counted = []
     for does in ("nothing", "before", "run", "nothing", "tick", "run"):
         if does == "run":
-            assert a_run.execute_in_process(instance=ticking.instance).success
+            ticking.report_by_a_run(events)
         if does == "tick":
             for event in events:
                 ticking.instance.report_runless_asset_event(event)

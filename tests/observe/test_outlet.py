@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,12 +20,18 @@ from tests.dagster.house import ModelWorld, Ticking
 from tests.observe.hour import OLD_AFTER, STREAMS, TARGET, Hour, an_hour, get, settings_with
 from tests.observe.receiver import receiving
 from tests.official_emulator import HOST, free_port
+from tidemark.assets.catalog import HEARTBEATS, key_of
 from tidemark.assets.definitions import build_definitions
+from tidemark.assets.events import histogram_events, landing_events
 from tidemark.pipeline.errors import ToolMissing
+from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.settings_sections import MetricsSettings
+from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY
+from tidemark.pipeline.settings_sections import LandingSettings, MetricsSettings
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.tracking import Persisted
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
@@ -112,6 +119,27 @@ def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp
         hour.scrape()
     assert hour.value("tidemark_messages_quarantined_total", reason="NO_EVENT_TIME") == 6
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="tracking", result="error") == 1
+
+
+def test_a_scrape_counts_what_a_continuous_run_reports_and_pulls_only_what_base_gave(tmp_path: Path) -> None:
+    """Some messages hold several heartbeats, and one is rejected for one of its elements; a requeue pulls nothing."""
+    rejected = Counter({RejectionReason.NO_STREAM_ID: 3})
+    landed, tracked = Landed(heartbeats=40, late=2, rejected=rejected, messages=10), Persisted(messages=11)
+    with an_hour(tmp_path, landing=LandingSettings.model_validate({"mode": "continuous"})) as hour:
+        settings = hour.ticking.settings
+        hour.sensors[hour.sensors.index(DRAIN)] = LAND_CONTINUOUSLY
+        hour.play(2)
+        hour.ticking.report_by_a_run([*landing_events(settings, landed), *histogram_events(settings, tracked)])
+        requeued = {"rows": 6, "late": 6}
+        hour.ticking.report_by_a_run([dg.AssetMaterialization(key_of(settings, HEARTBEATS), metadata=requeued)])
+        hour.play(2)
+    by_ticks = 4 * STREAMS
+    assert hour.value("tidemark_messages_pulled_total", subscription="base") == by_ticks + 10
+    assert hour.value("tidemark_messages_pulled_total", subscription="tracking") == by_ticks + 11
+    assert hour.value("tidemark_heartbeats_landed_total") == by_ticks + 40 + 6
+    assert hour.value("tidemark_heartbeats_late_total") == 2 + 6
+    assert hour.value("tidemark_messages_quarantined_total", reason="NO_STREAM_ID") == 3
+    assert hour.value("tidemark_sensor_interval_seconds", sensor=LAND_CONTINUOUSLY) == 60
 
 
 def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers(
