@@ -6,6 +6,7 @@ process cannot hold both kinds of session.
 """
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -75,3 +76,6 @@ def counted(lake: Lake, session: SparkSession, settings: LakeSettings) -> dict[t
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    # As the command ends: the interpreter's own shutdown aborts if a library's thread still calls into Python.
+    sys.stdout.flush()
+    os._exit(0)
