@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -17,6 +18,8 @@ from tidemark.pipeline.version import own_version
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 SEND_WITHIN_MS = 10_000
 """The longest that sending may take. The receiver may be gone; what was counted meanwhile is sent later, since sums are
 cumulative."""
@@ -27,7 +30,9 @@ class Telemetry:
 
     def __init__(self, chosen: MetricsSettings, recorders: Callable[[], Sequence[Recorder]]) -> None:
         self._recorders = recorders
-        self._reader, self.scrape = _reader(chosen)
+        self._moment: dict[Instrument, list[Observation]] = {}
+        self._reader, text = _reader(chosen)
+        self.scrape = None if text is None else lambda: self._collected(text)
         resource = Resource.create({"service.name": "tidemark", "service.version": own_version()})
         self._provider = MeterProvider([self._reader], resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("tidemark", own_version())
@@ -52,20 +57,29 @@ class Telemetry:
     def send(self) -> None:
         """Collect everything and send it; a failure is logged by the exporter."""
         try:
-            self._reader.collect(SEND_WITHIN_MS)
+            self._collected(lambda: self._reader.collect(SEND_WITHIN_MS))
         except Exception:
             logger.exception("metrics were not sent")
 
     def close(self) -> None:
         """Send what is left, for a moment, and end."""
-        self._provider.shutdown(timeout_millis=1000)
+        self._collected(lambda: self._provider.shutdown(timeout_millis=1000))
+
+    def _collected(self, collect: Callable[[], T]) -> T:
+        """Look at the recorders once, and collect: OpenTelemetry asks for each gauge by itself."""
+        moment: dict[Instrument, list[Observation]] = {}
+        try:
+            for measured in (measured for recorder in self._recorders() for measured in recorder.values()):
+                observed = Observation(measured.value, dict(measured.attributes))
+                moment.setdefault(measured.instrument, []).append(observed)
+        except Exception:
+            logger.exception("values of the moment are lost")
+        self._moment = moment
+        return collect()
 
     def _observing(self, one: Instrument) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(_options: CallbackOptions) -> Iterator[Observation]:
-            for recorder in self._recorders():
-                for measured in recorder.values():
-                    if measured.instrument is one:
-                        yield Observation(measured.value, dict(measured.attributes))
+        def observe(_options: CallbackOptions) -> Sequence[Observation]:
+            return self._moment.get(one, ())
 
         return observe
 
