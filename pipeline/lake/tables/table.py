@@ -224,11 +224,18 @@ class LakeTable:
         which a redelivery repeats and the micro-batch drops."""
         if self._admission is not None:
             self._admission.claim()
+        # At first to the table as it is open: what was committed since matters only if it conflicts, as a newer
+        # version's mark does.
+        self._outlasting(
+            lambda is_first: self._append(rows, (self._open() if is_first else None) or self.created(rows.schema))
+        )
+
+    def _outlasting(self, commit: Callable[[bool], None]) -> None:
+        """Commit, again after each change of the schema by others, and make it durable. `commit` is told whether it is
+        the first time."""
         for changes in range(SCHEMA_CHANGES):
             try:
-                # At first to the table as it is open: what was committed since matters only if it conflicts, as a newer
-                # version's mark does.
-                self._append(rows, (self._open() if changes == 0 else None) or self.created(rows.schema))
+                commit(changes == 0)
                 break
             except TableConflict:
                 if changes == SCHEMA_CHANGES - 1:
@@ -253,26 +260,19 @@ class LakeTable:
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
         """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. Raises as
         `append` does."""
-        for changes in range(SCHEMA_CHANGES):
-            try:
-                table = self.created_with(schema)
-                with table_errors(self.uri):
-                    table.create_write_transaction(
-                        [*files],
-                        mode="append",
-                        schema=table.schema(),
-                        partition_by=[self.partition_column],
-                        commit_properties=CommitProperties(
-                            max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says)
-                        ),
-                        post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-                    )
-                    (self._commit,) = self._commits(table.version())
-                break
-            except TableConflict:
-                if changes == SCHEMA_CHANGES - 1:
-                    raise
-        self.make_durable()
+        self._outlasting(lambda _: self._add(files, self.created_with(schema), says))
+
+    def _add(self, files: Sequence[AddAction], held: DeltaTable, says: Mapping[str, str]) -> None:
+        with table_errors(self.uri):
+            held.create_write_transaction(
+                [*files],
+                mode="append",
+                schema=held.schema(),
+                partition_by=[self.partition_column],
+                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says)),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+            (self._commit,) = self._commits(held.version())
 
     def created_with(self, schema: pa.Schema) -> DeltaTable:
         """The table as `created` gives it, with every column of the schema."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema
+from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.pipeline.clock import Clock, iso, to_us
@@ -173,7 +173,7 @@ class WindowedTable:
         lost_answer: LakeUnreachable | None = None
         for _ in range(COMMIT_ATTEMPTS):
             try:
-                table = self._existing_or_created()
+                table = self.table.created_with(self.schema)
                 now = _files_by_window(table, set(adds))
                 done = [key for key in adds if now[key] & ours[key]]
                 pending = [key for key in adds if key not in done and now[key] == fence[key]]
@@ -228,16 +228,6 @@ class WindowedTable:
                 partition_by=[PARTITION],
                 commit_properties=CommitProperties(max_commit_retries=0, custom_metadata=says),
             )
-
-    def _existing_or_created(self) -> DeltaTable:
-        """The table, created if it is not there, with every column that the schema has now."""
-        table = self.table.created(self.schema)
-        there = {column.name for column in table.schema().fields}
-        absent: list[Field] = [column for column in Schema.from_arrow(self.schema).fields if column.name not in there]
-        if absent:
-            with table_errors(self.table.uri):
-                table.alter.add_columns(absent)
-        return table
 
     def _named(self, run: DiffRun, written: Iterable[Written]) -> dict[str, list[AddAction]]:
         """The add actions for the files that the run's tasks told of, by window."""
