@@ -57,14 +57,21 @@ def attempts_of(runs: Runs, windowing: Windowing) -> list[Attempt]:
         for record in runs.newest(job_name, RUNS_LOOKED_AT, statuses):
             run, is_backlog = record.dagster_run, job_name == COMPUTE_BACKLOG
             failed = run.status is dg.DagsterRunStatus.FAILURE
-            try:
-                windows = _backlog_tried(run, windowing, failed=failed) if is_backlog else _range_of(run, windowing)
-            except (ValueError, KeyError, TypeError, StopIteration):  # of another length, or started by hand
+            windows = _windows_of(run, windowing, is_backlog=is_backlog, failed=failed)
+            if windows is None:
                 continue
             ended_then = ended_at(record)
             began = datetime.fromtimestamp(record.start_time, UTC) if record.start_time else ended_then
             found.append(Attempt(windows, failed, began, ended_then, is_backlog))
     return sorted(found, key=lambda attempt: attempt.ended_at, reverse=True)
+
+
+def _windows_of(run: dg.DagsterRun, windowing: Windowing, *, is_backlog: bool, failed: bool) -> Spans | None:
+    """The windows of a run; None if they have another length, or if it was started by hand."""
+    try:
+        return _backlog_tried(run, windowing, failed=failed) if is_backlog else _range_of(run, windowing)
+    except (ValueError, KeyError, TypeError, StopIteration):
+        return None
 
 
 def _range_of(run: dg.DagsterRun, windowing: Windowing) -> Spans:
@@ -114,16 +121,14 @@ def at_work(runs: Runs, windows: WindowSettings, windowing: Windowing, now: date
     """The unfinished runs over windows. Those whose process has died are reported as failed first."""
     ids, backlog, taken = list[str](), 0, Spans()
     reach = -(-windows.lookback // windows.length)
+    everything = range(windowing.number_of(windowing.first), windowing.number_of(now) + 1)
     for job_name in (COMPUTE_WINDOWS, COMPUTE_BACKLOG):
         for record in report_dead(runs, job_name, now):
             run, is_backlog = record.dagster_run, job_name == COMPUTE_BACKLOG
             ids.append(run.run_id)
             backlog += is_backlog
-            everything = range(windowing.number_of(windowing.first), windowing.number_of(now) + 1)
-            try:
-                theirs = _backlog_tried(run, windowing, failed=True) if is_backlog else _range_of(run, windowing)
-            except (ValueError, KeyError, TypeError, StopIteration):  # started by hand: it may compute anything
-                theirs = Spans(everything)
-            for stretch in theirs.within(everything):
+            theirs = _windows_of(run, windowing, is_backlog=is_backlog, failed=True)
+            # One whose windows are not known may compute any.
+            for stretch in [everything] if theirs is None else theirs.within(everything):
                 taken.add(range(stretch.start - reach, stretch.stop + reach))
     return AtWork(ids, backlog, taken)

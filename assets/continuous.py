@@ -10,15 +10,13 @@ from typing import Any
 import dagster as dg
 
 from tidemark.assets.catalog import ticking_sensor
-from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.landed_by_runs import tell_landed
-from tidemark.assets.lost_runs import beating
-from tidemark.assets.reading_runs import noting_unable, reading_run, unable_pause
+from tidemark.assets.reading_runs import readers_at_work, reading_run, unable_pause
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone
@@ -59,12 +57,8 @@ def continuous_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     def land_rounds(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Lands and tracks in rounds: one transaction and one entry of the log each, then it acknowledges."""
         pubsub, lake, spark = pubsub_of(context, settings), lake_of(context, settings), spark_of(context, settings)
-        noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
         with (
-            failing_run(ExecutorsUnable),
-            noting_unable(context),
-            beating(context),
-            noting,
+            readers_at_work(context, lake, clock),
             closing(pubsub.base()) as base,
             closing(pubsub.tracking()) as tracking,
         ):

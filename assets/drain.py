@@ -8,15 +8,14 @@ import dagster as dg
 
 from tidemark.assets.attempts import ended_at
 from tidemark.assets.catalog import ticking_sensor
-from tidemark.assets.events import failing_run, histogram_events, landing_events
+from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.landed_by_runs import tell_landed
-from tidemark.assets.lost_runs import beating, report_dead
-from tidemark.assets.reading_runs import noting_unable, reading_run, unable_pause
+from tidemark.assets.lost_runs import report_dead
+from tidemark.assets.reading_runs import readers_at_work, reading_run, unable_pause
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DrainSettings
@@ -38,8 +37,7 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
         """Reads tracking, then base, until their backlog is gone, and lands as ticks do."""
         pubsub, lake = pubsub_of(context, settings), lake_of(context, settings)
         began = clock.monotonic()
-        noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
-        with failing_run(ExecutorsUnable), noting_unable(context), beating(context), noting:
+        with readers_at_work(context, lake, clock):
             drain = Drain(
                 spark=spark_of(context, settings).session(),
                 settings=settings,

@@ -7,9 +7,12 @@ from datetime import datetime, timedelta
 import dagster as dg
 
 from tidemark.assets.attempts import ended_at
-from tidemark.assets.lost_runs import why_dead
+from tidemark.assets.events import failing_run
+from tidemark.assets.lost_runs import beating, why_dead
 from tidemark.assets.runs import Runs
+from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.resources.lake import LakeResource
 
 WHY_NOT = "tidemark/why_not"
 """The tag of a run that pulled nothing, since executors lack tidemark: what to do."""
@@ -25,8 +28,16 @@ OVERTIME = timedelta(minutes=5)
 
 
 @contextmanager
-def noting_unable(context: dg.OpExecutionContext) -> Iterator[None]:
-    """Tag the run if executors cannot run tidemark."""
+def readers_at_work(context: dg.OpExecutionContext, lake: LakeResource, clock: Clock) -> Iterator[None]:
+    """What surrounds the readers of a run: it says that it is at work. A failure is noted in the lake, and the run has
+    a tag if executors cannot run tidemark, which Dagster's retries do not mend."""
+    noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
+    with failing_run(ExecutorsUnable), _noting_unable(context), beating(context), noting:
+        yield
+
+
+@contextmanager
+def _noting_unable(context: dg.OpExecutionContext) -> Iterator[None]:
     try:
         yield
     except ExecutorsUnable as error:
