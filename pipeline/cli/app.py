@@ -16,9 +16,9 @@ from typer.core import TyperGroup
 
 from tidemark.pipeline.cli.corrections import corrections
 from tidemark.pipeline.cli.doctor import doctor
+from tidemark.pipeline.cli.executor_archive import pack
 from tidemark.pipeline.cli.explain import explain
 from tidemark.pipeline.cli.lake import diffs, status
-from tidemark.pipeline.cli.packing import pack
 from tidemark.pipeline.cli.pubsub import pubsub
 from tidemark.pipeline.cli.quarantine import quarantine, requeue
 from tidemark.pipeline.cli.release import release

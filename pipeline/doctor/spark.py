@@ -13,8 +13,8 @@ from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark import environment
+from tidemark.pipeline.spark.executor_archive import manifest_of, own_manifest
 from tidemark.pipeline.spark.java import find_java
-from tidemark.pipeline.spark.packing import manifest_of, own_manifest
 from tidemark.pipeline.spark.session import (
     check_answers,
     host_and_port,

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_types import is_address
-from tidemark.pipeline.spark.packing import PROGRAM, manifest_of, own_manifest
+from tidemark.pipeline.spark.executor_archive import PROGRAM, manifest_of, own_manifest
 
 FOLDER = "tidemark_environment"
 """The name under which Spark unpacks the archive, in the folder that an executor's Python workers start in."""

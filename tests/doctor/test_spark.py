@@ -22,7 +22,7 @@ from tidemark.pipeline.doctor.spark import check_connector, check_environment, c
 from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings, TableSettings
-from tidemark.pipeline.spark import java, packing
+from tidemark.pipeline.spark import executor_archive, java
 from tidemark.resources.storage_state import revisions
 
 LOOKS = (check_connector, check_spark, check_token)
@@ -94,12 +94,12 @@ def test_the_archive_for_executors_is_looked_at(monkeypatch: pytest.MonkeyPatch,
     assert findings(check_environment) == []
     (finding,) = findings(check_environment, spark=carrying)
     assert (finding.level, "tidemark pack" in finding.said) == (Level.BROKEN, True)
-    monkeypatch.setattr(packing, "distributions", dict)
-    packing.pack(archive)
+    monkeypatch.setattr(executor_archive, "distributions", dict)
+    executor_archive.pack(archive)
     (finding,) = findings(check_environment, spark=carrying)
     assert (finding.level, str(archive) in finding.said) == (Level.OK, True)
-    monkeypatch.setattr(packing, "own_version", lambda: "0.0.1")
-    packing.pack(archive)
+    monkeypatch.setattr(executor_archive, "own_version", lambda: "0.0.1")
+    executor_archive.pack(archive)
     monkeypatch.undo()
     (finding,) = findings(check_environment, spark=carrying)
     assert finding.level is Level.WARNING

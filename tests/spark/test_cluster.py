@@ -24,7 +24,7 @@ from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.services.stack import TOKEN
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings, SparkSettings
-from tidemark.pipeline.spark.packing import pack
+from tidemark.pipeline.spark.executor_archive import pack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

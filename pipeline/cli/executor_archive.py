@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tidemark.pipeline.printable import printable
-from tidemark.pipeline.spark.packing import own_manifest
-from tidemark.pipeline.spark.packing import pack as write_archive
+from tidemark.pipeline.spark.executor_archive import own_manifest
+from tidemark.pipeline.spark.executor_archive import pack as write_archive
 
 
 def pack(

@@ -17,9 +17,9 @@ from tests.spark.standalone import bare_python
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import SparkSettings
-from tidemark.pipeline.spark import packing
+from tidemark.pipeline.spark import executor_archive
 from tidemark.pipeline.spark.environment import ARCHIVE, check_environment, identity
-from tidemark.pipeline.spark.packing import LEFT_OUT, distributions, manifest_of, own_manifest, pack
+from tidemark.pipeline.spark.executor_archive import LEFT_OUT, distributions, manifest_of, own_manifest, pack
 from tidemark.pipeline.spark.session import session_config
 
 IMPORTS = "import sys, tidemark.pipeline.spark.drain as d; print(sys.executable, d.__file__, sys.argv[1])"
@@ -76,8 +76,9 @@ def test_a_python_of_another_minor_version_is_passed_over_and_said_if_there_is_n
 def test_the_archive_has_tidemark_and_its_needs_and_neither_settings_nor_where_it_came_from(unpacked: Path) -> None:
     packages = unpacked / "environment" / "site-packages"
     files = {str(file.relative_to(packages)) for file in packages.rglob("*") if file.is_file()}
-    source = Path(packing.__file__).parent
-    assert (packages / "tidemark/pipeline/spark/packing.py").read_bytes() == (source / "packing.py").read_bytes()
+    source = Path(executor_archive.__file__).parent
+    packed = packages / "tidemark/pipeline/spark/executor_archive.py"
+    assert packed.read_bytes() == (source / "executor_archive.py").read_bytes()
     assert "tidemark/pipeline/lake/store/objects.py" in files
     assert "polars/__init__.py" in files
     assert not [name for name in files if name.startswith(("pyspark/", "dagster/", "dagster_pyspark/"))]
@@ -108,8 +109,8 @@ def test_an_archive_says_what_it_was_packed_from(unpacked: Path) -> None:
 def test_an_archive_for_another_python_or_machine_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, field: str, other: str
 ) -> None:
-    monkeypatch.setattr(packing, "distributions", dict)
-    monkeypatch.setattr(packing, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
+    monkeypatch.setattr(executor_archive, "distributions", dict)
+    monkeypatch.setattr(executor_archive, "own_manifest", lambda: replace(own_manifest(), **{field: other}))
     pack(tmp_path / "executors.tgz")
     with pytest.raises(InvalidSettings, match=rf"packed for {field} {other}.*tidemark pack"):
         check_environment({ARCHIVE: str(tmp_path / "executors.tgz")})
@@ -132,7 +133,7 @@ def test_a_file_that_is_missing_or_was_not_packed_is_refused(tmp_path: Path) -> 
 def test_the_command_says_what_it_packed_and_refuses_a_name_that_spark_would_not_unpack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "distributions", dict)
+    monkeypatch.setattr(executor_archive, "distributions", dict)
     said = said_here(tmp_path, ("pack", "executors.tar.gz"), {})
     assert 'executor_environment = "executors.tar.gz"' in said.out, said.err
     assert manifest_of(tmp_path / "executors.tar.gz") == own_manifest()
