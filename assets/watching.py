@@ -67,7 +67,7 @@ def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dic
 
 
 def observer_of(lake: LakeResource) -> Observer:
-    """Who is told what this pipeline's ticks return."""
+    """The observer of this pipeline's ticks."""
     return lake.kept.get(OBSERVER, lambda: OFF)
 
 

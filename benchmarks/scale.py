@@ -54,7 +54,7 @@ ROUND_CLASS_A, ROUND_CLASS_B = 11, 25
 `tests/gcs/test_calls_of_rounds.py` counts them."""
 
 DECISION_CLASS_A, DECISION_CLASS_B = 5, 12
-"""Of a tick that only decides: those of class A are counted in `tests/gcs/test_calls.py`; B is half of a tick's."""
+"""Calls of a tick that only decides. `tests/gcs/test_calls.py` counts those of class A; B is half of a tick's."""
 
 COMPACTED_BYTES, DAYS_KEPT = 16 << 20, 30
 """The size of files after an hour's compaction, and how long heartbeats are kept here."""
@@ -124,7 +124,7 @@ class Load:
 
     @property
     def bytes_a_day(self) -> float:
-        """Of `heartbeats`."""
+        """What `heartbeats` grows by."""
         return self.rate * DAY_SECONDS * ROW_BYTES
 
     @property
@@ -135,7 +135,7 @@ class Load:
 
     @property
     def log_bytes_a_day(self) -> float:
-        """Of the tracking log."""
+        """What the tracking log grows by."""
         return self.entries_a_minute * 60 * 24 * LOG_ENTRY_BYTES
 
     @property
@@ -155,12 +155,12 @@ class Load:
 
     @property
     def compaction_seconds(self) -> float:
-        """Of each hour; housekeeping takes ten minutes of it at most."""
+        """How long an hour's compaction takes; housekeeping takes ten minutes at most."""
         return COMPACTION_SECONDS_A_ROW * self.rate * 3600
 
     @property
     def acknowledge_calls_a_second(self) -> float:
-        """Of both subscriptions, in full calls."""
+        """Full calls on both subscriptions."""
         return 2 * self.rate / IDS_PER_CALL
 
     @property

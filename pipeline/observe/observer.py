@@ -41,10 +41,10 @@ class Observer:
         """Look what runs have landed since the last look, and how many messages they have tracked."""
 
     def missed(self, heartbeats: int) -> None:
-        """So many are missed and not mended, by a whole check."""
+        """A whole check counted the heartbeats that are missed and not mended."""
 
     def lost(self, at_least: int) -> None:
-        """At least so many were lost outside of the pipeline, by an audit."""
+        """An audit counted what was certainly lost outside of the pipeline."""
 
     def runs(self, look: Callable[[], tuple[Iterable[EndedRun], Mapping[str, datetime]]]) -> None:
         """Look which runs have ended since the last look, and since when the oldest unfinished run of each job is
