@@ -37,7 +37,7 @@ from tidemark.pipeline.watermark.state import Snapshot
 START = datetime(2026, 11, 1, 12, 20, tzinfo=UTC)
 ROUND = timedelta(seconds=5)
 ROUNDS = 3
-HOUR_OF_PIECES = (72, 360)
+HOUR_OF_PIECES = (72, 360, 1440)
 FILES_THERE, FILES_ADDED = 2_000, 100
 RATES = (333, 3_300, 33_000)
 ID_BYTES, IDS, IDS_PER_CALL = 200, 100_000, 2_500

@@ -21,7 +21,11 @@ def draw(path: Path = PICTURE) -> None:
          "legend.frameon": False, "figure.facecolor": "white", "font.family": "sans-serif"}
     )  # fmt: skip
     curves = (
-        ("memory of an hour's compaction, GB", lambda load: load.compaction_bytes / 1e9, (16.0, "16 GB")),
+        (
+            "seconds of an hour's compaction",
+            lambda load: load.compaction_seconds,
+            (600.0, "housekeeping's ten minutes"),
+        ),
         ("calls of class A a minute", lambda load: load.class_a_a_minute, None),
         ("seconds of a commit, 30 days kept", lambda load: load.commit_seconds, (ROUND_SECONDS, "a round")),
         ("ids in the driver's memory, GB", lambda load: load.ids_bytes / 1e9, (2.0, "spark.driver_memory, by default")),

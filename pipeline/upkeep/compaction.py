@@ -11,17 +11,25 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from deltalake import DeltaTable
+from deltalake.table import FilterConjunctionType
 
 from tidemark.pipeline.lake.tables.delta_log import commits
 from tidemark.pipeline.lake.tables.heartbeats import HOUR
 from tidemark.pipeline.lake.tables.table import DataFile, LakeTable, data_files, table_errors
 
-TARGET_BYTES = 16 << 20
-"""Size of a rewritten file: a few minutes of 10,000 streams, so that a run skips most of an hour by statistics."""
+TARGET_BYTES, MOST_TARGET_BYTES = 16 << 20, 128 << 20
+"""Size of a rewritten file, at least: a few minutes of 10,000 streams, so that a run skips most of an hour by
+statistics. And at most, where a partition would have more than `FILES`."""
+
+FILES = 64
+"""Files of a rewritten partition, while they are not too large: each commit goes through all files of the table."""
 
 SMALL_BYTES = TARGET_BYTES // 2
 MANY = 8
-"""A partition with so many small files is rewritten. A rewrite leaves one small file at most."""
+"""A partition with so many small files is rewritten. A rewrite leaves few of them."""
+
+SORTED_ROWS, SORTED_BYTES = 5_000_000, 256 << 20
+"""A larger partition is not sorted, since a sort holds it whole: some 0.4 kB a row."""
 
 SPARE = timedelta(days=1)
 """How much longer tombstones and commits are kept than the files that they remove, so that a vacuum finds them all."""
@@ -56,11 +64,12 @@ class Trimmed:
 
 
 def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -> Iterator[Rewritten]:
-    """Rewrite each partition up to `last` that has many small files, with its rows in the order of a column, the newest
-    partition first. Each is a commit of its own, so a caller may stop after any of them and go on another time.
+    """Rewrite each partition up to `last` that has many small files, the newest partition first. Each is a commit of
+    its own, so a caller may stop after any of them and go on another time.
 
-    Guarantee: readers see the same rows before and after, and appends at the same time are not disturbed. Memory
-    follows the largest partition. Raises TableConflict if somebody else has rewritten the same files; LakeError.
+    Guarantee: readers see the same rows before and after, and appends at the same time are not disturbed. Rows come in
+    the order of a column. In a large partition they stay in the order in which they were added, so that memory is
+    bounded: some 2 GB. Raises TableConflict if somebody else has rewritten the same files; LakeError.
     """
     current = table.current()
     if current is None:
@@ -75,15 +84,20 @@ def compact(table: LakeTable, last: str, order: str, *, dry_run: bool = False) -
         if dry_run:
             yield found
             continue
+        target = target_bytes(found.size)
+        of_partition: FilterConjunctionType = [(table.partition_column, "=", partition)]
         with table_errors(table.uri):
-            did = current.optimize.z_order(
-                [order],
-                partition_filters=[(table.partition_column, "=", partition)],
-                target_size=TARGET_BYTES,
-                max_concurrent_tasks=1,
-            )
+            if sum(file.rows for file in files) <= SORTED_ROWS and found.size <= SORTED_BYTES:
+                did = current.optimize.z_order([order], of_partition, target, max_concurrent_tasks=1)
+            else:
+                did = current.optimize.compact(of_partition, target, max_concurrent_tasks=1)
         table.make_durable()
         yield replace(found, files_after=did["numFilesAdded"], size_after=json.loads(did["filesAdded"])["totalSize"])
+
+
+def target_bytes(size: int) -> int:
+    """The size of a rewritten file of a partition of so many bytes."""
+    return min(max(TARGET_BYTES, size // FILES), MOST_TARGET_BYTES)
 
 
 def trim(table: LakeTable, keep: timedelta, *, dry_run: bool = False) -> Trimmed:

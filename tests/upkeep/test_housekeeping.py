@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.quality.status import read_report
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import HousekeepingSettings, LakeSettings, WindowSettings
-from tidemark.pipeline.upkeep import housekeeping
-from tidemark.pipeline.upkeep.compaction import MANY, compact, drop_partitions, trim
+from tidemark.pipeline.upkeep import compaction, housekeeping
+from tidemark.pipeline.upkeep.compaction import MANY, compact, drop_partitions, target_bytes, trim
 from tidemark.pipeline.upkeep.housekeeping import Chore, Housekeeper
 from tidemark.pipeline.upkeep.orphans import find_orphans
 from tidemark.pipeline.watermark.decision import Decision, Reason
@@ -124,6 +125,31 @@ def test_small_files_become_one_in_the_order_of_event_time_and_the_rows_are_the_
     times = pq.read_table(file, columns=["event_time"])["event_time"].to_pylist()
     assert times == sorted(times)
     assert house.rows() == rows
+
+
+@pytest.mark.parametrize("bound", ["SORTED_ROWS", "SORTED_BYTES"])
+def test_a_partition_too_large_to_sort_keeps_the_order_in_which_its_rows_landed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    house = House(tmp_path)
+    rows, before = house.rows(), house.files(HEARTBEATS)
+    monkeypatch.setattr(compaction, bound, 1)
+    monkeypatch.setattr(compaction, "TARGET_BYTES", 6 * max(os.stat(file).st_size for file in before))
+    (did,) = compact(house.lake.table(HEARTBEATS), EVERY, "event_time")
+    after = house.files(HEARTBEATS)
+    assert (did.files, did.files_after) == (15, len(after))
+    assert 1 < len(after) <= 3
+    assert house.rows() == rows
+    assert not house.history.staleness().check().stale
+    times = [pq.read_table(file, columns=["event_time"])["event_time"].to_pylist() for file in after]
+    spans = sorted((min(each), max(each)) for each in times)
+    assert all(one[1] < other[0] for one, other in pairwise(spans)), "a run skips files by their times"
+    assert times[0] != sorted(times[0]), "nothing was sorted"
+
+
+def test_an_hour_has_no_more_files_with_more_traffic_until_they_are_of_128_mib() -> None:
+    mib = 1 << 20
+    assert [target_bytes(size * mib) // mib for size in (1, 1024, 4096, 8192, 100_000)] == [16, 16, 64, 128, 128]
 
 
 @pytest.mark.gcs
