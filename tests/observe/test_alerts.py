@@ -14,8 +14,8 @@ from tests.observe.hour import FEW_AT_ONCE, MINUTE, SECOND, STREAMS, Hour, an_ho
 from tests.observe.promtool import check, rules
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
-from tidemark.pipeline.services.dagster_names import DRAIN
-from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY, READS
+from tidemark.pipeline.settings_sections import LandingSettings, PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
 CLEAN = 12
@@ -98,7 +98,7 @@ FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
     "TidemarkMissed": (some_are_missed, 22, {}, {}),
     "TidemarkLost": (somebody_else_acknowledges, 10, {}, {}),
     "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 20, {"TidemarkWatermarkOld": 1}, {}),
-    "TidemarkDrainStuck": (a_drain_gets_nowhere, 20, {"TidemarkWatermarkOld": 1}, {}),
+    "TidemarkBacklogOfBaseGrows": (a_drain_gets_nowhere, 20, {"TidemarkWatermarkOld": 1}, {}),
     "TidemarkSnapshotsOverBudget": (
         readings_get_dear,
         20,
@@ -131,6 +131,20 @@ def test_an_alert_fires_on_its_fault_and_not_before(
         hour.play(minutes)
     before: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN)}
     check(tmp_path, hour.series, {**before, CLEAN + minutes - 1: {alert: 1, **others}})
+
+
+def test_a_continuous_run_that_settles_nothing_any_more_is_told_as_a_stuck_drain_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
+    with an_hour(tmp_path, landing=LandingSettings.model_validate({"mode": "continuous"})) as hour:
+        hour.sensors[hour.sensors.index(DRAIN)] = LAND_CONTINUOUSLY
+        hour.play(CLEAN)
+        run = hour.ticking.run(LAND_CONTINUOUSLY, dg.DagsterRunStatus.STARTED)
+        hour.ticking.instance.add_run_tags(run.run_id, {READS: "true"})
+        hour.play(20)
+    behind = {"TidemarkWatermarkOld": 1, "TidemarkTrackingBacklogGrows": 1}
+    check(tmp_path, hour.series, {CLEAN - 1: {}, CLEAN + 19: {"TidemarkBacklogOfBaseGrows": 1, **behind}})
 
 
 def test_each_alert_has_a_fault_that_shows_it_and_a_place_that_says_what_to_do() -> None:
