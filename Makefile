@@ -9,7 +9,7 @@ CONFIG ?= $(firstword $(wildcard build/demo/tidemark.toml) tidemark.toml)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel gcs-tools spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
+.PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-wheel: setup ## the built wheel, in an environment and a folder of its own;
 
 gcs-tools: setup
 	$(BIN)/python -m tests.gcs.tools
+
+promtool: setup
+	$(BIN)/python -m tests.observe.tools
 
 spark-classes: setup
 	$(BIN)/python -m tests.spark.archive

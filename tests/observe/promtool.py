@@ -1,8 +1,6 @@
 """Prometheus' own evaluation of the alert rules over recorded series."""
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.observe import tools
 from tests.observe.hour import Series
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
@@ -19,10 +18,10 @@ FIRING = 'ALERTS{alertstate="firing"}'
 
 def promtool() -> str:
     """The program; the test is skipped without it."""
-    found = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    found = tools.promtool()
     if found is None:
-        pytest.skip("there is no promtool on this machine: apt-get install prometheus")
-    return found
+        pytest.skip("there is no promtool on this machine: `make promtool`, or install Prometheus")
+    return str(found)
 
 
 def rules() -> Mapping[str, Any]:

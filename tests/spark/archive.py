@@ -12,7 +12,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from tests.gcs.tools import cache, made_once
+from tests.cache import cache, made_once
 
 MADE_WITHIN_SECONDS = 300
 KEPT = "-Xshare:auto -Xlog:disable -Xlog:all=off -XX:SharedArchiveFile={file}"

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from tests.gcs.tools import cache, made_once
+from tests.cache import cache, made_once
 from tests.official_emulator import HOST, free_port
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
