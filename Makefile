@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo demo-shapes up test test-slow test-gcs test-wheel gcs-tools promtool spark-classes compiled simulate drain-demo chaos bench compare check ruff-format ruff-check mypy lint-imports docs pictures clean
 
 help: ## list the commands
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.installed ## make .venv with everything pinned in constraints.txt
 
@@ -48,7 +48,7 @@ test-wheel: setup ## the built wheel, in an environment and a folder of its own;
 gcs-tools: setup
 	$(BIN)/python -m tests.gcs.tools
 
-promtool: setup
+promtool: setup ## fetch Prometheus' promtool, by which the alerts are tested
 	$(BIN)/python -m tests.observe.tools
 
 spark-classes: setup
