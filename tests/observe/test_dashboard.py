@@ -65,6 +65,14 @@ def test_each_query_names_series_and_labels_that_exist() -> None:
         assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, name
 
 
+def test_an_alert_is_told_by_labels_that_every_alert_has() -> None:
+    """Grafana writes the name of a label in the place of one that is not there."""
+    (alerts,) = dashboard()["annotations"]["list"]
+    assert re.findall(r"{{(\w+)}}", alerts["titleFormat"] + alerts["textFormat"]) == ["alertname", "what"]
+    assert alerts["expr"].startswith("label_join(")
+    assert '"what", " ", "pipeline", "sensor", "job_name"' in alerts["expr"]
+
+
 def test_each_row_of_panels_fills_the_width() -> None:
     taken = Counter(
         (x, y)
