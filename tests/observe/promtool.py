@@ -1,4 +1,4 @@
-"""Prometheus' own evaluation of the alert rules over recorded series."""
+"""Prometheus' own evaluation of the alert rules, and of queries, over recorded series."""
 
 import json
 import subprocess
@@ -42,12 +42,29 @@ def check(folder: Path, series: Series, expected: Mapping[int, Mapping[str, int]
         }
         for minute, firing in expected.items()
     ]
+    _run(folder, series, tests)
+
+
+def answers(folder: Path, series: Series, queries: Mapping[str, str], minute: int) -> None:
+    """Assert that each query, by its name, has an answer at that minute, and not a NaN alone."""
+    tests = [
+        {
+            "expr": f'label_replace(count(({query}) >= 0) > bool 0, "query", "{name}", "", "")',
+            "eval_time": f"{minute}m",
+            "exp_samples": [{"labels": f'{{query="{name}"}}', "value": 1}],
+        }
+        for name, query in queries.items()
+    ]
+    _run(folder, series, tests)
+
+
+def _run(folder: Path, series: Series, tests: list[dict[str, Any]]) -> None:
     written = {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": "1m",
         "tests": [{"interval": "1m", "input_series": list(_written(series)), "promql_expr_test": tests}],
     }
-    file = folder / "alerts_test.yaml"
+    file = folder / "promtool_test.yaml"
     file.write_text(json.dumps(written))
     done = subprocess.run(
         [promtool(), "test", "rules", str(file)], capture_output=True, text=True, timeout=120, check=False

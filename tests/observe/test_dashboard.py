@@ -1,0 +1,98 @@
+"""The dashboard for Grafana asks for what tidemark tells, and gets an answer."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from tests.observe.hour import an_hour
+from tests.observe.promtool import answers
+from tidemark.assets import lost_runs
+from tidemark.pipeline.lake.store import calls
+from tidemark.pipeline.observe.instruments import INSTRUMENTS, PIPELINE, Kind
+from tidemark.pipeline.services.dagster_names import DRAIN
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tidemark.json"
+COLUMNS = 24
+"""Grafana's grid."""
+
+TOLD = {
+    name: {*each.attributes, PIPELINE, "le"}
+    for each in INSTRUMENTS
+    for name in (
+        [f"{each.in_prometheus}_{part}" for part in ("bucket", "sum", "count")]
+        if each.kind is Kind.HISTOGRAM
+        else [each.in_prometheus]
+    )
+}
+"""The labels of each series by its name."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
+
+
+def dashboard() -> Any:
+    return json.loads(DASHBOARD.read_text())
+
+
+def queries() -> Iterator[tuple[str, Any]]:
+    """Each query with the name of its panel and its letter."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            yield f"{panel['title']} {target['refId']}", target
+
+
+def asked(query: str) -> str:
+    """The query as Grafana sends it for all pipelines, with an answer a minute."""
+    return query.replace("$pipeline", ".*").replace("$__rate_interval", "5m")
+
+
+def test_each_query_names_series_and_labels_that_exist() -> None:
+    for name, target in queries():
+        found = re.findall(r"tidemark_\w+", target["expr"])
+        assert found, name
+        labels = set.intersection(*(TOLD[each] for each in found))
+        named = re.findall(r"[{,](\w+)=", target["expr"]) + [
+            label for group in re.findall(r"by \(([\w, ]+)\)", target["expr"]) for label in group.split(", ")
+        ]
+        assert set(named) <= labels, name
+        assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= labels, name
+
+
+def test_an_alert_is_told_by_labels_that_every_alert_has() -> None:
+    """Grafana writes the name of a label in the place of one that is not there."""
+    (alerts,) = dashboard()["annotations"]["list"]
+    assert re.findall(r"{{(\w+)}}", alerts["titleFormat"] + alerts["textFormat"]) == ["alertname", "what"]
+    assert alerts["expr"].startswith("label_join(")
+    assert '"what", " ", "pipeline", "sensor", "job_name"' in alerts["expr"]
+
+
+def test_each_row_of_panels_fills_the_width() -> None:
+    taken = Counter(
+        (x, y)
+        for panel in dashboard()["panels"]
+        for at in [panel["gridPos"]]
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    )
+    height = max(y for _, y in taken) + 1
+    assert taken == Counter((x, y) for x in range(COLUMNS) for y in range(height))
+
+
+def test_each_query_has_an_answer_where_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Dagster notes what a run says by the machine's clock, which does not move here.
+    monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
+    pubsub = PubSubSettings(ack_deadline=timedelta(seconds=10), snapshot_budget=5000)
+    with an_hour(tmp_path, pubsub=pubsub) as hour:
+        hour.broken = 1
+        hour.each_minute = lambda _: calls.count("list")
+        hour.play(11)
+        hour.ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
+        hour.play(1)
+    answers(tmp_path, hour.series, {name: asked(target["expr"]) for name, target in queries()}, minute=11)
