@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 DRY_ROUNDS = 2
 """Rounds in a row that found little to pull and so end a side. One is not enough: an empty pull proves nothing."""
 
+YOUNG_ROUNDS = 2
+"""Rounds in a row that found only young messages and so end a side whose age is not known."""
+
 REPORTED = pa.schema(
     {
         "reader": pa.int64(),
@@ -77,7 +80,8 @@ class Ended(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Round:
     """The result of one Spark job on one subscription, and the age of its backlog afterwards (None: not known).
-    `at_once` is the most readers that ran at the same time, by their own clocks."""
+    `at_once` is the most readers that ran at the same time, by their own clocks. The oldest message that they made
+    durable was `oldest` old when they began, negative if it was published later (None: there was none)."""
 
     side: Side
     number: int
@@ -88,6 +92,7 @@ class Round:
     persisted: Persisted
     is_dry: bool
     backlog_age: timedelta | None
+    oldest: timedelta | None = None
 
     @property
     def messages(self) -> int:
@@ -248,9 +253,9 @@ class Drain:
             yield from self._empty(side, until)
 
     def _empty(self, side: Side, until: float) -> Iterator[Round]:
-        chosen, dry = self.settings.drain, 0
+        chosen, dry, young = self.settings.drain, 0, 0
         age = self._age(side)
-        while age is None or age >= chosen.stop_below:
+        while (age is None and young < YOUNG_ROUNDS) or (age is not None and age >= chosen.stop_below):
             left = until - self.clock.monotonic()
             if left <= 0 or dry == DRY_ROUNDS:
                 why = Ended.TIME_IS_UP if left <= 0 else Ended.RAN_DRY
@@ -260,17 +265,19 @@ class Drain:
             yield done
             age = done.backlog_age
             dry = dry + 1 if done.is_dry else 0
+            young = young + 1 if done.oldest is not None and done.oldest < chosen.stop_below else 0
 
     def _round(self, side: Side, time: timedelta) -> Round:
         if not self.rounds_done:
             require_able(self.spark)
         chosen = self.settings.drain
         read = partial(self.read, Split(side, self.run, self.settings, time))
-        began = self.clock.monotonic()
+        began, began_at = self.clock.monotonic(), self.clock.now()
         readers = self.spark.range(0, chosen.readers, 1, chosen.readers)
         rows = readers.mapInArrow(read, from_arrow_schema(REPORTED)).collect()
         landed = sum((LANDED.validate_json(row["landed"]) for row in rows), Landed())
         persisted = sum((PERSISTED.validate_json(row["persisted"]) for row in rows), Persisted())
+        published = landed.oldest_publish_time if side is Side.BASE else persisted.oldest_publish_time
         if self.spending is not None:
             pubsub = self.settings.pubsub
             self.spending.reached(pubsub.base_path, landed.oldest_publish_time)
@@ -288,6 +295,7 @@ class Drain:
             persisted=persisted,
             is_dry=len({row["reader"] for row in rows if row["is_last"]}) == chosen.readers,
             backlog_age=self._age(side),
+            oldest=None if published is None else began_at - published,
         )
 
     def _age(self, side: Side) -> timedelta | None:

@@ -8,22 +8,25 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
-from tests.spark.drains import drained, read_and_die, settings_of, small_drain
+from tests.spark.drains import drain_of, drained, read_and_die, settings_of, small_drain
 from tests.spark.dying_source import deaths, ordain
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, PubSubWorld
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.errors import ReadingUnavailable
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark.drain import Ended, Round, Side, at_once
 from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Persisted
-from tidemark.pipeline.watermark.state import Snapshot
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning, Snapshot
 
 
 @pytest.fixture
@@ -147,6 +150,45 @@ def test_messages_that_another_consumer_holds_are_left_alone_after_two_empty_rou
     assert done.ended is Ended.RAN_DRY
     assert [one.is_dry for one in rounds if one.side is Side.BASE] == [True, True]
     assert done.landed.messages + len(held.received_messages) == 50
+
+
+class UnknownAge:
+    """A backlog of which nothing can be read, as when the budget of snapshots is spent."""
+
+    def read(self) -> Reading:
+        raise ReadingUnavailable("the budget is spent")
+
+
+def test_live_traffic_on_tracking_does_not_keep_a_drain_from_base_where_no_age_is_known(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    drain = small_drain(stop_below="3s", round_seconds="2s", max_seconds="120s", readers=2)
+    settings = settings_of(world.settings, str(world.lake), drain)
+    world.publish(3000)
+    time.sleep(3.1)
+    ended = Event()
+
+    def live() -> None:
+        while not ended.wait(0.05):
+            world.publish(5)
+
+    run = drain_of(spark, settings, run_name())
+    run.backlogs = {side: UnknownAge() for side in Side}
+    run.log.begin(Beginning(SystemClock().now()))
+    with ThreadPoolExecutor(1) as pool:
+        publishing = pool.submit(live)
+        try:
+            rounds = list(run.rounds())
+        finally:
+            ended.set()
+    publishing.result()
+    assert run.ended is Ended.CAUGHT_UP
+    assert not any(one.is_dry for one in rounds), "there is always something to pull"
+    for side in Side:
+        behind = [one.oldest is None or one.oldest >= drain.stop_below for one in rounds if one.side is side]
+        assert behind[-2:] == [False, False], "both looked young"
+        assert behind[0], "the backlog came first"
+    assert len(set(landed(settings))) > 3000
 
 
 def test_readers_killed_at_every_step_lose_nothing_and_the_report_lacks_no_more_than_their_batches(
