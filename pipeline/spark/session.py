@@ -14,7 +14,14 @@ from pyspark.sql import SparkSession
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import storage_config
-from tidemark.pipeline.spark.environment import ARCHIVE, FOLDER, carry_environment, environment_config, identity
+from tidemark.pipeline.spark.environment import (
+    ARCHIVE,
+    ARCHIVES,
+    archives_config,
+    carry_environment,
+    environment_config,
+    identity,
+)
 
 ANSWERS_WITHIN_SECONDS = 5.0
 
@@ -62,9 +69,17 @@ def _of_executors(settings: Settings) -> dict[str, str]:
         return {}
     carried = environment_config(chosen.executor_environment)
     if chosen.master is not None:
-        archives = [f"{chosen.executor_environment}#{FOLDER}", chosen.config.get("spark.archives", "")]
-        carried["spark.archives"] = ",".join(filter(None, archives))
+        carried |= archives_config(chosen.executor_environment, chosen.config.get(ARCHIVES, ""))
     return carried
+
+
+def _of_servers_executors(settings: Settings) -> dict[str, str]:
+    """For executors on a cluster, whose folder has the archive then: streams look for it there."""
+    chosen = settings.spark
+    if chosen.executor_environment is None or chosen.server_master.startswith("local"):
+        return {}
+    archive = chosen.executor_environment
+    return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
 
 
 def session_config(settings: Settings) -> dict[str, str]:
@@ -108,6 +123,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         **_of_the_session(settings),
         **storage_config(settings),
         **settings.spark.config,
+        **_of_servers_executors(settings),
     }
 
 
