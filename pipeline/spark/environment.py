@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.executor_archive import PROGRAM, manifest_of, own_manifest
 
 FOLDER = "tidemark_environment"
@@ -66,8 +67,9 @@ def check_environment(config: Mapping[str, str]) -> None:
 
 
 def archives_config(archive: str, others: str = "") -> dict[str, str]:
-    """The setting by which executors unpack the archive when they start, beside others that `spark.archives` names."""
-    return {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
+    """The setting by which executors unpack the archive when they start, beside others that `spark.archives` names.
+    None for an address: there Spark reads it before it has any JAR, so that gs:// would need one on each machine."""
+    return {} if is_address(archive) else {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
 
 
 def carry_environment(session: SparkSession, archive: str) -> None:
@@ -75,7 +77,7 @@ def carry_environment(session: SparkSession, archive: str) -> None:
 
     A Spark Connect server that brings an archive of `tidemark pack` goes on with that one. To another a file on this
     machine is sent once a session. An address is one that Spark's machines read. Assumption: the session has no other
-    archive of `tidemark pack` yet. Raises InvalidSettings.
+    archive of `tidemark pack` yet. Raises InvalidSettings, or ToolMissing where Spark cannot read gs://.
     """
     config = environment_config(archive)
     check_environment(config)
@@ -87,7 +89,8 @@ def carry_environment(session: SparkSession, archive: str) -> None:
         session.addArtifacts(f"{archive}#{FOLDER}", archive=True)
     else:
         quoted = archive.replace("\\", "\\\\").replace("'", "\\'")
-        session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
+        with naming_what_lacks():
+            session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
     session.conf.set(PYTHON, config[PYTHON])
     session.conf.set(CARRIED, named)
 

@@ -80,10 +80,9 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
     """For executors on a cluster, whose folder has the archive then: streams look for it there."""
-    chosen = settings.spark
-    if chosen.executor_environment is None or chosen.server_master.startswith("local"):
+    chosen, archive = settings.spark, settings.spark.executor_environment
+    if archive is None or chosen.server_master.startswith("local"):
         return {}
-    archive = chosen.executor_environment
     return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
 
 

@@ -54,6 +54,13 @@ class Place:
     def do(self, *work: tuple[str, dict[str, Any]], python: Path | None = None) -> list[dict[str, Any]]:
         return answer_of(self.start(*work, python=python))
 
+    def fails(self, *work: tuple[str, dict[str, Any]]) -> str:
+        """What a client says that cannot do the work."""
+        client = self.start(*work)
+        problems = client.communicate(timeout=WORKS_WITHIN_SECONDS)[1]
+        assert client.returncode, "it worked"
+        return problems
+
 
 def answer_of(client: "subprocess.Popen[str]") -> list[dict[str, Any]]:
     """What a client says in the end."""

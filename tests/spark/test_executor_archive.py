@@ -156,6 +156,9 @@ def test_which_sessions_carry_it(tmp_path: Path) -> None:
     spread = config(master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert spread["spark.sql.execution.pyspark.python"] == "tidemark_environment/bin/python"
+    in_a_bucket = config(master="spark://host:7077", executor_environment="gs://bucket/executors.tgz")
+    assert in_a_bucket[ARCHIVE] == "gs://bucket/executors.tgz"
+    assert "spark.archives" not in in_a_bucket  # which Spark reads before it has a JAR
     assert ARCHIVE not in config(master="local[2]")  # its tasks run the driver's Python
 
 
