@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.services.log_ends import why_ended
+from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark.connector import check_connector
-from tidemark.pipeline.spark.environment import check_environment
+from tidemark.pipeline.spark.environment import ARCHIVE, carry_environment, check_environment
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import check_answers, shared_session
 
@@ -51,6 +52,8 @@ class SparkResource(LazyPySparkResource):  # type: ignore[misc]
         session: SparkSession = self.spark_session
         if not self.spark_config.get("spark.remote"):
             session.sparkContext.setJobGroup(self._tag, "tidemark")
+            if is_address(archive := self.spark_config.get(ARCHIVE, "")):
+                carry_environment(session, archive)
         return session
 
     def _check_answers(self, remote: str) -> None:

@@ -78,7 +78,8 @@ def check_environment(setup: Setup) -> Iterator[Said]:
     if archive is None:
         return
     if is_address(archive):
-        yield Level.OK, f"executors get tidemark from {archive}, which Spark's machines read"
+        by = ", with Google's connector" if archive.startswith("gs:") else ""
+        yield Level.OK, f"executors get tidemark from {archive}, which Spark's machines read{by}"
         return
     environment.check_environment({environment.ARCHIVE: archive})
     packed, ours = manifest_of(Path(archive)), own_manifest()

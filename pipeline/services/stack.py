@@ -19,6 +19,7 @@ from tidemark.pipeline.services.own_files import CODE_PORT, SPARK_CONNECT, WORKS
 from tidemark.pipeline.services.processes import ServiceSpec, Supervisor, listens
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import CONNECTOR, connector_file, fetch, is_there, wants_connector
+from tidemark.pipeline.spark.environment import check_environment
 from tidemark.pipeline.spark.java import java_home
 from tidemark.pipeline.spark.session import host_and_port, server_config, without_options
 
@@ -190,14 +191,15 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
             f"spark.remote = {without_options(settings.spark.remote or '')!r}: for the server that tidemark starts "
             "write sc://localhost:PORT; with another name the client wants TLS"
         )
-    home = Path(pyspark.__file__).parent
+    home, config = Path(pyspark.__file__).parent, server_config(settings, scratch)
+    check_environment(config)
     return ServiceSpec(
         name=SPARK_CONNECT,
         command=[
             str(home / "bin" / "spark-submit"),
             *("--class", SERVER_CLASS, "--name", "tidemark"),
             *("--master", settings.spark.server_master, "--driver-memory", settings.spark.driver_memory),
-            *(part for key, value in server_config(settings, scratch).items() for part in ("--conf", f"{key}={value}")),
+            *(part for key, value in config.items() for part in ("--conf", f"{key}={value}")),
             "spark-internal",
         ],
         environment={

@@ -23,8 +23,8 @@ from tidemark.pipeline.settings import Settings
 JARS = "spark.jars"
 """Spark's setting with the JARs that a session brings along. One of the user's own replaces ours."""
 
-CONNECTOR_CLASS = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
-"""The class that Spark looks for in the JAR."""
+CONNECTOR_CLASS = "GoogleHadoopFileSystem"
+"""The class that Spark looks for in the JAR, in Google's package or, without our settings, in one of Hadoop's."""
 
 ANSWERS_WITHIN_SECONDS = 30.0
 """The longest wait for a single answer while a JAR is fetched."""

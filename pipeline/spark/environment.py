@@ -1,6 +1,15 @@
 """How tidemark gets to executors whose Python lacks it: an archive, which Spark unpacks beside each of them, and whose
-program `bin/python` starts their own Python with what is in it."""
+program `bin/python` starts their own Python with what is in it.
 
+On a Spark Connect server there are two places. A session's Python workers start in a folder of the session, where Spark
+unpacks what the session brings. Those of a streaming query start in the executor's own folder, where Spark unpacks what
+the server was started with. So a server that brings the archive serves both: its sessions get a link to it.
+"""
+
+import gzip
+import io
+import tarfile
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_types import is_address
+from tidemark.pipeline.spark.connector import naming_what_lacks
 from tidemark.pipeline.spark.executor_archive import PROGRAM, manifest_of, own_manifest
 
 FOLDER = "tidemark_environment"
@@ -24,6 +34,16 @@ CARRIED = "spark.tidemark.executor_environment.carried"
 """On a session: the archive that it has, as `identity` names it."""
 
 MUST_AGREE = ("python", "machine")
+
+ARCHIVES = "spark.archives"
+"""Spark's setting with what each executor unpacks when it starts, in its own folder."""
+
+LINK = """\
+#!/bin/sh
+# The archive that this executor unpacked when it started.
+exec "$(dirname "$0")/../../../{folder}/{program}" "$@"
+"""
+"""The program of an archive that a session brings instead: its folder is in the executor's own."""
 
 
 def environment_config(archive: str | None) -> dict[str, str]:
@@ -46,23 +66,56 @@ def check_environment(config: Mapping[str, str]) -> None:
             )
 
 
+def archives_config(archive: str, others: str = "") -> dict[str, str]:
+    """The setting by which executors unpack the archive when they start, beside others that `spark.archives` names.
+    None for an address: there Spark reads it before it has any JAR, so that gs:// would need one on each machine."""
+    return {} if is_address(archive) else {ARCHIVES: ",".join(filter(None, [f"{archive}#{FOLDER}", others]))}
+
+
 def carry_environment(session: SparkSession, archive: str) -> None:
     """Have the session's executors run what is in the archive, from the next task on, those that start later too.
 
-    A file on this machine is sent through a Spark Connect server once a session. Another address is one that Spark's
-    machines read. Assumption: the session has no other archive of `tidemark pack` yet. Raises InvalidSettings.
+    A Spark Connect server that brings an archive of `tidemark pack` goes on with that one. To another a file on this
+    machine is sent once a session. An address is one that Spark's machines read. Assumption: the session has no other
+    archive of `tidemark pack` yet. Raises InvalidSettings, or ToolMissing where Spark cannot read gs://.
     """
     config = environment_config(archive)
     check_environment(config)
     if session.conf.get(CARRIED, "") == (named := identity(archive)):
         return
-    if is_connected(session) and not is_address(archive):
+    if is_connected(session) and is_brought(session):
+        _link(session)
+    elif is_connected(session) and not is_address(archive):
         session.addArtifacts(f"{archive}#{FOLDER}", archive=True)
     else:
         quoted = archive.replace("\\", "\\\\").replace("'", "\\'")
-        session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
+        with naming_what_lacks():
+            session.sql(f"ADD ARCHIVE '{quoted}#{FOLDER}'").collect()
     session.conf.set(PYTHON, config[PYTHON])
     session.conf.set(CARRIED, named)
+
+
+def is_brought(session: SparkSession) -> bool:
+    """Whether the session's Spark was started with an archive of `tidemark pack`."""
+    named = (session.conf.get(ARCHIVES, "") or "").split(",")
+    return any(name.strip().endswith(f"#{FOLDER}") for name in named)
+
+
+def is_out_of_reach_of_streams(session: SparkSession) -> bool:
+    """Whether a streaming query of this session would look for its Python where no executor has it."""
+    return is_connected(session) and bool(session.conf.get(CARRIED, "")) and not is_brought(session)
+
+
+def _link(session: SparkSession) -> None:
+    """Send the session an archive that only leads to the executor's own. It is the same for whoever sends it: a server
+    refuses another of the same name."""
+    program, content = tarfile.TarInfo(PROGRAM), LINK.format(folder=FOLDER, program=PROGRAM).encode()
+    program.size, program.mode = len(content), 0o755
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / f"{FOLDER}_link.tar.gz"
+        with gzip.GzipFile(file, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+            archive.addfile(program, io.BytesIO(content))
+        session.addArtifacts(f"{file}#{FOLDER}", archive=True)
 
 
 def identity(archive: str) -> str:

@@ -2,21 +2,33 @@
 
 import os
 import socket
+import ssl
 import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlparse
 
+import grpc
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from pyspark.sql import SparkSession
 
 from tidemark.pipeline.errors import SparkUnreachable
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.connector import storage_config
-from tidemark.pipeline.spark.environment import ARCHIVE, FOLDER, carry_environment, environment_config, identity
+from tidemark.pipeline.spark.environment import (
+    ARCHIVE,
+    ARCHIVES,
+    archives_config,
+    carry_environment,
+    environment_config,
+    identity,
+)
 
 ANSWERS_WITHIN_SECONDS = 5.0
+
+ROOTS = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
+"""gRPC's own variable: the file with the authorities that it trusts, instead of those that it brings."""
 
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
@@ -62,9 +74,16 @@ def _of_executors(settings: Settings) -> dict[str, str]:
         return {}
     carried = environment_config(chosen.executor_environment)
     if chosen.master is not None:
-        archives = [f"{chosen.executor_environment}#{FOLDER}", chosen.config.get("spark.archives", "")]
-        carried["spark.archives"] = ",".join(filter(None, archives))
+        carried |= archives_config(chosen.executor_environment, chosen.config.get(ARCHIVES, ""))
     return carried
+
+
+def _of_servers_executors(settings: Settings) -> dict[str, str]:
+    """For executors on a cluster, whose folder has the archive then: streams look for it there."""
+    chosen, archive = settings.spark, settings.spark.executor_environment
+    if archive is None or chosen.server_master.startswith("local"):
+        return {}
+    return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
 
 
 def session_config(settings: Settings) -> dict[str, str]:
@@ -108,6 +127,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         **_of_the_session(settings),
         **storage_config(settings),
         **settings.spark.config,
+        **_of_servers_executors(settings),
     }
 
 
@@ -163,11 +183,40 @@ def without_options(remote: str) -> str:
 
 def check_answers(remote: str) -> None:
     """Raise SparkUnreachable, at once, where no Spark Connect server listens at an address such as
-    `sc://localhost:15002`. The client itself would try for ten minutes before it says so."""
+    `sc://localhost:15002`, or where its TLS is none that the client accepts. The client itself would try for ten
+    minutes before it says so."""
+    host, port = host_and_port(remote)
     try:
-        socket.create_connection(host_and_port(remote), timeout=ANSWERS_WITHIN_SECONDS).close()
+        with socket.create_connection((host, port), timeout=ANSWERS_WITHIN_SECONDS) as connection:
+            if speaks_tls(remote):
+                _shake_hands(connection, host)
+    except ssl.SSLError as error:
+        raise SparkUnreachable(
+            f"TLS with {without_options(remote)} fails ({error}): what answers there must speak TLS and HTTP/2, with a "
+            f"certificate that names {host} and is signed by an authority that gRPC knows; name the file with an "
+            f"authority of your own in ${ROOTS}. Nothing was written"
+        ) from error
     except OSError as error:
         raise SparkUnreachable(
             f"no Spark Connect server answers at {without_options(remote)} ({error}); start it with `tidemark up`, or "
             "set spark.remote to where yours runs, or spark.master for a classic session. Nothing was written"
         ) from error
+
+
+def speaks_tls(remote: str) -> bool:
+    """Whether PySpark's client speaks TLS to the address: if it says so, or with a token to any host but localhost."""
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder  # takes a while to import
+
+    channel = DefaultChannelBuilder(remote)
+    return bool(channel.use_ssl or (channel.token is not None and channel.host != "localhost"))
+
+
+def _shake_hands(connection: socket.socket, host: str) -> None:
+    """As gRPC does it, which accepts certificates that the newest Pythons call malformed. Raises SSLError."""
+    known = Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
+    context = ssl.create_default_context(cafile=os.environ.get(ROOTS) or known)
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["h2"])
+    with context.wrap_socket(connection, server_hostname=host) as secured:
+        if secured.selected_alpn_protocol() != "h2":
+            raise ssl.SSLError("it does not offer HTTP/2")

@@ -4,11 +4,13 @@ do and what that needs. A process holds one kind of session, so that the tests s
 import json
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark import rounds
@@ -83,10 +85,26 @@ def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[
         return {"refused": str(error)}
     batch = session.read.format("pubsub").options(**options, landing="first").load()
     twice = [ids(batch), ids(batch)]
+    return {"batches": twice, "streamed": _streamed(session, options, folder)}
+
+
+def stream(session: SparkSession, options: dict[str, str], folder: str) -> dict[str, Any]:
+    """Stream what there is, or say why that is refused."""
+    register(session)
+    try:
+        return {"streamed": _streamed(session, options, folder)}
+    except PySparkException as error:
+        return {"refused": str(error)}
+
+
+def _streamed(session: SparkSession, options: dict[str, str], folder: str) -> list[str]:
+    """The ids of what a stream brings, through a Python function of the user's own."""
     query = (
         session.readStream.format("pubsub")
         .options(**options)
         .load()
+        .select("message_id")
+        .mapInArrow(with_tidemark, "message_id string")
         .writeStream.format("parquet")
         .option("path", f"{folder}/rows")
         .option("checkpointLocation", f"{folder}/checkpoint")
@@ -94,7 +112,14 @@ def pubsub(session: SparkSession, options: dict[str, str], folder: str) -> dict[
         .start()
     )
     query.awaitTermination()
-    return {"batches": twice, "streamed": ids(session.read.parquet(f"{folder}/rows"))}
+    return ids(session.read.parquet(f"{folder}/rows"))
+
+
+def with_tidemark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Hands the rows on where tidemark can be imported."""
+    import tidemark.pipeline.spark.slices  # noqa: F401
+
+    yield from batches
 
 
 WORK: dict[str, Callable[..., dict[str, Any]]] = {
@@ -102,6 +127,7 @@ WORK: dict[str, Callable[..., dict[str, Any]]] = {
     "drain": drain,
     "continuous": continuous,
     "pubsub": pubsub,
+    "stream": stream,
     "batches": batches,
 }
 

@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MESSAGES = 20_000
 WORKS_WITHIN_SECONDS = 400
 STREAMS = 3
+BRINGING = "connect, to a server that brings the archive"
 
 
 @dataclass
@@ -52,6 +53,13 @@ class Place:
 
     def do(self, *work: tuple[str, dict[str, Any]], python: Path | None = None) -> list[dict[str, Any]]:
         return answer_of(self.start(*work, python=python))
+
+    def fails(self, *work: tuple[str, dict[str, Any]]) -> str:
+        """What a client says that cannot do the work."""
+        client = self.start(*work)
+        problems = client.communicate(timeout=WORKS_WITHIN_SECONDS)[1]
+        assert client.returncode, "it worked"
+        return problems
 
 
 def answer_of(client: "subprocess.Popen[str]") -> list[dict[str, Any]]:
@@ -90,7 +98,8 @@ def place(request: pytest.FixtureRequest, archive: Path, tmp_path: Path) -> Iter
         return
     with ExitStack() as stack:
         spread = stack.enter_context(cluster(tmp_path, python=bare_python()))
-        address = stack.enter_context(connect_server(tmp_path, spread))
+        brought = {"executor_environment": str(archive)} if request.param == BRINGING else {}
+        address = stack.enter_context(connect_server(tmp_path, spread, spread.connected(**brought)))
         yield Place(spread, SparkSettings(remote=address, executor_environment=str(archive)))
 
 
@@ -154,6 +163,7 @@ def test_without_the_archive_windows_are_computed_and_the_rest_is_refused_before
     assert not world.is_quiet(is_tracked=True)
 
 
+@pytest.mark.parametrize("place", ["classic", "connect", BRINGING], indirect=True)
 def test_windows_have_the_same_rows_as_on_this_machine_although_a_worker_is_killed(
     place: Place, tmp_path: Path
 ) -> None:
@@ -224,7 +234,7 @@ def test_batches_of_the_source_bring_everything(place: Place, world: PubSubWorld
     assert world.is_quiet()
 
 
-@pytest.mark.parametrize("place", ["classic"], indirect=True)  # over Connect, streams need tidemark on executors
+@pytest.mark.parametrize("place", ["classic", BRINGING], indirect=True)
 def test_a_stream_of_the_source_brings_everything(place: Place, world: PubSubWorld, tmp_path: Path) -> None:
     world.publish(2000)
     options = world.options(maxMessages="500", batchMessages="250", readers="2")
@@ -234,3 +244,14 @@ def test_a_stream_of_the_source_brings_everything(place: Place, world: PubSubWor
     assert again == first
     assert sorted(first + said["streamed"]) == sorted(world.published)
     assert world.is_quiet()
+
+
+@pytest.mark.parametrize("place", ["connect"], indirect=True)
+def test_a_stream_that_would_not_find_the_archive_is_refused_before_anything_is_pulled(
+    place: Place, world: PubSubWorld, tmp_path: Path
+) -> None:
+    world.publish(100)
+    (said,) = place.do(("stream", {"options": world.options(), "folder": str(tmp_path)}))
+    assert "cannot use an archive that the session sent" in said["refused"]
+    assert "spark.archives=executors.tar.gz#tidemark_environment" in said["refused"]
+    assert not world.is_quiet()

@@ -192,7 +192,8 @@ def test_nothing_is_fetched_for_a_spark_that_somebody_else_runs(tmp_path: Path) 
 
 
 def test_a_spark_without_a_connector_is_named_as_one() -> None:
-    with pytest.raises(ToolMissing, match="no Google connector"), naming_what_lacks():
-        raise RuntimeError("Class com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem not found")
+    for package in ("com.google.cloud.hadoop.fs.gcs", "org.apache.hadoop.fs.gs"):  # with our settings, and without
+        with pytest.raises(ToolMissing, match="no Google connector"), naming_what_lacks():
+            raise RuntimeError(f"Class {package}.GoogleHadoopFileSystem not found")
     with pytest.raises(RuntimeError, match="another"), naming_what_lacks():
         raise RuntimeError("another")

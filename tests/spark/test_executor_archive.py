@@ -15,12 +15,13 @@ from tests.cli.command import said_here
 from tests.spark.machine import script
 from tests.spark.standalone import bare_python
 from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.services.stack import spark_server
 from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import SparkSettings
 from tidemark.pipeline.spark import executor_archive
 from tidemark.pipeline.spark.environment import ARCHIVE, check_environment, identity
 from tidemark.pipeline.spark.executor_archive import LEFT_OUT, distributions, manifest_of, own_manifest, pack
-from tidemark.pipeline.spark.session import session_config
+from tidemark.pipeline.spark.session import server_config, session_config
 
 IMPORTS = "import sys, tidemark.pipeline.spark.drain as d; print(sys.executable, d.__file__, sys.argv[1])"
 
@@ -155,7 +156,28 @@ def test_which_sessions_carry_it(tmp_path: Path) -> None:
     spread = config(master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
     assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
     assert spread["spark.sql.execution.pyspark.python"] == "tidemark_environment/bin/python"
+    in_a_bucket = config(master="spark://host:7077", executor_environment="gs://bucket/executors.tgz")
+    assert in_a_bucket[ARCHIVE] == "gs://bucket/executors.tgz"
+    assert "spark.archives" not in in_a_bucket  # which Spark reads before it has a JAR
     assert ARCHIVE not in config(master="local[2]")  # its tasks run the driver's Python
+
+
+def test_a_server_on_a_cluster_brings_it(tmp_path: Path) -> None:
+    archive = tmp_path / "executors.tar.gz"
+
+    def server(**spark: object) -> Settings:
+        return Settings(spark=SparkSettings.model_validate({"executor_environment": str(archive), **spark}))
+
+    def config(**spark: object) -> dict[str, str]:
+        return server_config(server(**spark), tmp_path)
+
+    assert "spark.archives" not in config()  # local[2,4]: its tasks run the driver's Python
+    assert "spark.archives" not in config(server_master="spark://host:7077", executor_environment=None)
+    spread = config(server_master="spark://host:7077", config={"spark.archives": "theirs.zip#theirs"})
+    assert spread["spark.archives"] == f"{archive}#tidemark_environment,theirs.zip#theirs"
+    assert "spark.sql.execution.pyspark.python" not in spread  # what the server plans runs the server's Python
+    with pytest.raises(InvalidSettings, match="tidemark pack"):
+        spark_server(server(server_master="spark://host:7077"), tmp_path, {})
 
 
 def test_a_relative_path_is_relative_to_the_settings_file_and_an_address_stays(tmp_path: Path) -> None:
