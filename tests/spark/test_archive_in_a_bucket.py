@@ -14,7 +14,7 @@ from tidemark.pipeline.settings_sections import LakeSettings, SparkSettings
 from tidemark.pipeline.spark.connector import JARS
 from tidemark.pipeline.spark.executor_archive import pack
 
-pytestmark = [pytest.mark.gcs, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.gcs, pytest.mark.slow, pytest.mark.timeout(900)]
 
 WINDOWS = 3
 RIGHT = {"rows": STREAMS * 3 * WINDOWS, "in_columns": True}
