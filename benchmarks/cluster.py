@@ -30,7 +30,7 @@ from benchmarks.ticks import pull_and_acknowledge
 from tests.spark.standalone import Cluster, cluster
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LandingSettings
+from tidemark.pipeline.settings_sections import EmulatorKind, LandingSettings
 from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
@@ -48,6 +48,7 @@ class Asked:
     messages: int
     rates: list[int]
     hours: int
+    emulator: EmulatorKind
     out: Path
 
 
@@ -58,12 +59,13 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=300_000, help="of the backlog that is landed (default 300000)")
     parser.add_argument("--rates", default="333,3300", help="messages a second of live traffic (default 333,3300)")
     parser.add_argument("--hours", type=int, default=24, help="of 10,000 streams that are computed; 0: none (24)")
+    parser.add_argument("--emulator", choices=("auto", "official", "local"), default="auto", help="which Pub/Sub")
     parser.add_argument("--out", type=Path, default=Path("build/cluster.json"), help="the results as JSON")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     rates = [int(rate) for rate in asked.rates.split(",") if rate]
     if asked.part:
-        part = Asked(int(asked.workers), asked.messages, rates, asked.hours, asked.out)
+        part = Asked(int(asked.workers), asked.messages, rates, asked.hours, asked.emulator, asked.out)
         asked.out.write_text(json.dumps(measured(part)))
         return
     console, found = Console(width=140), []
@@ -71,7 +73,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="tidemark-cluster-") as folder:
             out = Path(folder) / "part.json"
             given = ["--part", "--workers", workers, "--messages", str(asked.messages), "--rates", asked.rates]
-            command = [sys.executable, "-m", "benchmarks.cluster", *given, "--hours", str(asked.hours)]
+            given += ["--hours", str(asked.hours), "--emulator", asked.emulator]
+            command = [sys.executable, "-m", "benchmarks.cluster", *given]
             subprocess.run([*command, "--out", str(out)], check=True, timeout=PART_SECONDS)
             found.append(json.loads(out.read_text()))
         console.print_json(json.dumps(found[-1]))
@@ -84,7 +87,7 @@ def measured(asked: Asked) -> dict[str, Any]:
     found: dict[str, Any] = {"workers": asked.workers}
     with (
         tempfile.TemporaryDirectory(prefix="tidemark-cluster-") as folder,
-        machine(Path(folder), "auto", print) as parts,
+        machine(Path(folder), asked.emulator, print) as parts,
         cluster(Path(folder) / "cluster", workers=asked.workers + 1) as spread,
         session_on(spread) as spark,
     ):
@@ -153,8 +156,9 @@ def backlog(parts: Machine, spark: SparkSession, asked: Asked) -> dict[str, Any]
     return {
         "messages": messages,
         "landers": asked.workers,
-        "messages_per_second": round(messages / seconds),
-        "bare_messages_per_second": round(each * asked.workers / bare_seconds),
+        "landed_and_tracked_per_second": round(messages / seconds),
+        "pulled_per_second": round(2 * messages / seconds),
+        "bare_pulled_per_second": round(each * asked.workers / bare_seconds),
         "rounds": len(rounds),
         "longest_settling_seconds": round(max(one.settle_seconds for one in rounds), 2),
     }
