@@ -7,8 +7,14 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
+from tests.dagster.house import PUBSUB, ModelWorld, Provisioned, Ticking, settings_of
+from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.pubsub.provision import provision
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.resources.spark import SparkResource
 
 with warnings.catch_warnings():
@@ -23,6 +29,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::dagster.BetaWarning"))
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+@pytest.fixture
+def world() -> ModelWorld:
+    return ModelWorld(PUBSUB)
+
+
+@pytest.fixture
+def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
+    return Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
+
+
+@pytest.fixture
+def provisioned(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
+) -> Provisioned:
+    """Settings on the emulator, whose topic and subscriptions exist, with these sections."""
+
+    def make(pubsub: PubSubSettings = fresh_pubsub, **sections: object) -> Settings:
+        settings = settings_of(pubsub, tmp_path).model_copy(update=sections)
+        provision(subscriber, publisher, fresh_pubsub, settings.contract, SystemClock())
+        return settings
+
+    return make
 
 
 @pytest.fixture(scope="module", autouse=True)

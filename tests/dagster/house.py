@@ -42,6 +42,12 @@ SOMEBODY_ELSES: Sequence[Mapping[str, str]] = ({}, {PIPELINE: "gs://bucket/anoth
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 
 
+PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
+"""On the model."""
+
+Provisioned = Callable[..., Settings]
+
+
 def settings_of(
     pubsub: PubSubSettings, folder: Path, *, spark: SparkSettings | None = None, max_windows_per_run: int = 288
 ) -> Settings:

@@ -1,22 +1,18 @@
 """The run that lands without an end: who keeps it at work, that ticks rest meanwhile, and what it lands."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import dagster as dg
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1 import PublisherClient
 
-from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
+from tests.dagster.house import Provisioned, Ticking, beats_between, metadata_of, publish
 from tests.dagster.test_drain import CLASSIC, rows
 from tidemark.assets.continuous import landing_run
 from tidemark.assets.reading_runs import OVERTIME
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS
-from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LandingSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import LandingSettings
 
 CLOCK = SystemClock()
 MINUTE = timedelta(minutes=1)
@@ -28,18 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 
 
 @pytest.fixture
-def settings(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> Settings:
-    settings = settings_of(fresh_pubsub, tmp_path, spark=CLASSIC).model_copy(update={"landing": CONTINUOUS})
-    provision(subscriber, publisher, fresh_pubsub, settings.contract, CLOCK)
-    return settings
-
-
-@pytest.fixture
-def ticking(settings: Settings) -> Iterator[Ticking]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Ticking(settings, instance)
+def ticking(provisioned: Provisioned, instance: dg.DagsterInstance) -> Ticking:
+    return Ticking(provisioned(spark=CLASSIC, landing=CONTINUOUS), instance)
 
 
 def test_the_sensor_keeps_one_run_at_work(ticking: Ticking) -> None:

@@ -1,23 +1,20 @@
 """The run that drains a backlog: when the sensor asks for it, what it reports, and that landing rests meanwhile."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import dagster as dg
 import pytest
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1 import PublisherClient
 
-from tests.dagster.house import Ticking, beats_between, metadata_of, publish, settings_of
+from tests.dagster.house import Provisioned, Ticking, beats_between, metadata_of, publish
 from tests.watermark.builders import ints
 from tidemark.assets.drain import draining, why_drain, why_no_run
 from tidemark.assets.reading_runs import OVERTIME, UNABLE_PAUSE, WHY_NOT
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.errors import ExecutorsUnable
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import DrainSettings, PubSubSettings, SparkSettings
+from tidemark.pipeline.settings_sections import DrainSettings, SparkSettings
 from tidemark.pipeline.spark import drain as pipeline_drain
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.histogram import Histogram
@@ -43,18 +40,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets th
 
 
 @pytest.fixture
-def settings(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> Settings:
-    settings = settings_of(fresh_pubsub, tmp_path, spark=CLASSIC).model_copy(update={"drain": DRAINING})
-    provision(subscriber, publisher, fresh_pubsub, settings.contract, CLOCK)
-    return settings
-
-
-@pytest.fixture
-def ticking(settings: Settings) -> Iterator[Ticking]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Ticking(settings, instance)
+def ticking(provisioned: Provisioned, instance: dg.DagsterInstance) -> Ticking:
+    return Ticking(provisioned(spark=CLASSIC, drain=DRAINING), instance)
 
 
 def publish_backlog(publisher: PublisherClient, settings: Settings, messages: int = 2000) -> None:

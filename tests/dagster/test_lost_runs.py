@@ -2,7 +2,6 @@
 
 import signal
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,12 +31,6 @@ SECOND = timedelta(seconds=1)
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = Settings(lake=LakeSettings(uri="gs://a-bucket/lake"))
 STATUS = dg.DagsterRunStatus
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
 
 
 @pytest.fixture

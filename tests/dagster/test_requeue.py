@@ -1,16 +1,14 @@
 """A contract that is wrong parks a topic; once the settings are mended, a requeue lands it and its windows are computed
 again."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import pytest
 
-from tests.dagster.house import FIELDS, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
-from tests.dagster.test_sensors import MINUTE, PUBSUB, WINDOWS_OF_BACKLOG, backlog_start
+from tests.dagster.house import FIELDS, PUBSUB, SECOND, ModelWorld, Ticking, beats_between, publish, settings_of
+from tests.dagster.test_sensors import MINUTE, WINDOWS_OF_BACKLOG, backlog_start
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.requests import BACKLOG_OP
 from tidemark.assets.requeue import MOST_REQUESTS
@@ -28,12 +26,6 @@ from tidemark.pipeline.settings_sections import (
     WindowSettings,
 )
 from tidemark.pipeline.ticks.requeue import Requeue, Requeuer
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
 
 
 def requeue(ticking: Ticking) -> Requeue:

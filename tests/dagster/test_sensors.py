@@ -1,6 +1,6 @@
 """The real sensors, tick by tick, on a real instance, a lake on disk, and the model or the emulator."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -8,11 +8,13 @@ from threading import Event
 import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1 import PublisherClient
 
 from tests.dagster.house import (
+    PUBSUB,
     SOMEBODY_ELSES,
     ModelWorld,
+    Provisioned,
     Ticking,
     beats_between,
     keys,
@@ -27,7 +29,6 @@ from tidemark.assets.requests import pause_of
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.services.dagster_names import DRAIN, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
@@ -38,41 +39,6 @@ MINUTE = timedelta(minutes=1)
 WINDOWS_OF_BACKLOG = 5
 ATTEMPTS = 30
 """Ticks that a mended part may take: leases run out after 10 s, and a client tries to connect again after seconds."""
-
-PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
-"""On the model."""
-
-Provisioned = Callable[[PubSubSettings], Settings]
-
-
-@pytest.fixture
-def provisioned(
-    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
-) -> Provisioned:
-    """Settings whose topic and subscriptions exist."""
-
-    def make(pubsub: PubSubSettings) -> Settings:
-        settings = settings_of(pubsub, tmp_path)
-        provision(subscriber, publisher, fresh_pubsub, settings.contract, CLOCK)
-        return settings
-
-    return make
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
-
-
-@pytest.fixture
-def world() -> ModelWorld:
-    return ModelWorld(PUBSUB)
-
-
-@pytest.fixture
-def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
-    return Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
 
 
 def backlog_start(clock: Clock) -> datetime:

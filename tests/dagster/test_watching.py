@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from tests.dagster.house import SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
+from tests.dagster.house import SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.landed_by_runs import LandedByRuns
 from tidemark.assets.watching import EndedRuns
@@ -19,27 +19,8 @@ from tidemark.pipeline.errors import PubSubUnreachable
 from tidemark.pipeline.heartbeat import RejectionReason
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.services.dagster_names import TICK
-from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.ticks.landing import Landed
 from tidemark.pipeline.ticks.tracking import Persisted
-
-PUBSUB = PubSubSettings(ack_deadline=timedelta(seconds=10))
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
-
-
-@pytest.fixture
-def world() -> ModelWorld:
-    return ModelWorld(PUBSUB)
-
-
-@pytest.fixture
-def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
-    return Ticking(settings_of(PUBSUB, tmp_path), instance, world.clock, world)
 
 
 def test_a_run_carries_the_id_of_the_tick_that_requested_it(ticking: Ticking, world: ModelWorld) -> None:
