@@ -6,7 +6,6 @@ Dagster's own starts a new Python for each run, whose imports take longer than a
 
 import multiprocessing
 import os
-import signal
 import time
 from multiprocessing import forkserver
 from threading import Event, Thread
@@ -15,7 +14,7 @@ from typing import Any
 from dagster._cli.api import grpc_command
 from dagster._grpc import server
 
-from tidemark.resources.ending import ENDS_WITHIN_SECONDS
+from tidemark.resources.ending import ENDS_WITHIN_SECONDS, end_soon_after_a_signal
 from tidemark.resources.json_logs import ask_for_json
 
 
@@ -41,17 +40,12 @@ def end_after(asked: Event) -> None:
 
 
 def main() -> None:
-    """Serve until a signal or a request ends it. SIGINT is taken back: a shell starts background commands with it
-    ignored, and Dagster, in this process and in runs, treats SIGTERM as it treats SIGINT."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Serve until a signal or a request ends it. After a signal Dagster itself would serve no run that is asked for,
+    and wait for all that are under way."""
+    end_soon_after_a_signal()
     ask_for_json()
     server.DagsterApiServer = ForkingApiServer  # type: ignore[misc]
-    returned = Event()
-    Thread(target=end_after, args=(returned,), name="end", daemon=True).start()
-    try:
-        grpc_command(prog_name="tidemark.resources.code_server")
-    finally:
-        returned.set()  # a signal that arrives before Dagster waits for one ends its command without its own event
+    grpc_command(prog_name="tidemark.resources.code_server")
 
 
 if __name__ == "__main__":

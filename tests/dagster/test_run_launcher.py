@@ -210,6 +210,19 @@ def test_a_code_server_that_is_too_busy_to_answer_has_not_lost_its_run(server: C
         server.process.send_signal(signal.SIGCONT)
 
 
+def test_sigterm_ends_the_code_server_although_a_run_is_under_way(server: CodeServer) -> None:
+    server.launch()
+    orphans = server.run_processes()
+    try:
+        server.process.terminate()
+        assert server.process.wait(SECONDS) == 0  # the run goes on for twice as long
+        server.start()
+    finally:
+        for one in orphans:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+
+
 def test_a_run_is_failed_when_its_code_server_is_killed_and_stays_so_when_another_takes_its_place(
     server: CodeServer,
 ) -> None:
