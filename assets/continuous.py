@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import dagster as dg
@@ -23,27 +23,49 @@ from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone
 from tidemark.pipeline.ticks.rounds import Settled
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of
 
+SLOW = 1.5
+"""A round that takes so many times what it should is told as slow. The first one also waits for Spark's workers."""
+
 
 @dataclass(slots=True)
 class Report:
-    """What a run has settled, in all and since it was last told: `every` tick, however short rounds are."""
+    """What a run has settled, in all and since it was last told: every tick, however short rounds are."""
 
     clock: Clock
-    every: timedelta
+    settings: Settings
     total: Settled = field(default_factory=Settled)
     _untold: Settled = field(default_factory=Settled)
+    _rounds: list[RoundDone] = field(default_factory=list)
     _told_at: float = -math.inf
 
     def add(self, done: RoundDone) -> bool:
         """Add a round; whether it is time to tell."""
         self.total += done.settled
         self._untold += done.settled
-        return self.clock.monotonic() - self._told_at >= self.every.total_seconds()
+        self._rounds.append(done)
+        return self.clock.monotonic() - self._told_at >= self.settings.watermark.tick.total_seconds()
 
-    def events(self, settings: Settings) -> list[dg.AssetMaterialization]:
+    def sentence(self) -> str:
+        """The rounds that were not told yet; there is one."""
+        first, last, landed, landing = self._rounds[0], self._rounds[-1], self._untold.landed, self.settings.landing
+        readers, settling = last.readers_seconds, max(one.settle_seconds for one in self._rounds)
+        says = (
+            f"{f'round {last.number}' if first is last else f'rounds {first.number} to {last.number}'}: landed "
+            f"{landed.heartbeats} heartbeats ({landed.late} late), quarantined {landed.rejected.total()}, tracked "
+            f"{self._untold.persisted.messages} messages; the readers of the last took {readers:.1f} s, settling "
+            f"{settling:.1f} s at most"
+        )
+        if readers < SLOW * landing.round.total_seconds() or first.number == 0:
+            return says
+        return (
+            f"{says}. That is longer than landing.round, {format_duration(landing.round)}: Spark needs a place for "
+            f"each of the {landing.readers} readers, and for windows"
+        )
+
+    def events(self) -> list[dg.AssetMaterialization]:
         """Materializations of what was not told yet."""
-        untold, self._untold, self._told_at = self._untold, Settled(), self.clock.monotonic()
-        return [*landing_events(settings, untold.landed), *histogram_events(settings, untold.persisted)]
+        untold, self._untold, self._rounds, self._told_at = self._untold, Settled(), [], self.clock.monotonic()
+        return [*landing_events(self.settings, untold.landed), *histogram_events(self.settings, untold.persisted)]
 
 
 def continuous_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
@@ -76,14 +98,14 @@ def continuous_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
                 newest_watermark=lake.tracking_log("run").newest_watermark,
                 interrupt=spark.interrupt,
             )
-            report = Report(clock, settings.watermark.tick)
+            report = Report(clock, settings)
             for done in landing.rounds(settings.landing.run_for):
                 if done.number == 0:
                     context.instance.add_run_tags(context.run_id, {READS: "true"})
                 if report.add(done):
-                    context.log.info(done.sentence())
-                    yield from report.events(settings)
-            yield from report.events(settings)
+                    context.log.info(report.sentence())
+                    yield from report.events()
+            yield from report.events()
         total = report.total
         metadata: dict[str, Any] = {
             "tracked": total.persisted.messages,

@@ -46,6 +46,9 @@ OF_KUBERNETES = re.compile(
 )
 """Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
 
+WINDOW_PLACES = 2
+"""Places of Spark's tasks for windows, on this machine."""
+
 NO_FILE = "name one with --config or $TIDEMARK_CONFIG, or have `tidemark init` write one"
 """What to do where no file is named and none is in the current folder."""
 
@@ -126,6 +129,13 @@ class Settings(BaseSettings):
                 "landing.round"
             )
         return self
+
+    @property
+    def server_master(self) -> str:
+        """The Spark master of the server that `tidemark up` starts: as set, otherwise this machine, with a place for
+        each reader that lands continuously and WINDOW_PLACES more."""
+        readers = self.landing.readers if self.landing.is_continuous else 0
+        return self.spark.server_master or f"local[{readers + WINDOW_PLACES},4]"
 
     @property
     def emulated(self) -> bool:

@@ -292,6 +292,11 @@ class LandingSettings(Section):
         """Whether a run lands instead of the ticks."""
         return self.mode == "continuous"
 
+    @property
+    def readers(self) -> int:
+        """Those of base and those of tracking, each in the place of a Spark task."""
+        return self.landers + self.trackers
+
 
 class DrainSettings(Section):
     """When a run drains an outage's backlog, and with how many readers."""
@@ -376,7 +381,7 @@ class SparkSettings(Section):
 
     remote: OptionalText = "sc://localhost:15002"
     master: OptionalText = None
-    server_master: str = "local[2,4]"
+    server_master: OptionalText = None
     driver_memory: str = Field("2g", pattern=r"^\d+[mg]$")
     executor_environment: OptionalText = None
     config: dict[str, str] = Field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Java, Spark, and what Spark needs for a lake in a bucket."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyspark
 from tidemark.pipeline.doctor.finding import Level, Said, Setup
 from tidemark.pipeline.errors import ToolMissing
 from tidemark.pipeline.services.stack import TOKEN, is_ours_to_start
-from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings import WINDOW_PLACES, Settings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.spark import environment
 from tidemark.pipeline.spark.executor_archive import manifest_of, own_manifest
@@ -59,6 +60,25 @@ def check_spark(setup: Setup) -> Iterator[Said]:
         return
     check_answers(spark.remote or "")
     yield Level.OK, f"a Spark Connect server answers at {named}; the client is PySpark {pyspark.__version__}"
+
+
+def check_places(setup: Setup) -> Iterator[Said]:
+    """Readers that land continuously hold places of tasks, and windows need some as well."""
+    settings = setup.settings
+    if not settings.landing.is_continuous or (settings.spark.master is None and not is_ours_to_start(settings)):
+        return
+    master, readers = settings.spark.master or settings.server_master, settings.landing.readers
+    threads = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
+    places = int(threads[1] or 1) if threads else readers + 1
+    if places <= readers:
+        named = "spark.master" if settings.spark.master else "spark.server_master"
+        yield (
+            Level.WARNING,
+            f"{named} = {master!r} has {places} places for {readers} readers of [landing] and the windows: rounds take "
+            f'longer than landing.round, and windows wait; "local[{readers + WINDOW_PLACES},4]" has enough',
+        )
+    elif threads:
+        yield Level.OK, f"Spark on {master} has a place for each of {readers} readers, and for windows"
 
 
 def check_token(setup: Setup) -> Iterator[Said]:

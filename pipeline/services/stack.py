@@ -198,7 +198,7 @@ def spark_server(settings: Settings, scratch: Path, token: dict[str, str]) -> Se
         command=[
             str(home / "bin" / "spark-submit"),
             *("--class", SERVER_CLASS, "--name", "tidemark"),
-            *("--master", settings.spark.server_master, "--driver-memory", settings.spark.driver_memory),
+            *("--master", settings.server_master, "--driver-memory", settings.spark.driver_memory),
             *(part for key, value in config.items() for part in ("--conf", f"{key}={value}")),
             "spark-internal",
         ],

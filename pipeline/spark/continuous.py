@@ -103,7 +103,7 @@ class Share:
     @property
     def readers(self) -> int:
         """Those of base, then those of tracking."""
-        return self.settings.landing.landers + self.settings.landing.trackers
+        return self.settings.landing.readers
 
     def is_of_base(self, reader: int) -> bool:
         """Which subscription a reader reads."""
@@ -262,15 +262,6 @@ class RoundDone:
     def messages(self) -> int:
         """Messages of base that landed or were quarantined."""
         return self.settled.landed.messages
-
-    def sentence(self) -> str:
-        """What it did."""
-        landed, persisted = self.settled.landed, self.settled.persisted
-        return (
-            f"round {self.number}: landed {landed.heartbeats} heartbeats ({landed.late} late), quarantined "
-            f"{landed.rejected.total()}, tracked {persisted.messages} messages; readers took "
-            f"{self.readers_seconds:.1f} s, the commit and the acknowledgements {self.settle_seconds:.1f} s"
-        )
 
 
 @dataclass(slots=True)

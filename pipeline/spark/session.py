@@ -81,7 +81,7 @@ def _of_executors(settings: Settings) -> dict[str, str]:
 def _of_servers_executors(settings: Settings) -> dict[str, str]:
     """For executors on a cluster, whose folder has the archive then: streams look for it there."""
     chosen, archive = settings.spark, settings.spark.executor_environment
-    if archive is None or chosen.server_master.startswith("local"):
+    if archive is None or settings.server_master.startswith("local"):
         return {}
     return {ARCHIVE: archive, **archives_config(archive, chosen.config.get(ARCHIVES, ""))}
 
@@ -123,7 +123,7 @@ def server_config(settings: Settings, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
-        **_of_workers(settings.spark.server_master),
+        **_of_workers(settings.server_master),
         **_of_the_session(settings),
         **storage_config(settings),
         **settings.spark.config,

@@ -8,11 +8,16 @@ from google.pubsub_v1 import PublisherClient
 
 from tests.dagster.house import Provisioned, Ticking, beats_between, metadata_of, publish
 from tests.dagster.test_drain import CLASSIC, rows
-from tidemark.assets.continuous import landing_run
+from tidemark.assets.continuous import Report, landing_run
 from tidemark.assets.reading_runs import OVERTIME
-from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.clock import ManualClock, SystemClock
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS
+from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LandingSettings
+from tidemark.pipeline.spark.continuous import RoundDone
+from tidemark.pipeline.ticks.landing import Landed
+from tidemark.pipeline.ticks.rounds import Settled
+from tidemark.pipeline.ticks.tracking import Persisted
 
 CLOCK = SystemClock()
 MINUTE = timedelta(minutes=1)
@@ -36,6 +41,26 @@ def test_the_sensor_keeps_one_run_at_work(ticking: Ticking) -> None:
     assert f"run {run.run_id[:8]} lands and tracks" in (waiting.skip_message or "")
     ticking.instance.report_run_canceled(ticking.instance.get_run_by_id(run.run_id))
     assert len(ticking.tick(LAND_CONTINUOUSLY).run_requests) == 1
+
+
+def test_a_line_of_the_log_tells_all_rounds_since_the_last_and_that_they_take_too_long() -> None:
+    settings = Settings(landing=LandingSettings(mode="continuous", landers=2))
+    report = Report(ManualClock(CLOCK.now()), settings)
+
+    def done(number: int, seconds: float = 5.1) -> RoundDone:
+        return RoundDone(number, Settled(Landed(heartbeats=10, late=1), Persisted(messages=11)), seconds, number / 10)
+
+    assert report.add(done(0, 9.0))
+    assert report.sentence().startswith("round 0: landed 10 heartbeats (1 late), quarantined 0, tracked 11 messages")
+    assert "longer" not in report.sentence(), "Spark's workers had to start"
+    report.events()
+    assert not report.add(done(1))
+    report.add(done(2))
+    told = "rounds 1 to 2: landed 20 heartbeats (2 late), quarantined 0, tracked 22 messages; the readers of the last"
+    assert report.sentence() == f"{told} took 5.1 s, settling 0.2 s at most"
+    report.add(done(3, 10.2))
+    assert report.sentence().endswith("Spark needs a place for each of the 3 readers, and for windows")
+    assert report.total.landed.heartbeats == 40
 
 
 def test_after_a_failure_the_next_run_waits(ticking: Ticking) -> None:

@@ -18,10 +18,23 @@ from tidemark.pipeline.doctor import spark as spark_checks
 from tidemark.pipeline.doctor.cluster import check_executors
 from tidemark.pipeline.doctor.dagster_storage import check_dagster_storage, judged
 from tidemark.pipeline.doctor.finding import Check, Finding, Level, Setup, examine
-from tidemark.pipeline.doctor.spark import check_connector, check_environment, check_java, check_spark, check_token
+from tidemark.pipeline.doctor.spark import (
+    check_connector,
+    check_environment,
+    check_java,
+    check_places,
+    check_spark,
+    check_token,
+)
 from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import DagsterSettings, LakeSettings, SparkSettings, TableSettings
+from tidemark.pipeline.settings_sections import (
+    DagsterSettings,
+    LakeSettings,
+    LandingSettings,
+    SparkSettings,
+    TableSettings,
+)
 from tidemark.pipeline.spark import executor_archive, java
 from tidemark.resources.storage_state import revisions
 
@@ -63,6 +76,21 @@ def test_a_spark_that_nobody_starts_is_broken() -> None:
     assert (finding.level, "no Spark Connect server answers" in finding.said) == (Level.BROKEN, True)
     (finding,) = findings(check_spark, spark=SparkSettings(remote=f"sc://127.0.0.1:{free_port()}"))
     assert (finding.level, "write sc://localhost:PORT" in finding.said) == (Level.BROKEN, True)
+
+
+def test_readers_that_land_continuously_need_places_beside_windows() -> None:
+    four = LandingSettings(mode="continuous", landers=3, trackers=1)
+    assert Settings(landing=four).server_master == "local[6,4]"
+    assert Settings(landing=LandingSettings(landers=3)).server_master == "local[2,4]"
+    remote = here().remote
+    for few in (SparkSettings(master="local[4]"), SparkSettings(remote=remote, server_master="local[4,4]")):
+        (finding,) = findings(check_places, spark=few, landing=four)
+        assert (finding.level, "4 places for 4 readers" in finding.said) == (Level.WARNING, True)
+        assert findings(check_places, spark=few) == []
+    for enough in (here(), SparkSettings(master="local[5]")):
+        assert [one.level for one in findings(check_places, spark=enough, landing=four)] == [Level.OK]
+    for unknown in (SparkSettings(master="spark://host:7077"), SparkSettings(master="local[*]")):
+        assert findings(check_places, spark=unknown, landing=four) == []
 
 
 def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
