@@ -102,6 +102,7 @@ def continuous_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
             for done in landing.rounds(settings.landing.run_for):
                 if done.number == 0:
                     context.instance.add_run_tags(context.run_id, {READS: "true"})
+                    lake.whole().failed_runs().mended(context.job_name)
                 if report.add(done):
                     context.log.info(report.sentence())
                     yield from report.events()

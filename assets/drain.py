@@ -51,6 +51,7 @@ def drain_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
                 context.log.info(done.sentence())
                 yield from round_events(settings, done)
         context.instance.add_run_tags(context.run_id, {DRAINED: str(drain.ended)})
+        lake.whole().failed_runs().mended(context.job_name)
         context.log.info(f"{drain.ended} after {drain.rounds_done} rounds")
         metadata: dict[str, Any] = {
             "ended": str(drain.ended),

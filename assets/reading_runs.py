@@ -31,7 +31,7 @@ OVERTIME = timedelta(minutes=5)
 def readers_at_work(context: dg.OpExecutionContext, lake: LakeResource, clock: Clock) -> Iterator[None]:
     """What surrounds the readers of a run: it says that it is at work. A failure is noted in the lake, and the run has
     a tag if executors cannot run tidemark, which Dagster's retries do not mend."""
-    noting = lake.whole().failed_runs().noting(context.run_id, (), clock)
+    noting = lake.whole().failed_runs().noting(context.run_id, (), clock, context.job_name)
     with failing_run(ExecutorsUnable), _noting_unable(context), beating(context), noting:
         yield
 

@@ -16,13 +16,14 @@ WINDOWS_STAND_FOR = timedelta(days=1)
 """How long a failure over windows that stay uncomputed is spoken of. What keeps failing is tried every ten minutes."""
 
 DRAINS_STAND_FOR = timedelta(hours=1)
-"""The same for a drain, of which nothing in the lake says that the next one succeeded."""
+"""The same for a run that reads the subscriptions, whose notes a later one deletes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failing:
     """Failures that stand: how many of the notes that the lake keeps, when the first and the last of them were, the
-    last one's reason, and the first and the last window that wait because of them (None: only drains failed)."""
+    last one's reason, and the first and the last window that wait because of them. Without windows, only runs that read
+    the subscriptions failed, and `job` is the last one's."""
 
     failures: int
     since: datetime
@@ -30,11 +31,12 @@ class Failing:
     reason: str
     first_window: str | None
     last_window: str | None
+    job: str = ""
 
     def sentence(self) -> str:
         """All of it as one sentence."""
         times = f"{self.failures} times since {iso(self.since)}, last" if self.failures > 1 else "once,"
-        windows = ""
+        windows = f" of {self.job}" if self.job else ""
         if self.first_window is not None:
             same = self.first_window == self.last_window
             windows = f" over {self.first_window}" if same else f" over windows from {self.first_window} on"
@@ -81,6 +83,7 @@ def failing(
         reason=standing[0].reason,
         first_window=min(waiting, default=None),
         last_window=max(waiting, default=None),
+        job="" if waiting else standing[0].job,
     )
 
 

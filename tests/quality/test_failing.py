@@ -51,6 +51,24 @@ def test_a_run_s_note_has_the_first_line_of_what_it_failed_with(tmp_path: Path) 
     assert (last.at, len(last.reason), last.stretches) == (at(360), REASON_LENGTH, [])
 
 
+def test_the_notes_of_a_job_that_reads_the_subscriptions_go_when_a_run_of_it_lands_again(tmp_path: Path) -> None:
+    notes, clock = FailedRuns(DiskObjects(tmp_path)), ManualClock(at(300))
+    for job in ("land_continuously", "drain", "land_continuously"):
+        with pytest.raises(RuntimeError), notes.noting(job, (), clock, job):
+            raise RuntimeError("the session is gone")
+        clock.advance(MINUTE)
+    fail(notes, clock, RuntimeError("why"), (FIRST, FIRST))
+    reading = [one for one in notes.newest() if not one.stretches]
+    told = "runs of land_continuously failed 3 times since 2026-11-21T05:25:00Z, last at 2026-11-21T05:27:00Z: "
+    assert standing(reading, {}, 600) == f"{told}RuntimeError: the session is gone"
+    notes.mended("land_continuously")
+    assert [one.job for one in notes.newest()] == ["", "drain"]
+    assert standing(notes.newest()[1:], {}, 600).startswith("runs of drain failed once, at 2026-11-21T05:26:00Z")
+    (tmp_path / FOLDER / "broken.json").write_text("{")
+    notes.mended("drain")
+    assert [one.stretches for one in notes.newest()] == [[(FIRST, FIRST)]]
+
+
 def test_a_note_has_no_secret_of_an_address(tmp_path: Path) -> None:
     notes = FailedRuns(DiskObjects(tmp_path))
     error = SparkUnreachable("no server answers at sc://spark.example/;token=hush;user_id=me (refused)")

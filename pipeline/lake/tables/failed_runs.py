@@ -41,12 +41,13 @@ NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._=-]")
 @dataclass(frozen=True, slots=True)
 class FailedRun:
     """A run that failed: when, why in one line, and over which windows: the keys of the first and the last of each
-    stretch, both included. Without windows it was a drain."""
+    stretch, both included. A run without windows reads the subscriptions, and `job` is its job."""
 
     run: str
     at: datetime
     reason: str
     stretches: Sequence[tuple[str, str]] = ()
+    job: str = ""
 
 
 class FailedRuns:
@@ -57,7 +58,9 @@ class FailedRuns:
         self._folder = FOLDER if table is None else f"{OF_TABLES}{table}/"
 
     @contextmanager
-    def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock) -> Iterator[None]:
+    def noting(
+        self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = ""
+    ) -> Iterator[None]:
         """Note what the block raises, and pass it on. A request for windows that are not to be computed is no failure
         of a run, and neither is a run that is cancelled. In a lake of a later version nothing is written."""
         try:
@@ -65,16 +68,27 @@ class FailedRuns:
         except (WindowNotClosed, WindowExpired, NewerFormat):
             raise
         except Exception as error:
-            self._note(FailedRun(run, clock.now(), reason_of(error), stretches[:STRETCHES]))
+            self._note(FailedRun(run, clock.now(), reason_of(error), stretches[:STRETCHES], job))
             raise
 
     def newest(self) -> list[FailedRun]:
         """The notes, the newest first, at most KEPT. Raises LakeError if the lake does not answer."""
-        found = []
+        return [note for _, note in self._notes()]
+
+    def mended(self, job: str) -> None:
+        """Delete the notes of a job that reads the subscriptions, since a run of it has done so."""
+        try:
+            for name, note in self._notes():
+                if note.job == job:
+                    self._objects.delete(name)
+        except (LakeError, OSError) as error:  # people alone read them, and they are spoken of for a while only
+            logger.warning("notes of earlier failures stay in the lake: %s", error)
+
+    def _notes(self) -> Iterator[tuple[str, FailedRun]]:
         for name in sorted(self._objects.names(self._folder), reverse=True)[:KEPT]:
             with suppress(ObjectMissing, ValueError, KeyError, TypeError, AttributeError):
-                found.append(_read(self._objects.read(name)))
-        return found
+                note = _read(self._objects.read(name))
+                yield name, note
 
     def _note(self, failed: FailedRun) -> None:
         name = f"{self._folder}{failed.at.astimezone(UTC).strftime(STAMP)}-{NOT_IN_NAMES.sub('-', failed.run)}.json"
@@ -84,6 +98,7 @@ class FailedRuns:
             "at": failed.at.isoformat(),
             "reason": failed.reason,
             "stretches": failed.stretches,
+            "job": failed.job,
         }
         try:
             self._objects.create(name, json.dumps(facts).encode())
@@ -111,4 +126,5 @@ def _read(content: bytes) -> FailedRun:
     if format_of(facts) > version.FORMAT:  # the lake's own mark refuses it; a note alone is passed over
         raise ValueError(f"format {format_of(facts)}")
     stretches = [(str(first), str(last)) for first, last in facts["stretches"]]
-    return FailedRun(str(facts["run"]), datetime.fromisoformat(facts["at"]), str(facts["reason"]), stretches)
+    at, job = datetime.fromisoformat(facts["at"]), str(facts.get("job", ""))
+    return FailedRun(str(facts["run"]), at, str(facts["reason"]), stretches, job)
