@@ -31,8 +31,8 @@ def check_executors(setup: Setup) -> Iterator[Said]:
         yield (
             Level.WARNING,
             f"the executors were not looked at: the server at {named} wants its token: set "
-            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` tells nobody the token that it "
-            "makes: set the variable to a secret of yours before `tidemark up` as well",
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` tells nobody the token that "
+            "it makes: set the variable to a secret of yours before `tidemark up` as well",
         )
 
 
