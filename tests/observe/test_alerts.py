@@ -149,7 +149,7 @@ def test_a_continuous_run_that_settles_nothing_any_more_is_told_as_a_stuck_drain
 
 def test_a_count_is_told_as_a_whole_number(tmp_path: Path) -> None:
     labels = (("job_name", "compute_windows"), ("pipeline", "tidemark"), ("result", "failure"))
-    failures = {("tidemark_runs_total", labels): [0.0] * 12 + [1.0, 2.0] + [2.0] * 6}  # increase() makes 2.14 of two
+    failures = {("tidemark_runs_total", labels): [None] * 10 + [1.0, 1.0] + [3.0] * 8}  # increase() makes 2.11 of two
     said = "tidemark: 2 runs of compute_windows failed within 15 minutes"
     check_summary(tmp_path, failures, "TidemarkRunsFail", 19, said, labels[:2])
 
