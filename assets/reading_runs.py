@@ -11,6 +11,7 @@ from tidemark.assets.events import failing_run
 from tidemark.assets.lost_runs import beating, why_dead
 from tidemark.assets.runs import Runs
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.resources.lake import LakeResource
 
@@ -50,7 +51,10 @@ def unable_pause(runs: Runs, job_name: str, now: datetime) -> str | None:
     for record in runs.newest(job_name, 1):
         why = record.dagster_run.tags.get(WHY_NOT)
         if why is not None and now - ended_at(record) < UNABLE_PAUSE:
-            return f"ticks land, since {why}; another run looks {UNABLE_PAUSE} after the last"
+            return (
+                f"ticks land, since {why}; another run looks {format_duration(UNABLE_PAUSE)} after "
+                "the last; start one by hand to try at once"
+            )
     return None
 
 

@@ -10,7 +10,10 @@ import pytest
 
 from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.watermark.builders import at
+from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.diffs import diff_schema
+from tidemark.pipeline.lake.tables.table import MOMENT
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 
 PAGE = Path(__file__).parents[1] / "docs" / "reading.md"
@@ -56,6 +59,19 @@ def run(text: str, folder: Path) -> dict[str, Any]:
     names: dict[str, Any] = {}
     exec(text.replace("gs://my-bucket/lake", str(folder)), names)  # noqa: S102 (our own page)
     return names
+
+
+def test_the_page_lists_the_columns_of_diffs_in_their_order_with_their_types() -> None:
+    section = PAGE.read_text().partition("\n## Columns of `heartbeat_diffs`\n")[2].partition("\n## ")[0]
+    arrow = {"double": pa.float64(), "long": pa.int64(), "string": pa.string(), "boolean": pa.bool_()}
+    listed = []
+    for line in re.findall(r"^\| (`.*)", section, re.MULTILINE):
+        names, kinds, _ = line.split(" | ")
+        types = [arrow.get(kind, MOMENT) for kind in kinds.split(", ")]
+        columns = re.findall(r"`(\w+)`", names)
+        listed += zip(columns, types * len(columns) if len(types) == 1 else types, strict=True)
+    schema = diff_schema({"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT})
+    assert listed == [(column.name, column.type) for column in schema]
 
 
 def test_computed_windows_are_the_partitions_the_empty_ones_too(folder: Path) -> None:

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 from rich.console import Console
 
 from tidemark.pipeline.cli.options import AsJson, lake_of, no_decision, time_option
-from tidemark.pipeline.cli.output import columns, console, grid, print_json, safe, show_failing, show_failing_ticks
+from tidemark.pipeline.cli.output import (
+    columns,
+    console,
+    grid,
+    print_json,
+    safe,
+    show_failing,
+    show_failing_ticks,
+    without_stop,
+)
 from tidemark.pipeline.clock import SystemClock, from_us, iso, to_us
 from tidemark.pipeline.durations import format_duration, rough
 from tidemark.pipeline.errors import CorruptObject, LakeError
@@ -162,7 +171,7 @@ def show_explanation(explanation: Explanation, number: int, problem: str | None,
     terminal.print(f"[bold]{safe(decision.sentence())}.[/]")
     terminal.print(f"[dim]decided at {iso(decision.at)}, entry {number} of the log[/]")
     if explanation.alternatives is None:
-        terminal.print(f"\nIts rules are not known: {safe(problem or '')}.")
+        terminal.print(f"\nIts rules are not known: {safe(without_stop(problem or ''))}.")
         return
     reached = [condition for condition in explanation.conditions if condition.outcome is not Outcome.NOT_REACHED]
     show("The rules, in their order", *((MARKS[one.outcome], one.rule, safe(one.text)) for one in reached))

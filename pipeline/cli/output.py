@@ -40,6 +40,16 @@ def safe(value: object) -> str:
     return escape(printable(text_of(value)))
 
 
+def safe_lines(text: str) -> str:
+    """The same of a text of several lines: each stays one, and those after the first are indented."""
+    return "\n  ".join(safe(line.strip()) for line in text.strip().split("\n"))
+
+
+def without_stop(sentence: str) -> str:
+    """A sentence without its full stop, to go on after: an error's text may have one."""
+    return sentence.rstrip(". ")
+
+
 def text_of(value: object) -> str:
     """A value as people read it."""
     match value:
@@ -131,7 +141,7 @@ def columns(*left: str, right: Iterable[str] = (), gap: int = 1, title: str | No
 def show_failing(failed: Failing | None, terminal: Console) -> None:
     """Print that runs fail, if they do, and where more is said of it."""
     if failed is not None:
-        terminal.print(f"\n{WARNING}{safe(failed.sentence())}. Dagster's UI has each run's log")
+        terminal.print(f"\n{WARNING}{safe(without_stop(failed.sentence()))}. Dagster's UI has each run's log")
 
 
 def show_failing_tables(failing: Iterable[FailingTable], terminal: Console) -> None:

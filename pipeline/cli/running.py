@@ -12,7 +12,7 @@ from rich.progress import DownloadColumn
 
 from tidemark.pipeline.cli.doctor import at_once
 from tidemark.pipeline.cli.options import AsJson, config_file, duration_option, positive, window_named
-from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe
+from tidemark.pipeline.cli.output import console, print_json, progress_bar, safe, safe_lines
 from tidemark.pipeline.cli.trying import MOST_SAMPLED, SAMPLE_WAIT, try_topic
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.demo.shapes.names import ShapeName
@@ -125,7 +125,7 @@ def up() -> None:
     settings, clock, terminal = load_settings(), SystemClock(), console()
 
     def say(text: str) -> None:
-        terminal.print(f"[dim]tidemark[/] {safe(text)}")
+        terminal.print(f"[dim]tidemark[/] {safe_lines(text)}")
 
     stopped = Event()
     for number in (signal.SIGINT, signal.SIGTERM):

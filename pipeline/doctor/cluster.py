@@ -14,7 +14,7 @@ from tidemark.pipeline.spark.session import check_answers, session_config, share
 
 def check_executors(setup: Setup) -> Iterator[Said]:
     """Asked where a Spark Connect server answers. A classic session's executors are started with each run, and say it
-    then: a run computes without tidemark there, only slower."""
+    then: a run computes windows without tidemark there, only slower."""
     spark = setup.settings.spark
     if spark.master is not None or is_ours_to_start(setup.settings):
         return
@@ -30,8 +30,9 @@ def check_executors(setup: Setup) -> Iterator[Said]:
             raise
         yield (
             Level.WARNING,
-            f"the executors were not looked at: the server at {named} wants its token. Nobody knows that of the "
-            "server that `tidemark up` starts; for one of your own, set SPARK_CONNECT_AUTHENTICATE_TOKEN",
+            f"the executors were not looked at: the server at {named} wants its token: set "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN to it for `tidemark doctor`. `tidemark up` tells nobody the token that "
+            "it makes: set the variable to a secret of yours before `tidemark up` as well",
         )
 
 
@@ -41,8 +42,8 @@ def seen_executors(session: SparkSession) -> Iterator[Said]:
         if unable:
             yield (
                 Level.WARNING,
-                f"the executor on {machine} cannot run tidemark ({python}: {unable}): runs are slower, and "
-                f"drains fail; {REMEDY}",
+                f"the executor on {machine} cannot run tidemark ({python}: {unable}): windows are "
+                f"computed more slowly, and drains and continuous landing cannot run; {REMEDY}",
             )
         else:
             yield Level.OK, f"the executor on {machine} has tidemark and Polars; Spark is {session.version}"

@@ -166,5 +166,5 @@ def check_python(setup: Setup) -> Iterator[Said]:
         yield (
             Level.WARNING,
             f"$PYSPARK_PYTHON is {chosen}, and tidemark runs on {sys.executable}: without tidemark and Polars in it "
-            "runs are slower (executors without them use DataFrame functions)",
+            "windows are computed more slowly, and drains and continuous landing cannot run",
         )

@@ -9,11 +9,12 @@ READ_AT_END_BYTES = 1 << 20
 """How much of a log is looked at: a server that ran for weeks has a long one."""
 
 REASON = re.compile(
-    r"Exception in thread|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
+    r"Exception in thread \"|OutOfMemoryError|Address already in use|BindException|insufficient memory|"
     r"Could not (?:create|reserve|find)|All masters are unresponsive|failed to map|SIGSEGV|SIGBUS|"
     r"^(?:Caused by:|Error:|Error occurred|java\.|org\.apache\.spark\.\S*(?:Exception|Error)\b)"
 )
-"""Lines by which a JVM or Spark says why it ends. A stack trace's lines begin with a tab and `at`."""
+"""Lines by which a JVM or Spark says why it ends. A stack trace's lines begin with a tab and `at`.
+Python writes `Exception in thread Thread-1:`, without quotes and without a reason: that is none."""
 
 LONGEST = 400
 """Characters of a line that are shown."""

@@ -96,8 +96,8 @@ class Supervisor:
                 continue
             if one.restarts >= RESTARTS_AT_MOST:
                 raise ServiceFailed(f"{one.spec.name} ended {one.restarts + 1} times; {self._log_end(one)}")
-            why = "".join(f"\n  {line}" for line in why_ended(self.log_file(one.spec.name), one.log_from))
-            self.say(f"{one.spec.name} ended with code {code}: starting it again{why}")
+            lines = why_ended(self.log_file(one.spec.name), one.log_from) if code else []  # 0: it was asked to end
+            self.say("\n  ".join([f"{one.spec.name} ended with code {code}: starting it again", *lines]))
             _kill(_orphans_of(one.process.pid))
             one.restarts += 1
             again = self._started(one.spec)

@@ -441,6 +441,7 @@ def test_init_moves_every_port_that_the_settings_name(tmp_path: Path) -> None:
     assert (first.spark.remote, second.spark.remote) == ("sc://localhost:15002", "sc://localhost:15102")
     assert (first.dagster.web_port, second.dagster.web_port) == (3000, 3100)
     assert (first.dagster.code_port, second.dagster.code_port) == (4266, 4366)
+    assert (first.metrics.port, second.metrics.port) == (9464, 9564)
     assert said_here(ROOT, ("init", str(tmp_path / "c"), "--port-offset", "60000"), {}).code == 2
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tidemark.pipeline.cli import output
 from tidemark.pipeline.cli.options import Span, duration, moment, positive, share, window_named
 from tidemark.pipeline.printable import printable
+from tidemark.pipeline.quality.failing import Failing
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.windows import Window
 
@@ -50,6 +51,18 @@ def test_control_sequences_for_a_terminal_are_escaped(
     capsys: pytest.CaptureFixture[str], name: str, shown: str
 ) -> None:
     assert printed(capsys, name).count(shown) == 4
+
+
+def test_lines_stay_lines_and_nothing_in_one_begins_another(capsys: pytest.CaptureFixture[str]) -> None:
+    output.console().print(output.safe_lines("it ended:\n  a [bold]reason[/]\r\n\x1b[31mred"))
+    assert capsys.readouterr().out == "it ended:\n  a [bold]reason[/]\n  \\x1b[31mred\n"
+
+
+@pytest.mark.parametrize("reason", ["no Spark answers", "no Spark answers."])
+def test_runs_that_fail_are_said_with_one_full_stop(capsys: pytest.CaptureFixture[str], reason: str) -> None:
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    output.show_failing(Failing(1, at, at, reason, None, None), output.console())
+    assert capsys.readouterr().out.endswith("no Spark answers. Dagster's UI has each run's log\n")
 
 
 @given(st.text())

@@ -155,6 +155,7 @@ def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_
     rests = ticking.tick("drain")
     assert not rests.run_requests
     assert "ticks land, since Spark's executors cannot run tidemark" in (rests.skip_message or "")
+    assert "another run looks 10m after the last; start one by hand to try at once" in (rests.skip_message or "")
     for later, is_asked in ((2 * MINUTE, False), (UNABLE_PAUSE + SECOND, True)):  # other failures rest for a minute
         assert (why_no_run(ticking.runs, CLOCK.now() + later, DRAINING) is None) is is_asked
     assert metadata_of(ticking.land(), "heartbeats")["rows"] == 200

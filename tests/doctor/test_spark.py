@@ -23,6 +23,7 @@ from tidemark.pipeline.doctor.spark import (
     check_environment,
     check_java,
     check_places,
+    check_python,
     check_spark,
     check_token,
 )
@@ -102,6 +103,17 @@ def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatc
     monkeypatch.setattr(cluster, "shared_session", refused)
     (finding,) = findings(check_executors, spark=here())
     assert (finding.level, "wants its token" in finding.said) == (Level.WARNING, True)
+    assert "before `tidemark up`" in finding.said
+
+
+def test_another_python_of_the_executors_is_a_warning_that_says_what_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/another/python")
+    (finding,) = findings(check_python, spark=here())
+    assert finding.level is Level.WARNING
+    assert "/another/python" in finding.said
+    assert "continuous landing cannot run" in finding.said
 
 
 def test_a_token_in_the_settings_is_a_warning_that_does_not_repeat_it() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,19 @@ def check(folder: Path, series: Series, expected: Mapping[int, Mapping[str, int]
     _run(folder, series, tests)
 
 
+def check_summary(
+    folder: Path, series: Series, alert: str, minute: int, said: str, labels: Iterable[tuple[str, str]]
+) -> None:
+    """Assert what an alert's summary says after so many minutes, with these labels and its severity."""
+    rule = rules()[alert]
+    expected = {
+        "exp_labels": {**dict(labels), **rule["labels"]},
+        "exp_annotations": {**rule["annotations"], "summary": said},
+    }
+    asked = {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": [expected]}
+    _run(folder, series, [], [asked])
+
+
 def answers(folder: Path, series: Series, queries: Mapping[str, str], minute: int) -> None:
     """Assert that each query, by its name, has an answer at that minute, and not a NaN alone."""
     tests = [
@@ -58,11 +71,18 @@ def answers(folder: Path, series: Series, queries: Mapping[str, str], minute: in
     _run(folder, series, tests)
 
 
-def _run(folder: Path, series: Series, tests: list[dict[str, Any]]) -> None:
+def _run(folder: Path, series: Series, tests: list[dict[str, Any]], summaries: Sequence[dict[str, Any]] = ()) -> None:
     written = {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": "1m",
-        "tests": [{"interval": "1m", "input_series": list(_written(series)), "promql_expr_test": tests}],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": list(_written(series)),
+                "promql_expr_test": tests,
+                "alert_rule_test": [*summaries],
+            }
+        ],
     }
     file = folder / "promtool_test.yaml"
     file.write_text(json.dumps(written))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.dagster.house import publish
 from tests.observe.hour import FEW_AT_ONCE, MINUTE, SECOND, STREAMS, Hour, an_hour
-from tests.observe.promtool import check, rules
+from tests.observe.promtool import check, check_summary, rules
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
 from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY, READS
@@ -145,6 +145,13 @@ def test_a_continuous_run_that_settles_nothing_any_more_is_told_as_a_stuck_drain
         hour.play(20)
     behind = {"TidemarkWatermarkOld": 1, "TidemarkTrackingBacklogGrows": 1}
     check(tmp_path, hour.series, {CLEAN - 1: {}, CLEAN + 19: {"TidemarkBacklogOfBaseGrows": 1, **behind}})
+
+
+def test_a_count_is_told_as_a_whole_number(tmp_path: Path) -> None:
+    labels = (("job_name", "compute_windows"), ("pipeline", "tidemark"), ("result", "failure"))
+    failures = {("tidemark_runs_total", labels): [None] * 10 + [1.0, 1.0] + [3.0] * 8}  # increase() makes 2.11 of two
+    said = "tidemark: 2 runs of compute_windows failed within 15 minutes"
+    check_summary(tmp_path, failures, "TidemarkRunsFail", 19, said, labels[:2])
 
 
 def test_each_alert_has_a_fault_that_shows_it_and_a_place_that_says_what_to_do() -> None:

@@ -132,11 +132,19 @@ def test_a_service_that_died_is_started_again_and_the_others_are_left_alone(hous
 def test_a_service_that_died_is_said_with_the_line_of_its_log_that_says_why(house: House) -> None:
     why = 'Exception in thread "main" java.lang.OutOfMemoryError: Java heap space'
     house.supervisor.start(
-        house.spec("A server", f"print({why!r}); [print('\\tat', n) for n in range(40)]"), wait=False
+        house.spec("A server", f"print({why!r}); [print('\\tat', n) for n in range(40)]; raise SystemExit(3)"),
+        wait=False,
     )
     until("it has ended", lambda: house.supervisor.running[0].process.poll() is not None)
     house.supervisor.restart_what_died()
-    assert house.said == [f"A server ended with code 0: starting it again\n  {why}"]
+    assert house.said == [f"A server ended with code 3: starting it again\n  {why}"]
+
+
+def test_a_service_that_was_asked_to_end_is_said_without_a_reason(house: House) -> None:
+    house.supervisor.start(house.spec("A server", "print('Caused by: nothing')"), wait=False)
+    until("it has ended", lambda: house.supervisor.running[0].process.poll() is not None)
+    house.supervisor.restart_what_died()
+    assert house.said == ["A server ended with code 0: starting it again"]
 
 
 def test_a_service_that_keeps_ending_is_a_failure(house: House) -> None:

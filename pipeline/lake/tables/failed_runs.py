@@ -58,9 +58,7 @@ class FailedRuns:
         self._folder = FOLDER if table is None else f"{OF_TABLES}{table}/"
 
     @contextmanager
-    def noting(
-        self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = ""
-    ) -> Iterator[None]:
+    def noting(self, run: str, stretches: Sequence[tuple[str, str]], clock: Clock, job: str = "") -> Iterator[None]:
         """Note what the block raises, and pass it on. A request for windows that are not to be computed is no failure
         of a run, and neither is a run that is cancelled. In a lake of a later version nothing is written."""
         try:
