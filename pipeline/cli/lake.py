@@ -22,12 +22,14 @@ from tidemark.pipeline.cli.output import (
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
+from tidemark.pipeline.lake.tables.rounds import last_round
 from tidemark.pipeline.lake.tables.windowed import PARTITION
 from tidemark.pipeline.quality.failing import Failing, read_failing, read_failing_tables, read_failing_ticks
 from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
 from tidemark.pipeline.settings import load_settings
+from tidemark.pipeline.settings_sections import LandingSettings
 from tidemark.pipeline.watermark.holding import passed_over
 
 LEFT_OUT = ("publish_time", "message_id")
@@ -47,6 +49,7 @@ def status(as_json: AsJson = False) -> None:
     ticks = read_failing_ticks(lake, now)
     facts = {
         **lake_facts(report, now),
+        **round_facts(lake, settings.landing, now),
         **failing_facts(failed),
         **failing_ticks_facts(ticks),
         "tables_failing": {each.table: each.failures for each in of_tables},
@@ -93,6 +96,21 @@ def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
     if decision is not None and decision.tracking is not None:
         facts["tracking_oldest_unacked"] = decision.tracking.oldest_unacked
     return facts
+
+
+def round_facts(lake: Lake, landing: LandingSettings, now: datetime) -> dict[str, Any]:
+    """The newest round of a run that lands continuously; nothing where ticks land."""
+    if not landing.is_continuous:
+        return {}
+    newest = last_round(lake.heartbeats())
+    if newest is None:
+        return {"last_round": None}
+    return {
+        "last_round": newest.number,
+        "last_round_run": newest.run,
+        "last_round_at": newest.at,
+        "last_round_ago": timedelta(seconds=round((now - newest.at).total_seconds())),
+    }
 
 
 def failing_facts(failed: Failing | None) -> dict[str, Any]:

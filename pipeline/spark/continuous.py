@@ -6,7 +6,7 @@ traffic.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE, Quarantine
+from tidemark.pipeline.lake.tables.rounds import says_of
 from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
@@ -329,7 +330,6 @@ class ContinuousLanding:
 
     def _settle(self, number: int, taken: TakenRound, readers_seconds: float) -> RoundDone:
         began = self.clock.monotonic()
-        says: Mapping[str, str] = {"tidemark.run": self.run, "tidemark.round": str(number)}
         heartbeats, quarantine = new_files(self.heartbeats, self.quarantine, self.clock)
         settled = settle(
             taken.of_base,
@@ -340,7 +340,7 @@ class ContinuousLanding:
             quarantine=quarantine,
             log=self.log,
             clock=self.clock,
-            says=says,
+            says=says_of(self.run, number),
             used=self._used,
         )
         self._attempts.append(taken.attempts)

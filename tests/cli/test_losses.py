@@ -10,11 +10,15 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
-from tidemark.pipeline.cli.lake import loss_details, loss_facts
+from tidemark.pipeline.cli.lake import loss_details, loss_facts, round_facts
 from tidemark.pipeline.clock import ManualClock, SystemClock, iso
 from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.rounds import says_of
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.status import read_losses
+from tidemark.pipeline.settings_sections import LandingSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
@@ -46,6 +50,17 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
     assert details["late_by_stream"] == details["missed_by_stream"] == {"b": 1}
     assert details["stale_windows"] == [{"window": WINDOWS[1].key, "missed": 1, "missed_before": 0, "computed_from": 1}]
     assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
+
+
+def test_status_tells_the_newest_round_where_a_run_lands(history: History) -> None:
+    continuous, heartbeats = LandingSettings(mode="continuous"), history.lake.heartbeats()
+    assert round_facts(history.lake, LandingSettings(), at(600)) == {}
+    assert round_facts(history.lake, continuous, at(600)) == {"last_round": None}
+    new = NewFiles(heartbeats, heartbeats.schema, ManualClock(at(600)))
+    new.add(new.write(heartbeat_rows(columns_of([Beat("a", 1.0)]), {})), says_of("run", 7))
+    facts = round_facts(history.lake, continuous, SystemClock().now())
+    assert (facts["last_round"], facts["last_round_run"]) == (7, "run")
+    assert abs(facts["last_round_ago"].total_seconds()) < 300
 
 
 def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_is_left(

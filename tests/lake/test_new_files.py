@@ -1,6 +1,7 @@
 """Files that are written apart from their transaction: their statistics are right, and readers see each row once."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,16 +13,17 @@ from hypothesis import strategies as st
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, version_of
 from tests.lake.test_tables import event_times_in, rejected, rows_of, table_of
 from tests.watermark.builders import START_US, at
-from tidemark.pipeline.clock import ManualClock, from_us, to_us
+from tidemark.pipeline.clock import ManualClock, SystemClock, from_us, to_us
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Extent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
+from tidemark.pipeline.lake.tables.rounds import last_round, says_of
 from tidemark.pipeline.spark.continuous import new_files
 
 HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
 BEFORE_1970_US = to_us(from_us(0)) - 40 * HOUR_US
-SAYS = {"tidemark.run": "run", "tidemark.round": "0"}
+SAYS = says_of("run", 0)
 
 
 def files_of(lake: Lake) -> tuple[NewFiles, NewFiles]:
@@ -157,3 +159,18 @@ def test_a_round_without_files_makes_no_version(tmp_path: Path) -> None:
     for files in (good, bad):
         files.add([], SAYS)
     assert version_of(lake.heartbeats()) is None
+
+
+def test_the_newest_round_is_told_although_ticks_land_after_it(tmp_path: Path) -> None:
+    lake = lake_in(tmp_path)
+    assert last_round(lake.heartbeats()) is None
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 1.0)]))
+    assert last_round(lake.heartbeats()) is None
+    heartbeats, _ = files_of(lake)
+    for number in (6, 7):
+        heartbeats.add(heartbeats.write(beats_at([START_US])), says_of("run", number))
+    append_beats(lake.heartbeats(), columns_of([Beat("a", 2.0)]))
+    newest = last_round(lake.heartbeats())
+    assert newest is not None
+    assert (newest.run, newest.number) == ("run", 7)
+    assert abs(newest.at - SystemClock().now()) < timedelta(minutes=5)
