@@ -2,6 +2,7 @@
 do and what that needs. A process holds one kind of session, so that the tests start this one."""
 
 import json
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -136,3 +137,6 @@ if __name__ == "__main__":
     session = SparkResource(spark_config=session_config(settings)).session()
     print(json.dumps([WORK[name](session, **given) for name, given in json.loads(sys.argv[2])]))
     session.stop()
+    # As the command ends: the interpreter's own shutdown aborts if a library's thread still calls into Python.
+    sys.stdout.flush()
+    os._exit(0)
