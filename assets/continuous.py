@@ -34,26 +34,24 @@ class Report:
     clock: Clock
     settings: Settings
     total: Settled = field(default_factory=Settled)
-    _untold: Settled = field(default_factory=Settled)
-    _rounds: list[RoundDone] = field(default_factory=list)
+    _untold: list[RoundDone] = field(default_factory=list)
     _told_at: float = -math.inf
 
     def add(self, done: RoundDone) -> bool:
         """Add a round; whether it is time to tell."""
         self.total += done.settled
-        self._untold += done.settled
-        self._rounds.append(done)
+        self._untold.append(done)
         return self.clock.monotonic() - self._told_at >= self.settings.watermark.tick.total_seconds()
 
     def sentence(self) -> str:
         """The rounds that were not told yet; there is one."""
-        first, last, landed, landing = self._rounds[0], self._rounds[-1], self._untold.landed, self.settings.landing
-        readers, settling = last.readers_seconds, max(one.settle_seconds for one in self._rounds)
+        first, last, settled, landing = self._untold[0], self._untold[-1], self._settled(), self.settings.landing
+        landed, readers = settled.landed, last.readers_seconds
         says = (
             f"{f'round {last.number}' if first is last else f'rounds {first.number} to {last.number}'}: landed "
             f"{landed.heartbeats} heartbeats ({landed.late} late), quarantined {landed.rejected.total()}, tracked "
-            f"{self._untold.persisted.messages} messages; the readers of the last took {readers:.1f} s, settling "
-            f"{settling:.1f} s at most"
+            f"{settled.persisted.messages} messages; the readers of the last took {readers:.1f} s, settling "
+            f"{max(one.settle_seconds for one in self._untold):.1f} s at most"
         )
         if readers < SLOW * landing.round.total_seconds() or first.number == 0:
             return says
@@ -64,8 +62,12 @@ class Report:
 
     def events(self) -> list[dg.AssetMaterialization]:
         """Materializations of what was not told yet."""
-        untold, self._untold, self._rounds, self._told_at = self._untold, Settled(), [], self.clock.monotonic()
-        return [*landing_events(self.settings, untold.landed), *histogram_events(self.settings, untold.persisted)]
+        settled, self._untold, self._told_at = self._settled(), [], self.clock.monotonic()
+        return [*landing_events(self.settings, settled.landed), *histogram_events(self.settings, settled.persisted)]
+
+    def _settled(self) -> Settled:
+        """Of the rounds that were not told yet."""
+        return sum((one.settled for one in self._untold), Settled())
 
 
 def continuous_job(settings: Settings, clock: Clock) -> dg.JobDefinition:

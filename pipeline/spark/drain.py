@@ -255,7 +255,7 @@ class Drain:
     def _empty(self, side: Side, until: float) -> Iterator[Round]:
         chosen, dry, young = self.settings.drain, 0, 0
         age = self._age(side)
-        while (age is None and young < YOUNG_ROUNDS) or (age is not None and age >= chosen.stop_below):
+        while young < YOUNG_ROUNDS if age is None else age >= chosen.stop_below:
             left = until - self.clock.monotonic()
             if left <= 0 or dry == DRY_ROUNDS:
                 why = Ended.TIME_IS_UP if left <= 0 else Ended.RAN_DRY

@@ -20,7 +20,7 @@ from tidemark.pipeline.version import format_of, marks
 logger = logging.getLogger(__name__)
 
 FOLDER = "failed_runs/"
-"""Notes of runs over windows of `heartbeat_diffs`, and of drains."""
+"""Notes of runs over windows of `heartbeat_diffs`, and of those that read the subscriptions."""
 
 OF_TABLES = "failed_table_runs/"
 """Notes of runs of tables of one's own, in a folder for each."""
