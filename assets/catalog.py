@@ -9,12 +9,12 @@ import pyarrow as pa
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from tidemark.assets.watching import watched
+from tidemark.pipeline.ingest.pace import last_look, least_interval
 from tidemark.pipeline.lake.log.codec import CELLS
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.services.dagster_names import name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.ticks.pace import last_look, least_interval
 from tidemark.pipeline.windows import KEY_FORMAT, Windowing
 
 TRACKING_HISTOGRAM = dg.AssetKey("tracking_histogram")

@@ -17,10 +17,10 @@ from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.ingest.continuous import ContinuousLanding, RoundDone
+from tidemark.pipeline.ingest.rounds import Settled
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS, name_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone
-from tidemark.pipeline.ticks.rounds import Settled
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of
 
 SLOW = 1.5

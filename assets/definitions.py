@@ -21,13 +21,13 @@ from tidemark.assets.tuning import tuning_asset, tuning_schedule
 from tidemark.assets.watching import keep_observer
 from tidemark.assets.windowed import heartbeat_diffs_asset, stream_status_asset
 from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.ingest.pace import AtWork, Pace
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, name_of
 from tidemark.pipeline.services.own_files import spark_log
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.spark.table_definition import TableDefinition, loaded_tables
-from tidemark.pipeline.ticks.pace import AtWork, Pace
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK
 from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource

@@ -16,10 +16,10 @@ from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.ingest.drain import Drain, Ended, Round, Side
 from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import DrainSettings
-from tidemark.pipeline.spark.drain import Drain, Ended, Round, Side
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState
 from tidemark.resources.keys import LAKE, PUBSUB, SPARK, keys_of, lake_of, pubsub_of, spark_of

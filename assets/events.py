@@ -9,9 +9,9 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.tracking import Persisted, Tracked
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.ticks.landing import Landed
-from tidemark.pipeline.ticks.tracking import Persisted, Tracked
 from tidemark.pipeline.watermark.decision import BandEvidence
 
 REASON = "reason/"

@@ -10,9 +10,9 @@ from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM,
 from tidemark.assets.events import ACCEPTED, REASON
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import observer_of
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.landing import Landed
 from tidemark.pipeline.observe.observer import Observer
-from tidemark.pipeline.ticks.landing import Landed
 from tidemark.resources.lake import LakeResource
 
 EVENTS_AT_ONCE = 500

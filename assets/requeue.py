@@ -13,12 +13,12 @@ from tidemark.assets.lost_runs import beating
 from tidemark.assets.requests import pause_of
 from tidemark.assets.runs import Runs, tags_of
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BY_HAND, ON_CHANGE
-from tidemark.pipeline.ticks.requeue import Requeuer
 from tidemark.resources.keys import LAKE, keys_of, lake_of
 
 MOST_REQUESTS = 3

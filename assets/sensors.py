@@ -14,14 +14,14 @@ from tidemark.assets.runs import Runs
 from tidemark.assets.watching import observer_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import BudgetSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.copies import RememberedCopies
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.pace import AtWork, Closings, Pace
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
 
 WHILE_DRAINING = timedelta(seconds=2)

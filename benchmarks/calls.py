@@ -20,20 +20,20 @@ from google.pubsub_v1 import SubscriberClient
 
 from benchmarks.traffic import REGULAR
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.synthetic import publish
 from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.resources.pubsub import PubSubResource
 
 A_DAY = timedelta(days=1).total_seconds()

@@ -9,9 +9,9 @@ from benchmarks.machine import HISTORY_AGE, Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.settings_sections import BudgetSettings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
-from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.windows import Window
 
 WHOLE_GOAL, TRACKED_GOAL = 20.0, 30.0

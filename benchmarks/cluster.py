@@ -28,10 +28,10 @@ from benchmarks.machine import Machine, World, machine
 from benchmarks.memory import MB
 from benchmarks.ticks import pull_and_acknowledge
 from tests.spark.standalone import Cluster, cluster
+from tidemark.pipeline.ingest.continuous import ContinuousLanding, RoundDone
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import EmulatorKind, LandingSettings
-from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
 

@@ -15,8 +15,11 @@ from pyspark.sql import SparkSession
 
 from benchmarks.traffic import LIVE_RATE, REGULAR
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.synthetic import publish
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import Landed, land
+from tidemark.pipeline.ingest.tracking import Tracked, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
@@ -32,9 +35,6 @@ from tidemark.pipeline.settings import Settings, load_settings
 from tidemark.pipeline.settings_sections import EmulatorKind
 from tidemark.pipeline.spark.session import session_config
 from tidemark.pipeline.spark.warm_up import warm_up
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import Landed, land
-from tidemark.pipeline.ticks.tracking import Tracked, track
 
 HISTORY_AGE = timedelta(hours=1)
 """How far before now a published history ends: further than `max_idle_lag`, so that the watermark passes all of it."""

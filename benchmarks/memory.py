@@ -16,13 +16,13 @@ import psutil
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.readings import Reading
 
 FLAT = 1.25

@@ -20,16 +20,16 @@ from google.pubsub_v1 import AcknowledgeRequest
 
 from benchmarks.traffic import REGULAR, MadeSubscription
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.ingest.rounds import Provisional, TakenHeartbeats, TakenTimes, take_heartbeats, take_times
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.codec import encode
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.copies import RememberedCopies
-from tidemark.pipeline.ticks.judging import JudgedBatch
-from tidemark.pipeline.ticks.rounds import Provisional, TakenHeartbeats, TakenTimes, take_heartbeats, take_times
 from tidemark.pipeline.upkeep.compaction import compact
 from tidemark.pipeline.watermark.histogram import Histogram
 from tidemark.pipeline.watermark.state import Snapshot

@@ -12,15 +12,15 @@ from google.pubsub_v1 import PubsubMessage
 
 from benchmarks.measures import Measure
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
 from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.demo.shapes.shape import Beat, Shape
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.ingest.tracking import count
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.ticks.copies import RememberedCopies
-from tidemark.pipeline.ticks.judging import JudgedBatch
-from tidemark.pipeline.ticks.tracking import count
 
 BEATS, STREAMS = 20_000, 1000
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)

@@ -10,8 +10,8 @@ from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
 from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.lake.log.codec import encode
-from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.state import Compacted, WatermarkState
 

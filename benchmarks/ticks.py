@@ -8,9 +8,9 @@ from google.pubsub_v1 import SubscriberClient
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.pubsub.pulls import IDS_PER_CALL, PULL_AT_MOST
 from tidemark.pipeline.settings_sections import BudgetSettings
-from tidemark.pipeline.ticks.budget import Budget
 
 TRACK_GOAL, LAND_GOAL = 0.9, 0.7
 BATCHES = 2

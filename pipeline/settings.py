@@ -27,9 +27,9 @@ from pydantic_settings import (
 )
 
 from tidemark.pipeline import settings_sections as sections
+from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_types import is_address
 from tidemark.pipeline.watermark.policy import Policy

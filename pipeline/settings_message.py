@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import orjson
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from tidemark.pipeline.event_times import EventTimeUnit
-from tidemark.pipeline.heartbeat import (
+from tidemark.pipeline.contract.event_times import EventTimeUnit
+from tidemark.pipeline.contract.heartbeat import (
     FIELD_NAME,
     OF_ATTRIBUTE,
     RESERVED_FIELD_NAMES,
@@ -18,8 +18,8 @@ from tidemark.pipeline.heartbeat import (
     compared_columns,
     field_place,
 )
-from tidemark.pipeline.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.places import Place, PlaceKind
+from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
+from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_types import EmptyIsNone, NotNegative, OptionalBound, Section
 
 IN_MESSAGE = (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH)

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.emulator.builders import a_subscription
+from tests.ingest.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSubscription
 from tests.lake_reading import RUN, lake_in, said_by, settings_in, tuning_facts
-from tests.ticks.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSubscription
 from tests.watermark.builders import at
 from tidemark.pipeline import version
+from tidemark.pipeline.ingest.landing import land_named
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.landings import LandedBatches
@@ -34,7 +35,6 @@ from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.spark.slices import DIFFS, STATUSES, Work, compute, cut
-from tidemark.pipeline.ticks.landing import land_named
 from tidemark.pipeline.tuning.report_store import write_report
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Window

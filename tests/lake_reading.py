@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, ManualClock, iso
+from tidemark.pipeline.ingest.landing import landed_under
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.lake.tables.landings import LandedBatches, read_piece
@@ -21,7 +22,6 @@ from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.trace import extent_of
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.ticks.landing import landed_under
 from tidemark.pipeline.tuning.inputs import report_on_lake
 from tidemark.pipeline.tuning.report import facts_of
 from tidemark.pipeline.tuning.report_store import REPORTS

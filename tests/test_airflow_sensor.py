@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.ingest.fakes import World
 from tests.quality.test_gate import live
-from tests.ticks.fakes import World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import InvalidSettings
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale
+from tidemark.pipeline.ingest.continuous import READER_MESSAGES
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.continuous import READER_MESSAGES
 
 PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
 

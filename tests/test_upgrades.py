@@ -24,6 +24,7 @@ from tests.watermark.builders import at
 from tidemark.assets.windowed import compute_range
 from tidemark.pipeline import version
 from tidemark.pipeline.errors import NewerFormat
+from tidemark.pipeline.ingest.pubsub_source import Offset
 from tidemark.pipeline.lake.layout import CORRECTIONS, PARTITIONS, Lake
 from tidemark.pipeline.lake.log import codec
 from tidemark.pipeline.lake.log.witness import LogWitness
@@ -32,7 +33,6 @@ from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.replay.trace_file import ParquetTrace
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.spark.pubsub_source import Offset
 from tidemark.pipeline.version import FORMAT, marks, refuse_newer
 from tidemark.resources.lake import LakeResource
 

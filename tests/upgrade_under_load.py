@@ -37,15 +37,15 @@ from tests.lake_reading import lake_in, settings_in
 from tests.official_emulator import running_emulator, running_own_pubsub
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import NewerFormat
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.windows import runs_of_neighbours
 
 CLOCK = SystemClock()

@@ -20,13 +20,13 @@ from tidemark.pipeline.cli.output import (
     text_of,
 )
 from tidemark.pipeline.clock import EPOCH, SystemClock
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.durations import parse_duration
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.requeue import Requeuer
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.quarantined import newest_waiting, read_reasons
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.ticks.requeue import Requeuer
 
 MOST_MESSAGES = 10_000
 """The largest `--limit`: payloads are held in memory, and may be large."""

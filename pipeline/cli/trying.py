@@ -14,12 +14,12 @@ from tidemark.pipeline.cli.options import AsJson, time_option
 from tidemark.pipeline.cli.output import WARNING, columns, console, counted, exact_iso, print_json, safe, text_of
 from tidemark.pipeline.clock import Clock, SystemClock
 from tidemark.pipeline.durations import format_duration
+from tidemark.pipeline.ingest.samples import Reading, Sample, read_samples
+from tidemark.pipeline.ingest.trial import Trial, Verdict, try_samples
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.ticks.samples import Reading, Sample, read_samples
-from tidemark.pipeline.ticks.trial import Trial, Verdict, try_samples
 
 NOT_ALL_PASS = 3
 """The exit code if a sample is rejected, or there is none. 1 and 2 are errors."""

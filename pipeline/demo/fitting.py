@@ -8,10 +8,10 @@ import numpy as np
 from google.pubsub_v1 import PubsubMessage
 
 from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, compose, messages
-from tidemark.pipeline.heartbeat import HeartbeatReader
-from tidemark.pipeline.ticks.samples import Sample
-from tidemark.pipeline.ticks.trial import Trial, try_samples
+from tidemark.pipeline.ingest.samples import Sample
+from tidemark.pipeline.ingest.trial import Trial, try_samples
 
 Meant = tuple[str | None, int | None, str | None]
 """A heartbeat's stream, its event time in microseconds, and its publisher's id."""

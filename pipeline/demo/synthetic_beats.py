@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidemark.pipeline.clock import duration_us, iso, to_us
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.json_object import JsonObject
 from tidemark.pipeline.demo.shapes.shape import REASONS, Beat, Message, Shape
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.heartbeat import RejectionReason
 
 HEARTBEAT, DUPLICATE, FIRST_BROKEN = 0, 1, 2
 KINDS = ("heartbeat", "duplicate", *(reason.value for reason in REASONS))

@@ -10,9 +10,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.shape import Message
 from tidemark.pipeline.errors import LakeUnwritable
-from tidemark.pipeline.heartbeat import RejectionReason
 
 SCHEMA = pa.schema(
     [

@@ -7,7 +7,7 @@ from functools import cache
 import pyarrow.fs as pafs
 
 from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.store.address import arrow_files, open_objects, storage_options, table_uri

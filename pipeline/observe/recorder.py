@@ -9,14 +9,14 @@ from functools import wraps
 from typing import NamedTuple, ParamSpec, Protocol
 
 from tidemark.pipeline.clock import Clock, to_us
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.tracking import Tracked
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument
 from tidemark.pipeline.observe.observer import RESULTS, EndedRun, Observer
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.ticks.landing import Landed
-from tidemark.pipeline.ticks.tracking import Tracked
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.histogram import bucket_of
 from tidemark.pipeline.watermark.state import WatermarkState

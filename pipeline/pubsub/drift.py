@@ -7,7 +7,7 @@ from typing import Any
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
-from tidemark.pipeline.heartbeat import MessageContract
+from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.pubsub.connection import reported
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals
 from tidemark.pipeline.settings_sections import PubSubSettings

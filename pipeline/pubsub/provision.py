@@ -14,9 +14,9 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tidemark.pipeline.clock import Clock, iso
+from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import ProvisionRefused, PubSubError, SnapshotRefused
-from tidemark.pipeline.heartbeat import MessageContract
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import ONCE_MORE, reported, retrying
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted

@@ -8,16 +8,16 @@ from typing import Any, Protocol
 from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SchemaServiceClient, types
 
-from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
-from tidemark.pipeline.heartbeat import HeartbeatReader, MessageContract
-from tidemark.pipeline.payloads.definitions import (
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
+from tidemark.pipeline.contract.payloads.definitions import (
     DELETED_SCHEMA,
     SCHEMA_NAME,
     Definition,
     revision_of,
 )
-from tidemark.pipeline.payloads.formats import Encoding
-from tidemark.pipeline.payloads.rejections import Unreadable, quoted
+from tidemark.pipeline.contract.payloads.formats import Encoding
+from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
+from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, reported, retrying
 from tidemark.pipeline.settings_sections import PubSubSettings, Server
 

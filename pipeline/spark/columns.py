@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.stream_status import Kind
 from tidemark.pipeline.spark.plan import DiffPlan
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.heartbeat import FieldKind, compared_columns
+from tidemark.pipeline.contract.heartbeat import FieldKind, compared_columns
 from tidemark.pipeline.lake.tables.heartbeats import columns_read
 from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.windows import Windowing

@@ -16,8 +16,8 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidemark.pipeline.clock import Clock, duration_us, to_us
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import TableFailed, TidemarkError
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION as EVENT_HOUR
 from tidemark.pipeline.lake.tables.heartbeats import HeartbeatFiles, Heartbeats, heartbeat_schema
 from tidemark.pipeline.lake.tables.own_table import INPUTS, OwnTable, stored_schema

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.contract.heartbeat import FieldKind
 
 OF_MANY_VALUES = {"event_time", "previous_event_time", "gap_seconds", "publish_time", "message_id"}
 """Columns that Parquet writes without a dictionary: it would be begun, found too large, and given up."""

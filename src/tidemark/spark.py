@@ -8,7 +8,7 @@
 It keeps its names from release to release; the packages below `tidemark` may change.
 """
 
-from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
-from tidemark.pipeline.spark.registration import register
+from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+from tidemark.pipeline.ingest.registration import register
 
 __all__ = ["PubSubDataSource", "register"]

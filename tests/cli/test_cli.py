@@ -22,18 +22,18 @@ from tests.cli.command import Said, said_by_the_program, said_here
 from tests.official_emulator import free_port
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import SystemClock, iso
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
 from tidemark.pipeline.demo.shapes.names import ShapeName
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings, load_settings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUDGET = Budget(100_000, 1 << 28, timedelta(seconds=5), 10_000)

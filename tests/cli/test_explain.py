@@ -9,8 +9,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tests.ingest.fakes import to_written
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in
-from tests.ticks.fakes import to_written
 from tests.watermark.builders import at, published, reading
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso

@@ -12,7 +12,7 @@ from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.cli.lake import loss_details, loss_facts, round_facts
 from tidemark.pipeline.clock import ManualClock, SystemClock, iso
-from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.rounds import says_of

@@ -13,15 +13,15 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.ticks.fakes import World
+from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
 from tidemark.pipeline.cli import release
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError, ReadingUnavailable
+from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
-from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import Lost, Released
 from tidemark.pipeline.windows import Windowing

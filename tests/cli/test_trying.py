@@ -14,7 +14,7 @@ from google.pubsub_v1 import PublisherClient
 
 from tests.cli.command import PROGRAM_SECONDS, TIDEMARK
 from tests.cli.test_cli import CLOCK, Place, place_in
-from tests.payloads.schemas import container
+from tests.contract.payloads.schemas import container
 from tidemark.pipeline.cli.trying import NOT_ALL_PASS
 from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client

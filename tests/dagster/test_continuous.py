@@ -11,13 +11,13 @@ from tests.dagster.test_drain import CLASSIC, rows
 from tidemark.assets.continuous import Report, landing_run
 from tidemark.assets.reading_runs import OVERTIME
 from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.ingest.continuous import RoundDone
+from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.rounds import Settled
+from tidemark.pipeline.ingest.tracking import Persisted
 from tidemark.pipeline.services.dagster_names import LAND_CONTINUOUSLY, READS
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LandingSettings
-from tidemark.pipeline.spark.continuous import RoundDone
-from tidemark.pipeline.ticks.landing import Landed
-from tidemark.pipeline.ticks.rounds import Settled
-from tidemark.pipeline.ticks.tracking import Persisted
 
 CLOCK = SystemClock()
 MINUTE = timedelta(minutes=1)

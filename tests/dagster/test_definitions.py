@@ -22,9 +22,9 @@ from tidemark.assets.definitions import COMPUTE_WINDOWS, build_definitions
 from tidemark.assets.housekeeping import HOUSEKEEPING
 from tidemark.assets.repair import REPAIR
 from tidemark.assets.tuning import TUNE_WATERMARK, WATERMARK_TUNING
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, DRAIN, LAND_CONTINUOUSLY, PIPELINE, REQUEUE

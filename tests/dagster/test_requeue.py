@@ -13,7 +13,8 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.requests import BACKLOG_OP
 from tidemark.assets.requeue import MOST_REQUESTS
 from tidemark.pipeline.clock import iso
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.services.dagster_names import CONTRACT, REQUEUE
 from tidemark.pipeline.settings import Settings
@@ -25,7 +26,6 @@ from tidemark.pipeline.settings_sections import (
     QuarantineSettings,
     WindowSettings,
 )
-from tidemark.pipeline.ticks.requeue import Requeue, Requeuer
 
 
 def requeue(ticking: Ticking) -> Requeue:

@@ -15,12 +15,12 @@ from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.landed_by_runs import LandedByRuns
 from tidemark.assets.watching import EndedRuns
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.tracking import Persisted
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.services.dagster_names import TICK
-from tidemark.pipeline.ticks.landing import Landed
-from tidemark.pipeline.ticks.tracking import Persisted
 
 
 def test_a_run_carries_the_id_of_the_tick_that_requested_it(ticking: Ticking, world: ModelWorld) -> None:

@@ -12,15 +12,15 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
 from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.demo.shapes.shape import Message, Shape
 from tidemark.pipeline.demo.synthetic_beats import DUPLICATE, HEARTBEAT, KINDS, SyntheticSource, compose, messages
 from tidemark.pipeline.demo.truth import truth_of
-from tidemark.pipeline.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.ingest.tracking import histogram_of
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.ticks.judging import JudgedBatch
-from tidemark.pipeline.ticks.tracking import histogram_of
 from tidemark.pipeline.watermark.histogram import Histogram
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)

@@ -10,6 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.pipeline.clock import duration_us, from_us, to_us
+from tidemark.pipeline.contract.heartbeat import (
+    FieldKind,
+    Heartbeat,
+    HeartbeatReader,
+    Rejection,
+    read_field,
+    read_payload,
+)
 from tidemark.pipeline.demo.shapes.json_object import JsonObject
 from tidemark.pipeline.demo.shapes.shape import REASONS
 from tidemark.pipeline.demo.synthetic_beats import (
@@ -25,7 +33,6 @@ from tidemark.pipeline.demo.synthetic_beats import (
 )
 from tidemark.pipeline.demo.truth import truth_of
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.heartbeat import FieldKind, Heartbeat, HeartbeatReader, Rejection, read_field, read_payload
 from tidemark.pipeline.settings import Settings
 
 START = datetime(2026, 11, 21, 5, 0, tzinfo=UTC)

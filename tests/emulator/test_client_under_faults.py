@@ -11,14 +11,17 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import unique_pubsub
+from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import Pulling, send, subscription_of
-from tests.ticks.fakes import CONTRACT
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import Landed, land
+from tidemark.pipeline.ingest.tracking import Tracked, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
@@ -26,9 +29,6 @@ from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_cli
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import Landed, land
-from tidemark.pipeline.ticks.tracking import Tracked, track
 from tidemark.pipeline.watermark.policy import Policy
 
 SPEED = 10

@@ -9,14 +9,14 @@ import pytest
 from benchmarks.scale import ROUND_CLASS_A, ROUND_CLASS_B
 from tests.gcs.fault_proxy import FaultProxy
 from tests.gcs.ticking import TickingOnABucket
-from tests.ticks.fakes import CONTRACT
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tests.ingest.fakes import CONTRACT
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.rounds import Provisional, Settled, settle, take_heartbeats, take_times
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.copies import RememberedCopies
-from tidemark.pipeline.ticks.rounds import Provisional, Settled, settle, take_heartbeats, take_times
 
 pytestmark = pytest.mark.gcs
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.ticks.fakes import Crash
-from tests.ticks.test_named_landing import NAME, PiecesWorld, ids, publish
+from tests.ingest.fakes import Crash
+from tests.ingest.test_named_landing import NAME, PiecesWorld, ids, publish
+from tidemark.pipeline.ingest.landing import NamedLanding, landed_under
 from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, manifest_name
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.ticks.landing import NamedLanding, landed_under
 
 pytestmark = pytest.mark.gcs
 

@@ -4,14 +4,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tests.gcs.fault_proxy import FaultProxy
-from tests.ticks.fakes import AMPLE, CONTRACT, FIELDS, World
+from tests.ingest.fakes import AMPLE, CONTRACT, FIELDS, World
 from tests.watermark.builders import START
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import Landed, land
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Replaced
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import Landed, land
 from tidemark.pipeline.watermark.state import Snapshot
 from tidemark.pipeline.windows import Windowing
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import ManualClock
-from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, quarantine_rows

@@ -14,8 +14,8 @@ from deltalake import CommitProperties
 from tests.gcs.apart import fresh_lake, server_apart
 from tests.lake.builders import lake_in, lake_of
 from tests.watermark.builders import at
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable, LakeUnwritable, ObjectExists, TableConflict
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables import windowed
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs

@@ -14,12 +14,12 @@ from tests.lake.builders import Beat, append_beats, append_rejected, columns_of,
 from tests.lake.test_tables import event_times_in, rejected, rows_of, table_of
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import ManualClock, SystemClock, from_us, to_us
+from tidemark.pipeline.ingest.continuous import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Extent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
 from tidemark.pipeline.lake.tables.rounds import last_round, says_of
-from tidemark.pipeline.spark.continuous import new_files
 
 HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
 BEFORE_1970_US = to_us(from_us(0)) - 40 * HOUR_US

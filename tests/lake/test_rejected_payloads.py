@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.ingest.fakes import CONTRACT, to_written
 from tests.lake.builders import append_rejected, lake_in
-from tests.ticks.fakes import CONTRACT, to_written
 from tests.watermark.builders import START_US, at
+from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.lake.tables import rejected_payloads as module
 from tidemark.pipeline.lake.tables.rejected_payloads import RejectedPayload, by_stream, rejected_payloads
-from tidemark.pipeline.places import Place
 
 SECOND_US = 1_000_000
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.tables import heartbeats

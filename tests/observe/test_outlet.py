@@ -23,15 +23,15 @@ from tests.official_emulator import HOST, free_port
 from tidemark.assets.catalog import HEARTBEATS, key_of
 from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.tracking import Persisted
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY
 from tidemark.pipeline.settings_sections import LandingSettings, MetricsSettings
-from tidemark.pipeline.ticks.landing import Landed
-from tidemark.pipeline.ticks.tracking import Persisted
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 

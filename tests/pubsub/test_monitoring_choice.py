@@ -13,8 +13,10 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.pubsub.builders import Altered, raising, subscription_of
 from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 from tidemark.pipeline.clock import ManualClock, SystemClock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.disk import DiskObjects
@@ -24,8 +26,6 @@ from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.resources.pubsub import PubSubResource

@@ -12,9 +12,9 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from tests.official_emulator import HOST, free_port
 from tests.pubsub.builders import Altered, raising, send
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.contract.heartbeat import MessageContract
+from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import PermissionMissing, ProvisionRefused, PubSubUnreachable
-from tidemark.pipeline.heartbeat import MessageContract
-from tidemark.pipeline.places import Place
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import ProvisionReport, provision
 from tidemark.pipeline.settings import Settings

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import types
 
-from tidemark.pipeline.heartbeat import MessageContract
-from tidemark.pipeline.places import Place
+from tidemark.pipeline.contract.heartbeat import MessageContract
+from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.pubsub.requirements import dangers, differences, refusals, wanted
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings

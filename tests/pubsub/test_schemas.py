@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 from google.pubsub_v1 import SchemaServiceClient, types
 
+from tests.contract.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
-from tests.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
 from tests.pubsub.denying import Denying
 from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.identity.components import SCHEMA
 from tidemark.pipeline.identity.methods import permissions_of_rpc
-from tidemark.pipeline.payloads.formats import Encoding
+from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.ingest.tracking import histogram_of
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.ticks.judging import JudgedBatch
-from tidemark.pipeline.ticks.tracking import histogram_of
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 BY_AVRO = MessageSettings(

@@ -9,9 +9,9 @@ import pytest
 from tests.watermark.builders import START, at, seconds
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
+from tidemark.pipeline.ingest.budget import is_gone
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.pubsub.spending import DAY, LONGEST, BudgetedBacklog, Spending
-from tidemark.pipeline.ticks.budget import is_gone
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Compacted, DecisionRecord, WatermarkState

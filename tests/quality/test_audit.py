@@ -11,19 +11,19 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ingest.fakes import AMPLE, CONTRACT, World, published_at
 from tests.pubsub.builders import subscription_of
-from tests.ticks.fakes import AMPLE, CONTRACT, World, published_at
 from tests.watermark.builders import at, bounded, seconds
 from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
 from tidemark.pipeline.quality.audit import Audit, audit
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.policy import Policy
 
 

@@ -18,8 +18,8 @@ from tests.gcs.fault_proxy import FaultProxy, table
 from tests.lake.builders import lake_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeUnreachable, TableConflict
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import CORRECTIONS, HEARTBEAT_DIFFS, Lake
 from tidemark.pipeline.lake.tables import corrections as table_of_corrections
 from tidemark.pipeline.lake.tables.corrections import CONTENT, Corrections, Position, Sought

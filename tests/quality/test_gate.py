@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ticks.fakes import World
+from tests.ingest.fakes import World
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import CorruptObject, NewerFormat

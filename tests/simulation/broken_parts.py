@@ -9,17 +9,17 @@ from typing import Any
 from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ObjectExists, ReadingPostponed, ReadingUnavailable
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.judging import judge
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
 from tidemark.pipeline.pubsub.subscription import Acknowledged
-from tidemark.pipeline.ticks.copies import RememberedCopies
-from tidemark.pipeline.ticks.judging import judge
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Compacted, DecisionRecord, Entry, WatermarkState

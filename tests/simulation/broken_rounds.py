@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.simulation.broken_parts import Early
-from tidemark.pipeline.ticks.rounds import (
+from tidemark.pipeline.ingest.rounds import (
     Provisional,
     Settled,
     TakenHeartbeats,

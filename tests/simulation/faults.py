@@ -115,12 +115,9 @@ from tests.simulation.where import (
     two_runners,
     two_trackers,
 )
-from tidemark.pipeline.lake.log.packing import LogPacking
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
-from tidemark.pipeline.ticks.copies import RememberedCopies, keys_of
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.rounds import (
+from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.rounds import (
     Provisional,
     Settled,
     TakenHeartbeats,
@@ -129,7 +126,10 @@ from tidemark.pipeline.ticks.rounds import (
     take_heartbeats,
     take_times,
 )
-from tidemark.pipeline.ticks.tracking import track
+from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.lake.log.packing import LogPacking
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.rules import RULES, Rule, bound, complete, silence
 
@@ -345,7 +345,7 @@ _ALL = (
         "copies are told by their id alone",
         500,
         kept,
-        "tidemark.pipeline.ticks.tracking.keys_of",
+        "tidemark.pipeline.ingest.tracking.keys_of",
         lambda _streams, ids, _event_us: keys_of(ids, ids, [0] * len(ids)),
     ),
     Planted(
@@ -353,7 +353,7 @@ _ALL = (
         100,
         aged,
         ages=True,
-        patches=(("tidemark.pipeline.ticks.tracking.judge", judge_whatever_the_age),),
+        patches=(("tidemark.pipeline.ingest.tracking.judge", judge_whatever_the_age),),
     ),
     _of_rounds("readers acknowledge what they have written", 100, take_heartbeats=take_heartbeats_acknowledging_them),
     _of_rounds(

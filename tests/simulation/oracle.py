@@ -15,8 +15,8 @@ from tests.simulation.plan import WINDOWING, Plan
 from tests.simulation.traffic import Planned
 from tests.watermark.builders import situation_of, uncounted
 from tidemark.pipeline.clock import MICROSECOND, from_us, iso
-from tidemark.pipeline.heartbeat import RejectionReason
-from tidemark.pipeline.ticks.judging import publish_times_us
+from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.ingest.judging import publish_times_us
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, Reason
 from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram, bucket_of, bucket_start

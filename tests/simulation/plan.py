@@ -7,6 +7,8 @@ from datetime import timedelta
 from itertools import pairwise
 from typing import Literal
 
+from tests.ingest.fakes import AMPLE
+from tests.ingest.fakes import CONTRACT as FAKES_CONTRACT
 from tests.simulation.ages import with_old_messages
 from tests.simulation.round_plan import Rounds, rounds_of
 from tests.simulation.traffic import (
@@ -24,13 +26,11 @@ from tests.simulation.traffic import (
     with_names,
     with_stragglers,
 )
-from tests.ticks.fakes import AMPLE
-from tests.ticks.fakes import CONTRACT as FAKES_CONTRACT
 from tests.watermark.builders import START, START_US
 from tidemark.pipeline.clock import MICROSECOND
+from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.heartbeat import MessageContract
-from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from tidemark.pipeline.ticks.budget import Budget
+from tidemark.pipeline.ingest.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)

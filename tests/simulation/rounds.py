@@ -1,6 +1,6 @@
 """Continuous landing in the simulation: drivers, the rounds that they settle, and the tasks of their readers.
 
-The steps of a round are the product's own (`tidemark.pipeline.ticks.rounds`). Spark and the threads of the driver are
+The steps of a round are the product's own (`tidemark.pipeline.ingest.rounds`). Spark and the threads of the driver are
 played: a task is tried again, two attempts of it run at once, and a driver's death ends both of its threads.
 """
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tests.ingest.fakes import AMPLE, Crash
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.simulation.lake import WorkersNewFiles, WorkersObjects
 from tests.simulation.schedule import Beside, Result
 from tests.simulation.traffic import SECOND
 from tests.simulation.worker import Process, Worker
-from tests.ticks.fakes import AMPLE, Crash
-from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.pipeline.errors import TidemarkError
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.continuous import ROUNDS_TOLD
+from tidemark.pipeline.ingest.rounds import Provisional, Settled, TakenHeartbeats, TakenTimes
+from tidemark.pipeline.ingest.tracking import begin_where_new
 from tidemark.pipeline.pubsub.subscription import PulledBatch
-from tidemark.pipeline.spark.continuous import ROUNDS_TOLD
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.rounds import Provisional, Settled, TakenHeartbeats, TakenTimes
-from tidemark.pipeline.ticks.tracking import begin_where_new
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation

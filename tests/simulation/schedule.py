@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from tests.ticks.fakes import Crash
+from tests.ingest.fakes import Crash
 from tidemark.pipeline.clock import ManualClock, to_us
 from tidemark.pipeline.errors import TidemarkError
 

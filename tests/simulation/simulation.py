@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from tests.emulator.builders import a_subscription, a_topic
+from tests.ingest.fakes import AMPLE
 from tests.simulation.ages import by_age
 from tests.simulation.faults import AS_IT_IS, Planted
 from tests.simulation.lake import Codec, Folds, Objects, Row, Table
@@ -21,21 +22,20 @@ from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread
 from tests.simulation.schedule import Schedule
 from tests.simulation.traffic import SECOND, Planned
 from tests.simulation.worker import Lander, Operator, Packer, Process, Runner, Tracker, Worker
-from tests.ticks.fakes import AMPLE
 from tests.watermark.builders import START, START_US
 from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, iso
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.lake.log.archive import archived_numbers
 from tidemark.pipeline.lake.log.tracking_log import FOLDER as LOG
 from tidemark.pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
-from tidemark.pipeline.ticks.budget import Budget
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import WatermarkState
 
 TOPIC = "heartbeats"
-ROUNDS = "tidemark.pipeline.ticks.rounds"
+ROUNDS = "tidemark.pipeline.ingest.rounds"
 LAST_STEPS = 25
 """How many steps a failure tells."""
 

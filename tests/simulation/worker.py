@@ -5,11 +5,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tests.ingest.fakes import Crash
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.simulation.lake import WorkersObjects, WorkersTable
 from tests.simulation.oracle import Broken
 from tests.simulation.traffic import SECOND
-from tests.ticks.fakes import Crash
-from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
 from tidemark.pipeline.clock import MICROSECOND, Clock
 from tidemark.pipeline.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.dying_source import DyingObjects, maybe_die
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.ingest.drain import Drain, Reader, Round, Side, Split, read_split
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake import layout
 from tidemark.pipeline.lake.layout import Lake
@@ -21,7 +22,6 @@ from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import DrainSettings, LakeSettings, PubSubSettings
-from tidemark.pipeline.spark.drain import Drain, Reader, Round, Side, Split, read_split
 
 
 def settings_of(pubsub: PubSubSettings, lake: str, drain: DrainSettings) -> Settings:

@@ -5,8 +5,8 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubDataSource
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.spark.pubsub_source import Connections, PubSubDataSource
 
 STEPS = ("before create .parquet", "before create .json", "after create .json", "before read .parquet")
 """Before anything is durable; before the manifest; before acknowledging; after it, and before a row was handed out."""

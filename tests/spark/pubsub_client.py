@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import SparkSettings
-from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
 from tidemark.pipeline.spark.session import session_config
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.ticks.fakes import CONTRACT
+from tests.ingest.fakes import CONTRACT
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.dying_source import maybe_die
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.heartbeat import FieldKind
+from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.ingest.continuous import ContinuousLanding, RoundDone, Share, read_share
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
@@ -21,7 +22,6 @@ from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, LandingSettings, PubSubSettings
-from tidemark.pipeline.spark.continuous import ContinuousLanding, RoundDone, Share, read_share
 
 
 def settings_of(pubsub: PubSubSettings, lake: str, **landing: object) -> Settings:

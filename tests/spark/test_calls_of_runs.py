@@ -16,11 +16,11 @@ from tests.spark.pubsub_world import PubSubWorld
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.identity.components import Component
 from tidemark.pipeline.identity.methods import IN_PARTS, LOOK_AT_BUCKET
+from tidemark.pipeline.ingest.drain import Drain, Side
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.spark.drain import Drain, Side
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper

@@ -17,12 +17,12 @@ from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.rounds import landed, landing_of, read_and_die, read_for_ever, settings_of
 from tests.spark.test_drain import lake_of, quarantined, tracked
 from tests.spark.test_drain import landed as landed_ids
+from tidemark.pipeline.ingest.rounds import Settled
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.spark import continuous
-from tidemark.pipeline.ticks.rounds import Settled
 from tidemark.pipeline.watermark.state import Entry, WatermarkState
 
 

@@ -19,12 +19,12 @@ from tests.spark.dying_source import deaths, ordain
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, PubSubWorld
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.ingest.drain import Ended, Round, Side, at_once
+from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.tracking import Persisted
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
-from tidemark.pipeline.spark.drain import Ended, Round, Side, at_once
-from tidemark.pipeline.ticks.landing import Landed
-from tidemark.pipeline.ticks.tracking import Persisted
 from tidemark.pipeline.watermark.readings import Reading
 from tidemark.pipeline.watermark.state import Beginning, Snapshot
 

@@ -6,13 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.ticks.fakes import World
+from tests.ingest.fakes import World
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.ingest.drain import LANDED, PERSISTED, Connections, Side, Split, batches
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.spark.drain import LANDED, PERSISTED, Connections, Side, Split, batches
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
 from tidemark.pipeline.watermark.state import Beginning
 

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from tests.spark.drains import drained, settings_of, small_drain
 from tests.spark.pubsub_world import PubSubWorld
 from tests.spark.test_drain import landed, quarantined, tracked
+from tidemark.pipeline.ingest.drain import Ended
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.spark.drain import Ended
 
 pytestmark = pytest.mark.gcs
 

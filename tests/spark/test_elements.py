@@ -11,7 +11,10 @@ from pyspark.sql import SparkSession
 
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
@@ -20,9 +23,6 @@ from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.plan import DiffPlan
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.landing import land
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 

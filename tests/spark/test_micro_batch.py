@@ -19,8 +19,8 @@ from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
 from tests.spark.machine import script
 from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import WindowNotClosed
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats

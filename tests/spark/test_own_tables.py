@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from tests.lake.builders import append_beats
 from tests.spark.beats import T0, at
 from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import InvalidSettings, LakeError, TableFailed, WindowNotClosed
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.table import data_files
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Written

@@ -16,19 +16,19 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from pyspark.sql import SparkSession
 
 from examples.pubsub_stream import arguments, read
+from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
 from tests.spark.dying_driver import SEEN
 from tests.spark.dying_source import STEPS, DyingPubSubDataSource, deaths, ordain
 from tests.spark.pubsub_world import QUIET_WITHIN_SECONDS, Batches, PubSubWorld, read_available
-from tests.ticks.fakes import CONTRACT
 from tidemark.pipeline.clock import SystemClock, from_us
-from tidemark.pipeline.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.pubsub_source import PubSubDataSource
+from tidemark.pipeline.ingest.tracking import track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.settings_sections import LakeSettings, PubSubSettings
-from tidemark.pipeline.spark.pubsub_source import PubSubDataSource
-from tidemark.pipeline.ticks.budget import Budget
-from tidemark.pipeline.ticks.tracking import track
 from tidemark.pipeline.watermark.policy import Policy
 
 pytestmark = pytest.mark.slow

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.ticks.fakes import World
+from tests.ingest.fakes import World
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import InvalidSettings, LandingOver
-from tidemark.pipeline.heartbeat import FieldKind
-from tidemark.pipeline.places import Place
+from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
+from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubStreamReader, source_schema
 from tidemark.pipeline.settings_sections import LakeSettings
-from tidemark.pipeline.spark.pubsub_options import SourceOptions, read_options
-from tidemark.pipeline.spark.pubsub_source import Connections, PubSubStreamReader, source_schema
 
 GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
 

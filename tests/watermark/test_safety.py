@@ -15,7 +15,7 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.emulator.builders import a_subscription, a_topic
-from tests.ticks.model_subscription import ModelBacklog, ModelSubscription
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START_US, at, disorder, histogram_of, published, reading, situation_of
 from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, to_us
 from tidemark.pipeline.emulator.faults import Faults

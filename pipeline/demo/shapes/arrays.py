@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.shape import Beat, Message, Shape, present
-from tidemark.pipeline.heartbeat import RejectionReason
 
 LONGEST = 5
 """Readings in one message, which thus stays under a kilobyte."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.shape import REASONS, Beat, Shape, present
-from tidemark.pipeline.heartbeat import RejectionReason
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import fastavro
 
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.revisions import FIRST, SECOND, UNKNOWN, named, revision_of, without_status_at_first
 from tidemark.pipeline.demo.shapes.shape import SAME_NAMES, Beat, Shape
-from tidemark.pipeline.heartbeat import RejectionReason
 
 AT = {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-millis"}, "string"]}
 DEVICE = {"name": "device", "type": ["null", "string"]}

@@ -3,9 +3,9 @@
 import gzip
 from dataclasses import dataclass
 
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.json_object import JsonObject
 from tidemark.pipeline.demo.shapes.shape import Beat, Shape
-from tidemark.pipeline.heartbeat import RejectionReason
 
 PLAIN = JsonObject()
 

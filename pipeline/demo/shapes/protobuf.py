@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.demo.shapes.revisions import FIRST, SECOND, UNKNOWN, named, revision_of, without_status_at_first
 from tidemark.pipeline.demo.shapes.shape import REASONS, SAME_NAMES, Beat, Shape
-from tidemark.pipeline.heartbeat import RejectionReason
 
 Fields = tuple[tuple[str, str, int], ...]
 """Type, name and number of each field. All have presence."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from tidemark.pipeline.clock import from_us, iso
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 
 REASONS = (
     RejectionReason.NO_EVENT_TIME,

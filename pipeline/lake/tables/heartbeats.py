@@ -16,8 +16,8 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import LakeError
-from tidemark.pipeline.heartbeat import FieldKind
 from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
 from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of

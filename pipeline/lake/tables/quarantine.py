@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.heartbeat import RejectionReason
+from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.lake.tables.heartbeats import message_columns
 from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, as_judged_last
 from tidemark.pipeline.lake.tables.requeued import NO_IDS

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.pipeline.clock import to_us
-from tidemark.pipeline.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract, Rejection, RejectionReason
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, without
 

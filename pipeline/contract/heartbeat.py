@@ -1,0 +1,264 @@
+"""The message contract: what makes a message a valid heartbeat, and why a message is rejected.
+
+Both subscriptions judge a message's times with the same function. A broken clock thus neither holds the watermark
+back nor pushes it forward.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, tzinfo
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
+from tidemark.pipeline.contract.event_times import EventTimeUnit, advice, read_event_time
+from tidemark.pipeline.contract.payloads.cloudevents import PREFIX
+from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
+from tidemark.pipeline.contract.payloads.definitions import Definitions
+from tidemark.pipeline.contract.payloads.formats import Envelope, PayloadFormat
+from tidemark.pipeline.contract.payloads.json_text import json_kind
+from tidemark.pipeline.contract.payloads.json_text import read_payload as read_payload
+from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
+from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
+from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of
+from tidemark.pipeline.durations import format_duration
+
+FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,308})(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?")
+"""JSON's grammar of a number, within what a 64-bit number can hold."""
+OF_ATTRIBUTE = f"{PlaceKind.ATTRIBUTE}:"
+"""A compared field's path that begins so names an attribute."""
+RESERVED_FIELD_NAMES = frozenset(
+    (
+        *("window", "stream_id", "event_time", "previous_event_time", "gap_seconds", "missed_heartbeats"),
+        *("publish_time", "message_id", "late", "publisher_id", "attributes", "payload", "ordering_key"),
+        *("landed_at", "event_hour", "heartbeat_id"),
+    )
+)
+"""Columns of the lake's tables. A compared field cannot have one of these names."""
+
+
+JSON_OBJECTS = PayloadFormat()
+"""How payloads are written where nothing else is said."""
+
+
+class FieldKind(StrEnum):
+    """How a payload field is compared: numbers by their difference, other kinds by whether they changed.
+
+    A value of another kind than the configured one counts as null; the payload keeps it unchanged.
+    """
+
+    NUMBER = "number"
+    TEXT = "text"
+    BOOLEAN = "boolean"
+    JSON = "json"
+
+
+def compared_columns(name: str, kind: FieldKind) -> tuple[str, str, str]:
+    """The columns of a compared field in `heartbeat_diffs`: its value, its previous value, and the comparison."""
+    return name, f"previous_{name}", f"{name}_delta" if kind is FieldKind.NUMBER else f"{name}_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedField:
+    """A field that is compared. Without a `path`, its value is at its own name. A path that begins with `attribute:`,
+    `payload:` or `each:` says in what; otherwise it is in the element where there is one, else in the payload."""
+
+    kind: FieldKind
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageContract:
+    """Where a message carries its event time and its stream, and which payload fields are compared.
+
+    The parts of `stream_id` are joined by `/`. `paths` has the path of a field that is not at its own name. Without a
+    `max_age`, an event may have happened however long before its message is published. `each` is the array in the
+    payload of which each element is a heartbeat.
+    """
+
+    event_time: Place
+    stream_id: tuple[Place, ...]
+    publisher_id: Place
+    first_event_time: datetime
+    max_future_skew: timedelta
+    fields: Mapping[str, FieldKind]
+    paths: Mapping[str, str] = field(default_factory=dict)
+    event_time_unit: EventTimeUnit = EventTimeUnit.AUTO
+    timezone: tzinfo | None = None
+    payload: PayloadFormat = JSON_OBJECTS
+    max_age: timedelta | None = None
+    each: Place | None = None
+
+    @property
+    def needs_payload(self) -> bool:
+        """Whether the event time, the stream or the publisher's id is in the payload, or may be: what a CloudEvent says
+        of itself is in attributes or in the payload. Also if several heartbeats are in it."""
+        places = (self.event_time, *self.stream_id, self.publisher_id)
+        return self.each is not None or any(map(self._may_be_in_payload, places))
+
+    def place_of(self, name: str) -> Place:
+        """Where a compared field is."""
+        return field_place(self.paths.get(name, name), PlaceKind.PAYLOAD if self.each is None else PlaceKind.EACH)
+
+    def _may_be_in_payload(self, place: Place) -> bool:
+        is_of_event = self.payload.envelope is Envelope.CLOUDEVENTS and place.name.startswith(PREFIX)
+        return place.kind is PlaceKind.PAYLOAD or (place.kind is PlaceKind.ATTRIBUTE and is_of_event)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A valid message's stream and event time (microseconds since the epoch, UTC)."""
+
+    stream_id: str
+    event_time_us: int
+
+
+class HeartbeatReader:
+    """Judges messages by a contract. `schemas` are those of the topic, where the contract names no file of them."""
+
+    def __init__(self, contract: MessageContract, schemas: Definitions | None = None) -> None:
+        self.contract = contract
+        self._decoder = PayloadDecoder(contract.payload, schemas, may_be_array=contract.each is not None)
+        self._first_us = to_us(contract.first_event_time)
+        self._skew_us = duration_us(contract.max_future_skew)
+
+    def decode(self, attributes: Sequence[Mapping[str, str]], payloads: Sequence[bytes | None]) -> Decoded:
+        """Messages' attributes and objects, as all that is read from them is found. Raises TidemarkError, as
+        `PayloadDecoder.decode` does."""
+        return self._decoder.decode(attributes, payloads)
+
+    def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
+        """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an
+        Element where a message holds several.
+
+        Guarantee: a heartbeat has `first_event_time <= event time <= publish time + max_future_skew`, and with a
+        `max_age` also `publish time - max_age <= event time`. It never raises, whatever the message contains.
+        """
+        contract, unit = self.contract, self.contract.event_time_unit
+        event_time_us: int | None
+        if contract.event_time.kind is PlaceKind.PUBLISH_TIME:
+            written, event_time_us = iso(from_us(publish_time_us)), publish_time_us
+        else:
+            written = contract.event_time.find(attributes, payload)
+            if written is None or written == "":
+                wrong = f"{contract.event_time} is {_missing(contract.event_time, written)}"
+                return Rejection(RejectionReason.NO_EVENT_TIME, wrong)
+            event_time_us = read_event_time(written, unit, contract.timezone)
+        if event_time_us is None:
+            is_auto = unit is EventTimeUnit.AUTO
+            wrong = "neither milliseconds since the epoch nor RFC 3339" if is_auto else f"not {unit.words}"
+            return self._of_another_unit(
+                RejectionReason.UNREADABLE_EVENT_TIME, f"{_short(written)} is {wrong}", written, publish_time_us
+            )
+        stream_id = self._stream_id(attributes, payload)
+        if isinstance(stream_id, Rejection):
+            return stream_id
+        if event_time_us < self._first_us:
+            return self._of_another_unit(
+                RejectionReason.BEFORE_FIRST_WINDOW,
+                f"event time {_short(written)} is before the first window, {iso(contract.first_event_time)}",
+                written,
+                publish_time_us,
+            )
+        if event_time_us > publish_time_us + self._skew_us:
+            return self._of_another_unit(
+                RejectionReason.IN_THE_FUTURE,
+                f"event time {_short(written)} is more than {format_duration(contract.max_future_skew)} "
+                f"after its publish time, {iso(from_us(publish_time_us))}",
+                written,
+                publish_time_us,
+            )
+        if contract.max_age is not None and publish_time_us - event_time_us > duration_us(contract.max_age):
+            return Rejection(
+                RejectionReason.TOO_OLD,
+                f"event time {_short(written)} is more than {format_duration(contract.max_age)} "
+                f"before its publish time, {iso(from_us(publish_time_us))}",
+            )
+        return Heartbeat(stream_id, event_time_us)
+
+    def _of_another_unit(self, reason: RejectionReason, detail: str, written: Any, published_us: int) -> Rejection:
+        if self.contract.event_time.kind is PlaceKind.PUBLISH_TIME:
+            return Rejection(reason, detail)
+        told = advice(written, self.contract.event_time_unit, self.contract.timezone, published_us)
+        return Rejection(reason, detail + told)
+
+    def _stream_id(self, attributes: Mapping[str, str], payload: Any) -> str | Rejection:
+        parts = []
+        for place in self.contract.stream_id:
+            value = place.find(attributes, payload)
+            part = value if place.kind is PlaceKind.ATTRIBUTE else id_of(value)
+            if not part:
+                if value is None or value == "":
+                    wrong = _missing(place, value)
+                elif isinstance(value, str):
+                    wrong = f"{_short(value)}, of {len(value)} characters; an id has at most {LONGEST_ID}"
+                else:
+                    wrong = f"{_short(value)}, neither a text nor a whole number of 64 bits"
+                return Rejection(RejectionReason.NO_STREAM_ID, f"{place} is {wrong}")
+            parts.append(part)
+        return "/".join(parts)
+
+
+def read_attribute(text: str | None, kind: FieldKind) -> Any:
+    """An attribute's text as the value that JSON would have: a number, true or false, or any JSON. What is not written
+    so stays the text."""
+    if text is None:
+        return None
+    if kind is FieldKind.NUMBER:
+        return number if NUMBER.fullmatch(text) and math.isfinite(number := float(text)) else text
+    if kind is FieldKind.BOOLEAN:
+        return {"true": True, "false": False}.get(text, text)
+    if kind is FieldKind.JSON:
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def field_place(path: str, otherwise: PlaceKind) -> Place:
+    """The place that a compared field's path names; without a prefix it is in the part `otherwise`."""
+    for kind in (PlaceKind.ATTRIBUTE, PlaceKind.PAYLOAD, PlaceKind.EACH):
+        if path.startswith(f"{kind}:"):
+            return Place(kind, path.removeprefix(f"{kind}:"))
+    return Place(otherwise, path)
+
+
+def read_field(value: Any, kind: FieldKind) -> Any:
+    """A compared field's value, or None if it is absent, null or not of the configured kind."""
+    if value is None:
+        return None
+    match kind:
+        case FieldKind.NUMBER:
+            usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            return float(value) if usable else None
+        case FieldKind.TEXT:
+            return value if isinstance(value, str) else None
+        case FieldKind.BOOLEAN:
+            return value if isinstance(value, bool) else None
+        case FieldKind.JSON:
+            try:
+                return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+            except orjson.JSONEncodeError:  # orjson reads deeper nesting than it writes
+                return None
+
+
+def _missing(place: Place, value: Any) -> str:
+    """How a value that is None or an empty text is missing. In a payload, null is found like nothing."""
+    if value == "":
+        return "empty"
+    return "absent" if place.kind is PlaceKind.ATTRIBUTE else "absent or null"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | float) or (isinstance(value, int) and value.bit_length() <= 64):
+        text = repr(value[:80] if isinstance(value, str) else value)
+        return text if len(text) <= 80 else text[:77] + "..."
+    return "a number beyond 64 bits" if isinstance(value, int) else json_kind(value)

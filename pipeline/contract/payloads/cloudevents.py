@@ -1,0 +1,86 @@
+"""CloudEvents, in both modes of their Pub/Sub protocol binding: what an event says of itself becomes attributes `ce-…`.
+
+Source: "Google Cloud Pub/Sub Protocol Binding for CloudEvents 1.0" and the JSON event format of CloudEvents 1.0.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from tidemark.pipeline.contract.payloads.json_text import as_object, json_kind, parsed
+from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
+
+PREFIX = "ce-"
+CONTENT_TYPE = "content-type"
+DATA_CONTENT_TYPE = f"{PREFIX}datacontenttype"
+STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
+DATA, DATA_BASE64 = "data", "data_base64"
+
+
+class Event(NamedTuple):
+    """A message without its envelope. Its data is bytes, or a `value` that was JSON within the event."""
+
+    attributes: Mapping[str, str]
+    data: bytes
+    value: Any = None
+    is_value: bool = False
+
+
+def is_structured(attributes: Mapping[str, str]) -> bool:
+    """Whether the payload holds the whole event."""
+    return attributes.get(CONTENT_TYPE, "").lower().startswith(STRUCTURED)
+
+
+def opened(attributes: Mapping[str, str], data: bytes) -> Event:
+    """The event in a message. What a structured event says of itself wins over the message's attributes.
+
+    Raises Unreadable for a structured event that is none.
+    """
+    if not is_structured(attributes):
+        said = attributes.get(CONTENT_TYPE)
+        if said and not attributes.get(DATA_CONTENT_TYPE):
+            attributes = {**attributes, DATA_CONTENT_TYPE: said}
+        return Event(attributes, data)
+    written = attributes[CONTENT_TYPE]
+    if _media_type(written) != STRUCTURED_JSON:
+        raise Unreadable(f"a CloudEvent as {quoted(written)}; only {STRUCTURED_JSON} is read")
+    event = as_object(parsed(data))
+    context = {**attributes, **_context(event)}
+    if DATA_BASE64 in event:
+        return Event(context, _from_base64(event[DATA_BASE64]))
+    value = event.get(DATA)
+    declared = context.get(DATA_CONTENT_TYPE)
+    if isinstance(value, str) and declared and not _is_json(_media_type(declared)):
+        return Event(context, value.encode())
+    return Event(context, b"", value, is_value=value is not None)
+
+
+def _context(event: Mapping[str, Any]) -> dict[str, str]:
+    """What the event says of itself, as attributes, each value in its canonical text."""
+    said = {}
+    for name, value in event.items():
+        if name in (DATA, DATA_BASE64) or value is None:
+            continue
+        if isinstance(value, bool):
+            said[PREFIX + name] = "true" if value else "false"
+        elif isinstance(value, str | int):
+            said[PREFIX + name] = str(value)
+        else:
+            raise Unreadable(f"not a CloudEvent: its {quoted(name)} is {json_kind(value)}")
+    return said
+
+
+def _from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise Unreadable(f"not a CloudEvent: its {DATA_BASE64} is not base64 ({error})") from error
+
+
+def _media_type(written: str) -> str:
+    return written.partition(";")[0].strip().lower()
+
+
+def _is_json(media_type: str) -> bool:
+    return media_type.endswith(("/json", "+json"))

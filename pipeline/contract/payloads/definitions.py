@@ -1,0 +1,128 @@
+"""Where schemas come from: by the revision that a message names, from files, or from whatever else implements
+`Definitions`."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tidemark.pipeline.contract.payloads.formats import Encoding
+from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
+from tidemark.pipeline.errors import InvalidSettings
+
+SCHEMA_ENCODING = "googclient_schemaencoding"
+SCHEMA_NAME = "googclient_schemaname"
+SCHEMA_REVISION = "googclient_schemarevisionid"
+"""The attributes that Pub/Sub sets on each message of a topic with a schema."""
+
+REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
+"""A revision's id. Pub/Sub makes 8 hexadecimal digits; files may be named otherwise."""
+
+DELETED_REVISION = "_deleted-schema-revision_"
+DELETED_SCHEMA = "_deleted-schema_"
+
+SUFFIXES: Mapping[Encoding, tuple[str, ...]] = {Encoding.AVRO: (".avsc",), Encoding.PROTOBUF: (".proto", ".binpb")}
+"""How the files of schemas are named. A `.binpb` is a FileDescriptorSet, as `protoc --descriptor_set_out` writes it."""
+
+LARGEST_DEFINITION = 1 << 20
+"""Bytes of a schema. Pub/Sub takes 300 KB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A schema as it is written: its text, or a compiled descriptor set. `origin` names it to people.
+
+    `is_configured`: it is a file that the settings name, so that a mistake in it is theirs and not the message's.
+    """
+
+    origin: str
+    encoding: Encoding
+    content: bytes
+    is_compiled: bool = False
+    is_configured: bool = False
+
+
+class Definitions(Protocol):
+    """Finds the schema that a message was written with."""
+
+    def name(self, attributes: Mapping[str, str]) -> str:
+        """The name of the message's schema, by which it is found and kept. Raises Unreadable."""
+        ...
+
+    def find(self, name: str) -> Definition | None:
+        """The schema of that name, or None if there is none. Raises Unreadable where the message is to blame that it
+        cannot be had, and TidemarkError where that cannot be known now."""
+        ...
+
+
+class SchemaFile:
+    """One file for all messages, whatever their attributes name."""
+
+    def __init__(self, path: Path, encoding: Encoding) -> None:
+        self._path, self._encoding = path, encoding
+
+    def name(self, attributes: Mapping[str, str]) -> str:  # noqa: ARG002 one for all
+        return str(self._path)
+
+    def find(self, name: str) -> Definition | None:  # noqa: ARG002
+        found = _read(self._path, self._encoding)
+        if found is None:
+            raise InvalidSettings(f"message.schema = {str(self._path)!r}: there is no such file or folder")
+        return found
+
+
+class SchemaFolder:
+    """A folder with a file for each revision, named by its id."""
+
+    def __init__(self, folder: Path, encoding: Encoding) -> None:
+        self._folder, self._encoding = folder, encoding
+
+    def name(self, attributes: Mapping[str, str]) -> str:
+        return revision_of(attributes)
+
+    def find(self, name: str) -> Definition | None:
+        for suffix in SUFFIXES[self._encoding]:
+            found = _read(self._folder / f"{name}{suffix}", self._encoding)
+            if found is not None:
+                return found
+        return None
+
+
+def files_at(path: str, encoding: Encoding) -> Definitions:
+    """The schemas of a file or of a folder. Whether they are there, and of use, shows when the first is looked for."""
+    at = Path(path)
+    return SchemaFolder(at, encoding) if at.is_dir() else SchemaFile(at, encoding)
+
+
+def revision_of(attributes: Mapping[str, str]) -> str:
+    """The revision that a message names. Raises Unreadable."""
+    revision = attributes.get(SCHEMA_REVISION)
+    if not revision:
+        raise Unreadable(f"the attribute {SCHEMA_REVISION}, which names the schema, is absent")
+    if revision == DELETED_REVISION:
+        raise Unreadable("the revision of its schema was deleted in Pub/Sub")
+    if not REVISION.fullmatch(revision):
+        raise Unreadable(f"{SCHEMA_REVISION} = {quoted(revision)} is no revision of a schema")
+    return revision
+
+
+def is_json(attributes: Mapping[str, str]) -> bool:
+    """Whether a payload is written in its schema's JSON form; without the attribute it is binary. Raises Unreadable."""
+    encoding = attributes.get(SCHEMA_ENCODING) or "BINARY"
+    if encoding not in ("JSON", "BINARY"):
+        raise Unreadable(f"{SCHEMA_ENCODING} = {quoted(encoding)} is neither JSON nor BINARY")
+    return encoding == "JSON"
+
+
+def _read(path: Path, encoding: Encoding) -> Definition | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_DEFINITION + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise InvalidSettings(f"the schema {path} of message.schema cannot be read: {error}") from error
+    if len(content) > LARGEST_DEFINITION:
+        raise InvalidSettings(f"the schema {path} of message.schema has more than {LARGEST_DEFINITION} bytes")
+    return Definition(str(path), encoding, content, is_compiled=path.suffix == ".binpb", is_configured=True)

@@ -1,0 +1,60 @@
+"""Decompressing payloads, within bounds on memory and time."""
+
+import zlib
+
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
+
+MAGIC = b"\x1f\x8b\x08"
+"""The first bytes of gzip, with its only method. No JSON text and no protobuf message begins with them."""
+
+LARGEST_MESSAGE = 10_000_000
+"""Bytes of the largest message that Pub/Sub takes."""
+
+LARGEST = 4 * LARGEST_MESSAGE
+"""Bytes that one payload may have once it is decompressed. Readings compress to a tenth at best, and rarely fill a
+message."""
+
+LARGEST_OF_A_BATCH = 512 << 20
+"""The same of all payloads that are decoded in one call: a batch of small bombs."""
+
+MOST_MEMBERS = 16
+"""Members of one gzip stream. Publishers write one; each costs a copy of what follows it."""
+
+
+class Inflater:
+    """Decompresses the payloads of one batch. It raises Unreadable for a payload that is no gzip, or beyond a bound."""
+
+    def __init__(self, left: int = LARGEST_OF_A_BATCH) -> None:
+        self._left = left
+
+    def inflate(self, data: bytes) -> bytes:
+        """The decompressed payload. It is never larger than `LARGEST`, and no more than that is ever held."""
+        if self._left <= 0:
+            raise Unreadable(
+                f"gzip, and not decompressed: the payloads before it in its batch have {LARGEST_OF_A_BATCH} bytes; "
+                "requeue it"
+            )
+        parts: list[bytes] = []
+        room = LARGEST
+        for _ in range(MOST_MEMBERS):
+            part, data = _member(data, room)
+            parts.append(part)
+            room -= len(part)
+            self._left -= len(part)
+            if not data:
+                return b"".join(parts)
+        raise Unreadable(f"gzip of more than {MOST_MEMBERS} members")
+
+
+def _member(data: bytes, room: int) -> tuple[bytes, bytes]:
+    """One member's content, and what follows it."""
+    stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        part = stream.decompress(data, room + 1)
+    except zlib.error as error:
+        raise Unreadable(f"not gzip: {error}") from error
+    if len(part) > room:
+        raise Unreadable(f"gzip of more than {LARGEST} bytes, which is too large")
+    if not stream.eof:
+        raise Unreadable("gzip that is cut off")
+    return part, stream.unused_data

@@ -1,0 +1,119 @@
+"""The options of `format("pubsub")`: checked where a query is planned, and all that a reader on an executor is sent."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BeforeValidator, Field, Json, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
+
+from tidemark.pipeline.clock import EPOCH
+from tidemark.pipeline.contract.heartbeat import MessageContract
+from tidemark.pipeline.errors import InvalidSettings
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.settings import RENAMED
+from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
+from tidemark.pipeline.settings_sections import LakeSettings, PullSettings, ResourceId
+from tidemark.pipeline.settings_types import OptionalText, Positive
+
+LANDING_NAME = r"^[A-Za-z0-9][A-Za-z0-9._=-]{0,99}$"
+WATERMARK = "watermark"
+
+
+class SourceOptions(MessageSettings, PullSettings):
+    """Every option, with its default. Those of the message's contract are named as in `[message]` of the settings.
+
+    An option is written as `eventTime` or `event_time`, in letters of any case.
+    """
+
+    project: str = Field(min_length=3)
+    subscription: ResourceId
+    lake: Annotated[LakeSettings, BeforeValidator(lambda uri: {"uri": uri})]
+    lake_endpoint: OptionalText = None
+    readers: int = Field(2, ge=1, le=1000)
+    landing: str | None = Field(None, pattern=LANDING_NAME)
+    keep_batches: int = Field(10, ge=0)
+    max_messages: int = Field(100_000, ge=1)
+    max_bytes: int = Field(128 << 20, ge=1)
+    max_time: Positive = timedelta(seconds=10)
+    batch_messages: int = Field(20_000, ge=1)
+    first_event_time: AwareDatetime = EPOCH
+    fields: Json[ComparedFields] = Field(default_factory=dict)
+
+    @field_validator("fields")
+    @classmethod
+    def _not_the_watermark(cls, value: ComparedFields) -> ComparedFields:
+        if WATERMARK in value:
+            raise ValueError(f"{WATERMARK!r} is the name of a column that is there already")
+        return value
+
+    @field_validator("lake")
+    @classmethod
+    def _the_same_for_all(cls, value: LakeSettings) -> LakeSettings:
+        if value.folder is not None and not value.folder.is_absolute():
+            raise ValueError("write the folder with its whole path, file:///…: driver and executors may run elsewhere")
+        return value
+
+    @field_validator("schema_")
+    @classmethod
+    def _where_all_find_it(cls, value: str) -> str:
+        if value and not Path(value).is_absolute():
+            raise ValueError("write the schema's file or folder with its whole path: executors read it themselves")
+        return value
+
+    @property
+    def path(self) -> str:
+        """The subscription's full resource name."""
+        return f"projects/{self.project}/subscriptions/{self.subscription}"
+
+    @property
+    def place(self) -> LakeSettings:
+        """Where it lands."""
+        return self.lake.model_copy(update={"endpoint": self.lake_endpoint})
+
+    @property
+    def budget(self) -> Budget:
+        """The most that one reader pulls for one micro-batch. All of it is outstanding until the last is durable."""
+        return Budget(self.max_messages, self.max_bytes, self.max_time, self.batch_messages)
+
+    @property
+    def contract(self) -> MessageContract:
+        """The contract that messages are judged by."""
+        return self.contract_from(self.first_event_time)
+
+
+def read_options(written: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SourceOptions:
+    """The options as they were given to Spark, checked. `$PUBSUB_EMULATOR_HOST` stands in for `emulatorHost`, as it
+    does in Google's own clients. Raises InvalidSettings, which names each wrong one, its value and the rule."""
+    environ = os.environ if environ is None else environ
+    known = {_plain(name): name for name in SourceOptions.model_fields}
+    given: dict[str, Any] = {}
+    for name, value in written.items():
+        if _plain(name) not in known:
+            close = get_close_matches(_plain(name), known, n=1)
+            hint = f"; did you mean {to_camel(known[close[0]])}?" if close else ""
+            for old in RENAMED:
+                section, _, option = old.new.partition(".")
+                if _plain(old.old) == _plain(f"{section}.{name}"):
+                    hint = f'; write {to_camel(option)} = "{old.place}{value}"'
+            raise InvalidSettings(f"{name} = {value!r}: the source pubsub has no such option{hint}")
+        given[known[_plain(name)]] = value
+    given.setdefault("emulator_host", environ.get("PUBSUB_EMULATOR_HOST", ""))
+    try:
+        return SourceOptions(**given)
+    except ValidationError as error:
+        raise InvalidSettings("; ".join(_sentence(problem) for problem in error.errors())) from error
+
+
+def _sentence(problem: Any) -> str:
+    name = to_camel(str(problem["loc"][0])) if problem["loc"] else "the options"
+    if problem["type"] == "missing":
+        return f"{name}: the source pubsub needs this option"
+    return f"{name} = {problem['input']!r}: {problem['msg'].removeprefix('Value error, ')}"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

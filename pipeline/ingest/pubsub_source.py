@@ -1,0 +1,252 @@
+"""Pub/Sub as a PySpark data source: `spark.readStream.format("pubsub")`, and a batch form, at least once.
+
+A reader lands what it pulls inside of `read`, under a name that the batch's end offset fixes, and acknowledges after
+that: a task that is tried again, or a query that starts from its checkpoint, is served what landed and pulls nothing.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.errors import InvalidSettings, ObjectExists
+from tidemark.pipeline.ingest.landing import land_named, landed_under
+from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
+from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
+from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.spark.diffs import spark_schema
+from tidemark.pipeline.version import marks, refuse_newer, without_marks
+
+ROWS_PER_ARROW_BATCH = 10_000
+CLIENTS = Kept()
+"""What a worker process keeps open: a pull that is under way when a landing ends is answered later, and given back."""
+
+NO_RUN = ""
+"""The run of the initial offset, which Spark asks for more than once: the first end offset names the run."""
+
+
+class Connections:
+    """The connections of driver and readers, each opened when it is asked for: what travels to the executors has none.
+    Assumption: all of them reach Pub/Sub and the lake."""
+
+    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
+        self.options = options
+        self.clock = clock or SystemClock()
+        self.lake = Lake(options.place, options.contract.fields, self.clock)
+
+    @contextmanager
+    def subscription(self) -> Iterator[Subscription]:
+        """The subscription, for as long as the block runs."""
+        options = self.options
+        client = CLIENTS.get(options.server, lambda: subscriber_client(*options.server))
+        with closing(PubSubSubscription(client, options.path, self.clock, options)) as subscription:
+            yield subscription
+
+    def reader(self) -> HeartbeatReader:
+        """The contract's reader, which a worker process keeps with the schemas that it has read."""
+        options = self.options
+        kept_as = options.server, options.project, repr(options.contract)
+        return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options))
+
+    def objects(self) -> ObjectStore:
+        """Where it lands."""
+        return self.lake.objects()
+
+    def watermark(self) -> datetime | None:
+        """The newest decision's, where tidemark tracks the topic in this lake."""
+        decided = self.lake.tracking_log().newest_decision()
+        return None if decided is None else decided.decision.watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """The end of a batch: what its readers' names are made of, and what must be the same when it is read again."""
+
+    run: str
+    batch: int
+    readers: int
+    lake: str
+    watermark_us: int | None = None
+
+    def written(self) -> dict[str, Any]:
+        """As Spark keeps it in its checkpoint, and shows it in a query's progress."""
+        return {name: value for name, value in asdict(self).items() if value is not None} | marks()
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> "Offset":
+        """The inverse of `written`. Raises NewerFormat."""
+        refuse_newer(f"an offset of the run {written.get('run')}", written, "checkpoint")
+        return cls(**without_marks(written))
+
+    def partitions(self) -> "list[LandingPartition]":
+        """One for each reader."""
+        return [LandingPartition(self, reader) for reader in range(self.readers)]
+
+
+@dataclass(frozen=True)
+class LandingPartition(InputPartition):
+    """One reader's share of the batch that ends at an offset."""
+
+    offset: Offset
+    reader: int
+
+
+class PubSubDataSource(DataSource):
+    """The source `pubsub`. Register it with `spark.dataSource.register(PubSubDataSource)`. Nothing but the options
+    travels to the executors, which need tidemark installed."""
+
+    connections: type[Connections] = Connections
+
+    @classmethod
+    def name(cls) -> str:
+        return "pubsub"
+
+    def schema(self) -> T.StructType:
+        """A message whole, both of its times, the fields of the option `fields`, and the batch's watermark."""
+        return source_schema(read_options(self.options))
+
+    def reader(self, schema: T.StructType) -> "PubSubReader":
+        return PubSubReader(self.connections(read_options(self.options)), schema)
+
+    def streamReader(self, schema: T.StructType) -> "PubSubStreamReader":  # noqa: N802 (Spark's name)
+        return PubSubStreamReader(self.connections(read_options(self.options)), schema)
+
+
+class Landing:
+    """What both readers are made of, and how their partitions are read."""
+
+    def __init__(self, connections: Connections, schema: T.StructType) -> None:
+        self._connections = connections
+        self._options = connections.options
+        self._schema = schema
+
+    def _planned(self, run: str, batch: int) -> Offset:
+        """The end of a batch, with the newest watermark."""
+        watermark = self._connections.watermark()
+        watermark_us = None if watermark is None else to_us(watermark)
+        return Offset(run, batch, self._options.readers, self._options.lake.uri, watermark_us)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: land under the partition's name, or find what has landed under it, and hand out its rows."""
+        if not isinstance(partition, LandingPartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        connections, offset = self._connections, partition.offset
+        objects = connections.objects()
+        batches = LandedBatches(objects, offset.run)
+        watermark = None if offset.watermark_us is None else from_us(offset.watermark_us)
+        with connections.subscription() as subscription:
+            landing = land_named(
+                batches.name(offset.batch, partition.reader),
+                subscription,
+                objects=objects,
+                quarantine=connections.lake.quarantine(),
+                watermark=watermark,
+                reader=connections.reader(),
+                budget=self._options.budget,
+                clock=connections.clock,
+                is_over=lambda: batches.is_over(offset.batch),
+            )
+        columns = to_arrow_schema(self._schema, timezone="UTC")
+        for piece in landing.pieces:
+            rows = read_piece(objects, piece)
+            marks = pa.array([watermark] * len(rows), MOMENT)
+            asked = rows.append_column(WATERMARK, marks).select(columns.names).cast(columns)
+            yield from asked.combine_chunks().to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
+
+
+class PubSubReader(Landing, DataSourceReader):
+    """A batch read: it lands once under the name in the option `landing`, and is served from there ever after."""
+
+    def partitions(self) -> list[LandingPartition]:
+        """One for each reader, as whoever read first under this name had them. Raises InvalidSettings without one."""
+        name = self._options.landing
+        if name is None:
+            raise InvalidSettings(
+                "a batch read of pubsub needs the option landing, a name to land under: messages are acknowledged when "
+                "they are read, and whoever reads again under this name gets the same rows, and pulls nothing"
+            )
+        plan = self._planned(name, 0)
+        objects, planned = self._connections.objects(), f"{FOLDER}{name}/plan"
+        try:
+            objects.create(planned, orjson.dumps(plan.written()))
+        except ObjectExists:
+            plan = Offset.read(orjson.loads(objects.read(planned)))
+        return plan.partitions()
+
+
+class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
+
+    _available_at: datetime | None = None
+    _has_planned = False
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        return Offset(NO_RUN, 0, 0, self._options.lake.uri).written()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 (Spark's)
+        """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled.
+
+        With the trigger "available now" it is `start` once a whole batch brought nothing that was published before the
+        query began.
+        """
+        before = Offset.read(start)
+        if self._has_planned and self._is_caught_up(before):
+            return start
+        self._has_planned = True
+        return self._planned(before.run if before.run != NO_RUN else uuid.uuid4().hex, before.batch + 1).written()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        self._available_at = self._connections.clock.now()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[LandingPartition]:
+        """One for each reader of the batch that ends at `end`, which alone says how many and under which names.
+
+        Raises InvalidSettings where the checkpoint's batch was landed in another lake than the options name.
+        """
+        offset = Offset.read(end)
+        if offset.lake != self._options.lake.uri:
+            raise InvalidSettings(
+                f"lake = {self._options.lake.uri!r}, but the checkpoint's unfinished batch lands in {offset.lake!r}, "
+                "where messages that were acknowledged may be; finish it with that lake, or begin a new checkpoint"
+            )
+        return offset.partitions() if start != end else []
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark has processed all up to `end`: what landed for it is over, and deleted but for the last batches."""
+        offset = Offset.read(end)
+        if offset.run != NO_RUN:
+            batches = LandedBatches(self._connections.objects(), offset.run)
+            batches.end(offset.batch, keep=self._options.keep_batches)
+
+    def _is_caught_up(self, offset: Offset) -> bool:
+        if self._available_at is None:
+            return False
+        objects = self._connections.objects()
+        batches = LandedBatches(objects, offset.run)
+        landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
+        oldest = [landing.landed.oldest_publish_time for landing in landings if landing is not None]
+        return all(moment is None or moment >= self._available_at for moment in oldest)
+
+
+def source_schema(options: SourceOptions) -> T.StructType:
+    """The columns of the source: those of `heartbeats`, and the watermark."""
+    columns = [column for column in heartbeat_schema(options.contract.fields) if column.name != PARTITION]
+    return spark_schema([*columns, pa.field(WATERMARK, MOMENT)])

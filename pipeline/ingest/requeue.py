@@ -1,0 +1,155 @@
+"""Requeue: messages of `quarantine` are judged again by the contract of today, and what passes now lands.
+
+The order is the guarantee: look in `heartbeats`, append there, note. What a note names is not looked at again. What is
+rejected for another reason than before is noted last, so that it is found under the reason of today.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, TOLD, Rejudged, judged_otherwise
+from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
+from tidemark.pipeline.watermark.histogram import bucket_of, bucket_start
+
+BATCH_ROWS, BATCH_BYTES = 20_000, 64 << 20
+"""The most messages of a batch, and the bytes of their columns beyond which no more are taken. They bound memory, and
+how much is judged again after a kill."""
+
+Progress = Callable[[int], None]
+"""Told how many more messages were dealt with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """What a requeue did, or would do. `landed` heartbeats passed, `late` of them below the newest watermark of their
+    moment; those `there` had landed before; `rejected` messages fail today as well, and wait on, by their reason of
+    today. What a note names is in none of these."""
+
+    landed: int = 0
+    late: int = 0
+    there: int = 0
+    rejected: Counter[RejectionReason] = field(default_factory=Counter)
+    of_another_kind: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: "Requeue") -> "Requeue":
+        return Requeue(
+            landed=self.landed + other.landed,
+            late=self.late + other.late,
+            there=self.there + other.there,
+            rejected=self.rejected + other.rejected,
+            of_another_kind=self.of_another_kind + other.of_another_kind,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Requeuer:
+    """Requeues one lake's rejected messages, by the contract of a reader.
+
+    Guarantee: a message that passes is in `heartbeats`, once unless two requeues run at once or it is delivered at the
+    same moment; then its copies have one identity, and the micro-batch keeps one. A kill loses nothing, and the next
+    requeue goes on. Nothing is taken out of `quarantine`. If a message holds several heartbeats, this is so for each;
+    it waits on until all of them pass.
+    """
+
+    quarantine: Quarantine
+    heartbeats: Heartbeats
+    requeued: Requeued
+    rejudged: Rejudged
+    log: TrackingLog
+    reader: HeartbeatReader
+    clock: Clock
+
+    @classmethod
+    def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
+        """For a lake and a reader of the contract of now."""
+        parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.rejudged(), lake.tracking_log()
+        return cls(*parts, reader, clock)
+
+    def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
+        """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed
+        before stays, and the next requeue goes on."""
+        done = Requeue()
+        for day in self.quarantine.days(meant):
+            notes, told = self.requeued.notes(day, day), self.rejudged.by_day(day, day).get(day, NOTHING_TOLD)
+            columns = [*TOLD, *(column.name for column in message_columns())]
+            for rows in _batches(self.quarantine.rejected(columns, meant, day, told)):
+                done += self._requeue(rows, day, notes, dry_run=dry_run)
+                tell(len(rows))
+        return done
+
+    def _requeue(self, rows: pa.Table, day: str, notes: list[Note], *, dry_run: bool) -> Requeue:
+        """One batch of a day. Its note is added to the day's."""
+        copies, rows = rows, _each_once(rows)
+        first, last = (bucket_of(moment.as_py()) for moment in pc.min_max(rows["publish_time"]).values())
+        touching = [note for note in notes if note.first <= last and first <= note.last]
+        noted = self.requeued.ids(touching)
+        rows = without(rows, noted)
+        if not len(rows):
+            return Requeue()
+        done, to_note, to_tell = Requeue(), [], []
+        for judged in JudgedBatch.parts_of_rows(rows, self.reader, self.log.newest_watermark(), self.clock.now()):
+            passing = without(judged.heartbeats, noted)
+            there = self._landed(passing["message_id"].combine_chunks(), first, last)
+            fresh = without(passing, there)
+            if len(fresh) and not dry_run:
+                self.heartbeats.append(fresh)
+            to_note.append(_settled(judged, passing))
+            to_tell.append(judged_otherwise(copies, judged.rejected))
+            done += Requeue(
+                landed=len(fresh),
+                late=pc.sum(fresh["late"]).as_py() or 0,
+                there=len(passing) - len(fresh),
+                rejected=Counter(RejectionReason(reason) for reason in judged.rejected["reason"].to_pylist()),
+                of_another_kind=judged.of_another_kind,
+            )
+        if any(map(len, to_note)) and not dry_run:
+            notes.append(self.requeued.note(day, (first, last), pa.concat_arrays(to_note)))
+        if any(map(len, to_tell)) and not dry_run:
+            self.rejudged.note(day, pa.concat_tables(to_tell), self.clock.now())
+        return done
+
+    def _landed(self, message_ids: pa.Array, first: int, last: int) -> pa.Array:
+        """Those of the messages that are in `heartbeats`: another delivery passed, or a requeue was killed."""
+        if not len(message_ids):
+            return NO_IDS
+        return self.heartbeats.landed_of(message_ids, bucket_start(first), bucket_start(last + 1))
+
+
+def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in larger tables, for larger commits. A landing's files are small."""
+    held: list[pa.Table] = []
+    for rows in scanned:
+        if held and (sum(map(len, held)) + len(rows) > BATCH_ROWS or sum(table.nbytes for table in held) > BATCH_BYTES):
+            yield pa.concat_tables(held)
+            held = []
+        held.append(rows)
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _settled(judged: JudgedBatch, passing: pa.Table) -> pa.Array:
+    """The ids that a note names: of the messages that pass whole, and of those heartbeats `passing` whose message waits
+    on."""
+    rejected = judged.rejected["message_id"].combine_chunks()
+    messages = pc.unique(messages_of(judged.heartbeats["message_id"]))
+    whole = messages.filter(pc.invert(pc.is_in(messages, rejected)))
+    of_others = pc.is_in(messages_of(passing["message_id"]), rejected)
+    return pa.concat_arrays([whole, passing.filter(of_others)["message_id"].combine_chunks()])
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """The first row of each message: one that was delivered twice was rejected twice."""
+    numbered = pa.table({"message_id": rows["message_id"], "row": pa.array(range(len(rows)), pa.int64())})
+    firsts = numbered.group_by("message_id", use_threads=False).aggregate([("row", "min")])["row_min"]
+    return rows.take(firsts) if len(firsts) < len(rows) else rows

@@ -1,0 +1,96 @@
+"""A trial: what the contract makes of sample messages. It judges as the landing does, and lands nothing."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.judging import JudgedBatch, publish_times_us
+from tidemark.pipeline.ingest.samples import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A heartbeat with its compared fields, or a rejection with its reason. A field is null if it is absent, null or
+    `of_another_kind` than configured. If a message holds several heartbeats, `sample` ends with `#` and the
+    element's number, as the heartbeat's id does."""
+
+    sample: str
+    published: datetime
+    stream_id: str | None = None
+    event_time: datetime | None = None
+    publisher_id: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    of_another_kind: Sequence[str] = ()
+    reason: str | None = None
+    detail: str | None = None
+
+    @property
+    def is_heartbeat(self) -> bool:
+        """Whether the sample would land in `heartbeats`."""
+        return self.reason is None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The verdicts on some samples, and what they say together."""
+
+    samples: int
+    verdicts: Sequence[Verdict]
+
+    @property
+    def heartbeats(self) -> Sequence[Verdict]:
+        """Those that would land."""
+        return [verdict for verdict in self.verdicts if verdict.is_heartbeat]
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """How many would go to quarantine, by reason."""
+        return Counter(verdict.reason for verdict in self.verdicts if verdict.reason is not None)
+
+    @property
+    def absent(self) -> Sequence[str]:
+        """The compared fields that no heartbeat has. Without a heartbeat nothing is known of them."""
+        return [name for name in self._null if not any(name in one.of_another_kind for one in self.heartbeats)]
+
+    @property
+    def of_another_kind(self) -> Sequence[str]:
+        """The compared fields whose every value is of another kind than configured."""
+        return [name for name in self._null if any(name in one.of_another_kind for one in self.heartbeats)]
+
+    @property
+    def _null(self) -> Sequence[str]:
+        names = dict.fromkeys(name for verdict in self.heartbeats for name in verdict.fields)
+        return [name for name in names if all(verdict.fields[name] is None for verdict in self.heartbeats)]
+
+
+def try_samples(samples: Sequence[Sample], reader: HeartbeatReader, now: datetime) -> Trial:
+    """Judge samples, each by itself, by the landing's own function."""
+    return Trial(len(samples), [verdict for sample in samples for verdict in _verdicts(sample, reader, now)])
+
+
+def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> list[Verdict]:
+    judged = JudgedBatch.of([sample.message], reader, None, now)
+    (published_us,) = publish_times_us([sample.message])
+    published = from_us(published_us)
+    others = {name: frozenset(rows) for name, rows in judged.rows_of_another_kind.items()}
+    heartbeats = [
+        Verdict(
+            sample=sample.name + row["message_id"].removeprefix(sample.message.message_id),
+            published=published,
+            stream_id=row["stream_id"],
+            event_time=row["event_time"],
+            publisher_id=row["publisher_id"],
+            fields={name: row[name] for name in reader.contract.fields},
+            of_another_kind=tuple(name for name, rows in others.items() if number in rows),
+        )
+        for number, row in enumerate(judged.heartbeats.to_pylist())
+    ]
+    rejected = [
+        Verdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])
+        for row in judged.rejected.to_pylist()
+    ]
+    return heartbeats + rejected

@@ -1,0 +1,182 @@
+"""Avro: binary and JSON encoding, logical types, and the schemas that are refused."""
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.payloads.schemas import (
+    AVRO,
+    BEAT,
+    PLAIN,
+    avro,
+    avro_text,
+    by_file,
+    container,
+    definition,
+    one,
+    why,
+    written,
+)
+from tidemark.pipeline.contract.payloads.avro import AvroCodec
+from tidemark.pipeline.contract.payloads.avro_container import records_of
+from tidemark.pipeline.contract.payloads.formats import CONTAINER
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.errors import InvalidSettings
+
+
+def record(*types: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": f"f{at}", "type": it} for at, it in enumerate(types)]}
+
+
+def test_both_encodings_are_read_as_the_same_plain_values(tmp_path: Path) -> None:
+    decoder = by_file(tmp_path, AVRO)
+    assert one(decoder, avro(AVRO, BEAT)) == PLAIN
+    assert one(decoder, avro_text(AVRO, BEAT), written(encoding="JSON")) == PLAIN
+
+
+@pytest.mark.parametrize("encoding", ["BINARY", "JSON"])
+def test_a_container_file_is_named_and_what_a_message_holds_is_said(tmp_path: Path, encoding: str) -> None:
+    said = why(one(by_file(tmp_path, AVRO), container(AVRO, BEAT), written(encoding=encoding)))
+    assert "it is an Avro object container file; a message holds one record alone, in Avro's binary or JSON" in said
+
+
+def test_a_record_that_begins_as_a_container_file_does_is_read(tmp_path: Path) -> None:
+    schema = record("int", "int", "int", "int")
+    data = avro(schema, {"f0": -40, "f1": 49, "f2": 53, "f3": -1})
+    assert data == CONTAINER
+    assert one(by_file(tmp_path, schema), data) == {"f0": -40, "f1": 49, "f2": 53, "f3": -1}
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_the_records_of_a_container_file_are_those_that_were_written_byte_for_byte(codec: str) -> None:
+    beats = [{**BEAT, "device": "d" * number} for number in range(1, 30)]
+    written_there = container(AVRO, *beats, codec=codec)
+    assert list(records_of(written_there, "beats.avro")) == [avro(AVRO, beat) for beat in beats]
+
+
+def test_what_only_begins_as_a_container_file_is_refused() -> None:
+    whole = container(AVRO, BEAT)
+    tree = {"type": "record", "name": "T", "fields": [{"name": "next", "type": ["null", "T"]}]}
+    for content in (CONTAINER, whole[:40], whole[:-30], whole.replace(b"double", b"dribble"), container(tree, {})):
+        with pytest.raises(Unreadable):
+            list(records_of(content, "beats.avro"))
+
+
+def test_null_in_a_union_and_numbers_that_json_has_not_are_null() -> None:
+    codec = AvroCodec(definition(record(["null", "double"], "float", "double")))
+    schema = record(["null", "double"], "float", "double")
+    assert codec.binary(avro(schema, {"f0": None, "f1": float("nan"), "f2": float("inf")})) == dict.fromkeys(
+        ("f0", "f1", "f2")
+    )
+    assert codec.text(b'{"f0": null, "f1": "NaN", "f2": "Infinity"}') == dict.fromkeys(("f0", "f1", "f2"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "read"),
+    [
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1, "1970-01-01T00:00:00.001000Z"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, 1_000_000_001, "1970-01-01T00:00:01.000000001Z"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, -1, "1969-12-31T23:59:59.999000"),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, 1, "1970-01-01T00:00:00.000001"),
+        ({"type": "int", "logicalType": "time-millis"}, 1500, "00:00:01.500000"),
+        ({"type": "string", "logicalType": "uuid"}, "no uuid", "no uuid"),
+        ({"type": "int", "logicalType": "of-another-day"}, 3, 3),
+    ],
+)
+def test_a_logical_type_is_read_as_what_json_would_say(kind: Any, value: Any, read: Any) -> None:
+    codec = AvroCodec(definition(record(kind)))
+    bare = avro(record(kind["type"]), {"f0": value})
+    assert codec.binary(bare) == codec.text(json.dumps({"f0": value}).encode()) == {"f0": read}
+
+
+@pytest.mark.parametrize(
+    ("value", "read"),
+    [("12.34", 12.34), ("5.00", 5), ("-0.01", -0.01), ("1234567890123456.78", "1234567890123456.78")],
+)
+def test_a_decimal_is_a_number_where_json_s_holds_it_exactly(value: str, read: Any) -> None:
+    schema = record({"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 2})
+    assert AvroCodec(definition(schema)).binary(avro(schema, {"f0": Decimal(value)})) == {"f0": read}
+
+
+def test_a_time_beyond_the_calendar_is_a_rejection_and_not_a_crash() -> None:
+    codec = AvroCodec(definition(record({"type": "long", "logicalType": "timestamp-micros"})))
+    with pytest.raises(Unreadable, match=r"out of range|too large"):
+        codec.binary(avro(record("long"), {"f0": 1 << 62}))
+
+
+def test_a_field_that_the_writer_did_not_have_is_absent(tmp_path: Path) -> None:
+    older = {**AVRO, "fields": AVRO["fields"][:2]}
+    read = one(by_file(tmp_path, older), avro(older, {"at": datetime(2026, 1, 1, tzinfo=UTC), "device": "d"}))
+    assert read == {"at": "2026-01-01T00:00:00.000000Z", "device": "d"}
+
+
+def test_bytes_of_another_schema_say_whose_they_are_not(tmp_path: Path) -> None:
+    decoder, data = by_file(tmp_path, AVRO), avro(AVRO, BEAT)
+    assert why(one(decoder, data[:-1])).endswith("beat.avsc: the bytes end too soon")
+    assert why(one(decoder, data + b"\0")).endswith("1 bytes are left over")
+    assert "an object with its type" in why(one(decoder, b'{"temp": 3}', written(encoding="JSON")))
+    assert "neither JSON nor BINARY" in why(one(decoder, data, written(encoding="XML")))
+    assert "not JSON" in why(one(decoder, data, written(encoding="JSON")))
+
+
+NESTED: Any = "int"
+for _ in range(80):
+    NESTED = {"type": "array", "items": NESTED}
+
+LAUGHS = {"type": "record", "name": "L0", "fields": [{"name": "a", "type": "null"}]}
+for _level in range(1, 20):
+    LAUGHS = {
+        "type": "record",
+        "name": f"L{_level}",
+        "fields": [{"name": "a", "type": LAUGHS}, {"name": "b", "type": f"L{_level - 1}"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "why_not"),
+    [
+        (record(["null", "R"]), "recursive: R holds itself"),
+        (record({"type": "array", "items": "null"}), "more than 100 values of each byte"),
+        (record({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}), "more than 100 values"),
+        (record({"type": "array", "items": {**record(*["null"] * 200, "int"), "name": "S"}}), "more than 100 values"),
+        (LAUGHS, "more than 10000 values"),
+        (record(NESTED), "more than 64 levels"),
+        ('"int"', "is not a record"),
+        ({"type": "record"}, "is not Avro's"),
+        ('"no such type"', "is not Avro's"),
+        ({"type": {"type": {}}}, "is not Avro's"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_a_schema_that_bytes_could_abuse_is_refused(schema: Any, why_not: str) -> None:
+    with pytest.raises(Unreadable, match=why_not):
+        AvroCodec(definition(schema))
+
+
+def test_a_schema_nested_too_deep_for_json_is_refused() -> None:
+    with pytest.raises(Unreadable, match=r"is not Avro's|levels"):
+        AvroCodec(definition('{"type":"array","items":' * 100_000))
+
+
+def test_a_file_that_is_no_schema_is_a_wrong_setting_and_no_message_s_fault(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"message\.schema: the schema .*beat\.avsc is not Avro's"):
+        one(by_file(tmp_path, "{"), b"")
+    with pytest.raises(InvalidSettings, match="no such file"):
+        one(_without_file(tmp_path), b"")
+
+
+def _without_file(folder: Path) -> Any:
+    decoder = by_file(folder, AVRO)
+    (folder / "beat.avsc").unlink()
+    return decoder
+
+
+def test_a_large_array_takes_time_by_its_length(tmp_path: Path) -> None:
+    schema = record({"type": "array", "items": "int"})
+    codec = AvroCodec(definition(schema))
+    text = b'{"f0": [' + b"1," * 400_000 + b"1]}"
+    assert len(codec.text(text)["f0"]) == 400_001

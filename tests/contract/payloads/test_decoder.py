@@ -1,0 +1,241 @@
+"""The decoder: compression, envelopes, and the revisions of a schema."""
+
+import base64
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.payloads.schemas import AVRO, BEAT, PLAIN, avro, avro_text, by_file, definition, one, why, written
+from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
+from tidemark.pipeline.contract.payloads.definitions import Definition, revision_of
+from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
+from tidemark.pipeline.contract.payloads.gzipped import LARGEST, MOST_MEMBERS, Inflater
+from tidemark.pipeline.contract.payloads.revisions import MOST_MISSES, MOST_REVISIONS
+from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
+
+JSON = PayloadDecoder(PayloadFormat())
+EVENTS = PayloadDecoder(PayloadFormat(envelope=Envelope.CLOUDEVENTS))
+CONTEXT = {"specversion": "1.0", "id": "e1", "source": "/rack", "type": "beat", "time": "2026-11-21T05:20:00Z"}
+STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}
+OBJECT = {"temp": 21.5}
+
+
+# Compression
+
+
+def test_by_default_json_is_read_compressed_or_not() -> None:
+    plain = json.dumps(OBJECT).encode()
+    assert one(JSON, plain) == one(JSON, gzip.compress(plain)) == OBJECT
+    assert one(JSON, gzip.compress(plain[:5]) + gzip.compress(plain[5:])) == OBJECT
+    assert why(one(JSON, None)).startswith("not JSON")
+    assert why(one(JSON, gzip.compress(b"[]"))) == "JSON, but an array, not an object"
+
+
+def test_without_compression_gzip_is_not_json() -> None:
+    decoder = PayloadDecoder(PayloadFormat(compression=Compression.NONE))
+    assert "not JSON" in why(one(decoder, gzip.compress(b"{}")))
+
+
+def test_with_gzip_every_payload_is_compressed() -> None:
+    decoder = PayloadDecoder(PayloadFormat(compression=Compression.GZIP))
+    assert one(decoder, gzip.compress(b"{}")) == {}
+    assert "not gzip" in why(one(decoder, b"{}"))
+
+
+def test_a_record_of_avro_that_begins_like_gzip_is_taken_for_gzip_by_its_attribute_alone(tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"} for name in "abc"]}
+    decoder, data = by_file(tmp_path, schema), avro(schema, {"a": -16, "b": 517, "c": 3})
+    assert data[:2] == b"\x1f\x8a"
+    assert one(decoder, data) == {"a": -16, "b": 517, "c": 3}
+    assert one(decoder, gzip.compress(data), {"content-encoding": "GZIP"}) == {"a": -16, "b": 517, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("data", "why_not"),
+    [
+        (gzip.compress(b"{}")[:-1], "cut off"),
+        (gzip.compress(b"{}") + b"xyz", "not gzip"),
+        (gzip.compress(b"") * (MOST_MEMBERS + 1), "members"),
+        (gzip.compress(bytes(LARGEST + 1), 1), "too large"),
+        (gzip.compress(b"{}")[:-8] + bytes(8), "not gzip"),
+    ],
+    ids=["cut", "followed", "many members", "bomb", "wrong checksum"],
+)
+def test_what_is_no_whole_gzip_or_a_bomb_is_rejected(data: bytes, why_not: str) -> None:
+    assert why_not in why(one(JSON, data))
+
+
+def test_a_batch_of_small_bombs_is_bounded_as_a_whole() -> None:
+    inflater, bomb = Inflater(left=10_000), zlib.compress(bytes(9_000), wbits=31)
+    assert len(inflater.inflate(bomb)) == len(inflater.inflate(bomb)) == 9_000
+    with pytest.raises(Exception, match="requeue"):
+        inflater.inflate(bomb)
+
+
+# CloudEvents
+
+
+def binary(context: Mapping[str, Any]) -> dict[str, str]:
+    return {f"ce-{name}": str(value) for name, value in context.items()}
+
+
+def test_both_modes_of_a_cloudevent_give_the_same() -> None:
+    as_binary = EVENTS.decode([binary(CONTEXT)], [json.dumps(OBJECT).encode()])
+    whole = json.dumps({**CONTEXT, "data": OBJECT}).encode()
+    encoded = json.dumps({**CONTEXT, "data_base64": base64.b64encode(json.dumps(OBJECT).encode()).decode()}).encode()
+    structured = EVENTS.decode([STRUCTURED, STRUCTURED, STRUCTURED], [whole, encoded, gzip.compress(whole)])
+    assert structured.payloads == as_binary.payloads * 3 == [OBJECT] * 3
+    assert list(structured.attributes) == [{**STRUCTURED, **binary(CONTEXT)}] * 3
+    assert list(as_binary.attributes) == [binary(CONTEXT)]
+
+
+def test_what_a_structured_event_says_of_itself_wins_and_is_canonical_text() -> None:
+    event = json.dumps({**CONTEXT, "sequence": 7, "sampled": True, "none": None, "data": {}}).encode()
+    (attributes,) = EVENTS.decode([{**STRUCTURED, "ce-id": "other", "site": "north"}], [event]).attributes
+    assert {name: attributes.get(name) for name in ("ce-id", "ce-sequence", "ce-sampled", "ce-none", "site")} == {
+        "ce-id": "e1",
+        "ce-sequence": "7",
+        "ce-sampled": "true",
+        "ce-none": None,
+        "site": "north",
+    }
+
+
+def test_the_content_type_of_a_binary_event_is_its_data_s() -> None:
+    (attributes,) = EVENTS.decode([{"content-type": "application/json"}], [b"{}"]).attributes
+    assert attributes["ce-datacontenttype"] == "application/json"
+
+
+def test_text_data_of_another_type_is_bytes() -> None:
+    event = json.dumps({**CONTEXT, "datacontenttype": "text/plain", "data": '{"temp": 21.5}'}).encode()
+    assert one(EVENTS, event, STRUCTURED) == OBJECT
+
+
+def test_the_data_of_an_event_may_be_avro(tmp_path: Path) -> None:
+    by_file(tmp_path, AVRO)
+    decoder = PayloadDecoder(
+        PayloadFormat(Encoding.AVRO, envelope=Envelope.CLOUDEVENTS, schema=str(tmp_path / "beat.avsc"))
+    )
+    event = {**CONTEXT, "data_base64": base64.b64encode(avro(AVRO, BEAT)).decode()}
+    assert one(decoder, json.dumps(event).encode(), STRUCTURED) == PLAIN
+    value = {**CONTEXT, "data": json.loads(avro_text(AVRO, BEAT))}
+    assert one(decoder, json.dumps(value).encode(), STRUCTURED) == PLAIN
+    assert one(decoder, avro(AVRO, BEAT), binary(CONTEXT)) == PLAIN
+
+
+def test_an_event_without_data_needs_a_contract_that_reads_none() -> None:
+    event = json.dumps(CONTEXT).encode()
+    assert "not JSON" in why(one(EVENTS, event, STRUCTURED))
+    nothing = PayloadDecoder(PayloadFormat(Encoding.NONE, envelope=Envelope.CLOUDEVENTS))
+    assert nothing.decode([STRUCTURED], [event]) == ([{**STRUCTURED, **binary(CONTEXT)}], [None])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "event", "why_not"),
+    [
+        ({"content-type": "application/cloudevents+avro"}, b"", "only application/cloudevents\\+json"),
+        ({"content-type": "application/cloudevents-batch+json"}, b"[]", "only application/cloudevents\\+json"),
+        (STRUCTURED, b"{", "not JSON"),
+        (STRUCTURED, b"[]", "JSON, but an array"),
+        (STRUCTURED, b'{"data_base64": "%"}', "not base64"),
+        (STRUCTURED, b'{"data_base64": 3}', "not base64"),
+        (STRUCTURED, b'{"time": {}}', "its 'time' is an object"),
+        (STRUCTURED, b'{"data": 3}', "JSON, but a number"),
+    ],
+)
+def test_what_is_no_event_is_rejected(attributes: dict[str, str], event: bytes, why_not: str) -> None:
+    assert re.search(why_not, why(one(EVENTS, event, attributes)))
+
+
+# Revisions
+
+
+class Counted:
+    """Schemas in memory, and how often each was looked for."""
+
+    def __init__(self, known: Mapping[str, Definition]) -> None:
+        self.known, self.asked = known, Counter[str]()
+        self.answers = True
+
+    def name(self, attributes: Mapping[str, str]) -> str:
+        return revision_of(attributes)
+
+    def find(self, name: str) -> Definition | None:
+        if not self.answers:
+            raise PubSubUnreachable("no answer")
+        self.asked[name] += 1
+        return self.known.get(name)
+
+
+def older() -> dict[str, Any]:
+    return {**AVRO, "fields": AVRO["fields"][:2]}
+
+
+def test_each_message_is_read_by_the_revision_that_it_names_and_each_is_looked_up_once() -> None:
+    schemas = Counted({"0001": definition(older()), "0002": definition(AVRO)})
+    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
+    old = avro(older(), {"at": BEAT["at"], "device": "d1"})
+    attributes = [written("0001"), written("0002")] * 10
+    read = decoder.decode(attributes, [old, avro(AVRO, BEAT)] * 10).payloads
+    assert read[:2] * 10 == read == [{"at": PLAIN["at"], "device": "d1"}, PLAIN] * 10
+    assert schemas.asked == {"0001": 1, "0002": 1}
+
+
+def test_messages_that_name_what_does_not_exist_cost_a_bounded_number_of_calls() -> None:
+    schemas = Counted({"good": definition(AVRO)})
+    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
+    names = [f"forged-{number % 50}" for number in range(1000)]
+    read = decoder.decode([written(name) for name in names], [avro(AVRO, BEAT)] * 1000).payloads
+    assert (len(schemas.asked), schemas.asked.total()) == (MOST_MISSES, MOST_MISSES)
+    assert {why(one).partition(" was ")[0].partition(" does ")[0][:12] for one in read} == {"its schema '"}
+    assert one(decoder, avro(AVRO, BEAT), written("good")) == PLAIN
+
+
+def test_a_revision_that_appears_later_is_found_then() -> None:
+    schemas = Counted({})
+    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
+    assert "does not exist" in why(one(decoder, b"", written("0001")))
+    schemas.known = {"0001": definition(AVRO)}
+    assert one(decoder, avro(AVRO, BEAT), written("0001")) == PLAIN
+
+
+def test_the_readers_that_are_kept_are_bounded() -> None:
+    schemas = Counted({f"{number}": definition(older()) for number in range(MOST_REVISIONS + 1)})
+    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
+    decoder.decode([written(name) for name in schemas.known], [b""] * len(schemas.known))
+    one(decoder, b"", written("0"))
+    assert schemas.asked["0"] == 2
+
+
+def test_without_an_answer_nothing_is_said_of_any_message() -> None:
+    schemas = Counted({})
+    schemas.answers = False
+    with pytest.raises(PubSubUnreachable):
+        one(PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas), b"", written())
+    with pytest.raises(InvalidSettings, match=r"message\.schema is empty"):
+        one(PayloadDecoder(PayloadFormat(Encoding.AVRO)), b"", written())
+
+
+def test_a_schema_of_the_other_kind_names_the_setting() -> None:
+    schemas = Counted({"0001": definition("", Encoding.PROTOBUF)})
+    outcome = one(PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas), b"", written("0001"))
+    assert why(outcome).endswith("is protobuf: set message.payload to that")
+
+
+def test_a_folder_has_a_file_for_each_revision(tmp_path: Path) -> None:
+    (tmp_path / "0001.avsc").write_text(json.dumps(AVRO))
+    (tmp_path.parent / "secret.avsc").write_text(json.dumps(AVRO))
+    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO, schema=str(tmp_path)))
+    data = avro(AVRO, BEAT)
+    assert one(decoder, data, written("0001")) == PLAIN
+    assert "does not exist" in why(one(decoder, data, written("0002")))
+    assert "is no revision" in why(one(decoder, data, written("../secret")))
+    assert "was deleted" in why(one(decoder, data, written("_deleted-schema-revision_")))
+    assert "is absent" in why(one(decoder, data))

@@ -1,0 +1,407 @@
+"""One process beside the Pub/Sub model, on one thread: a test that breaks the contract of acknowledgement fails.
+
+A message that was not acknowledged in time is delivered again, in any order. A message must be durable before it is
+acknowledged.
+"""
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from google.pubsub_v1 import PubsubMessage
+
+from tests.emulator.builders import a_subscription, a_topic
+from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
+from tests.watermark.builders import START, at
+from tidemark.pipeline.clock import ManualClock, from_us, to_us
+from tidemark.pipeline.contract.heartbeat import (
+    FieldKind,
+    Heartbeat,
+    HeartbeatReader,
+    MessageContract,
+    Rejection,
+    read_payload,
+)
+from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.emulator.faults import Faults
+from tidemark.pipeline.emulator.model import PubSubModel
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.landing import Landed, land
+from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
+from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.store.address import open_objects
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.rejudged import Rejudged
+from tidemark.pipeline.lake.tables.requeued import Requeued
+from tidemark.pipeline.pubsub.subscription import Acknowledged
+from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Entry, Snapshot
+
+FIELDS = {"load": FieldKind.NUMBER}
+CONTRACT = MessageContract(
+    event_time=Place.of("attribute:event_time"),
+    stream_id=(Place.of("attribute:stream_id"),),
+    publisher_id=Place.of("attribute:heartbeat_id"),
+    first_event_time=START - timedelta(days=1),
+    max_future_skew=timedelta(minutes=5),
+    fields=FIELDS,
+)
+AMPLE = Budget(max_messages=1000, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=100)
+TOPIC = "topic"
+ACK_DEADLINE = timedelta(seconds=60)
+KEPT = timedelta(days=31)
+"""How long the subscriptions keep an unacknowledged message."""
+
+ANSWER = timedelta(milliseconds=100)
+"""How long a pull or a reading takes."""
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Steps:
+    """What one process did outside of itself, in order; `dies_at` is the number of the step at which it ends."""
+
+    taken: list[str] = field(default_factory=list)
+    dies_at: int | None = None
+
+    def take(self, step: str) -> None:
+        self.taken.append(step)
+        if self.dies_at == len(self.taken):
+            raise Crash
+
+    def of_kind(self, *kinds: str) -> list[str]:
+        """The steps that begin with one of these words."""
+        return [step for step in self.taken if step.startswith(kinds)]
+
+
+class Topic:
+    """A topic of the model, to which messages are published with the moment's publish time."""
+
+    def __init__(self, model: PubSubModel, clock: ManualClock) -> None:
+        self.messages: list[Any] = []
+        self._model = model
+        self._clock = clock
+        model.create_topic(a_topic(TOPIC))
+
+    def publish(
+        self,
+        event_time: float | str | None,
+        *,
+        stream: str | None = "a",
+        payload: Mapping[str, Any] | bytes | None = None,
+        publisher_id: str | None = None,
+    ) -> Any:
+        """One message: its event time in seconds from the start, or the text of the attribute, or none."""
+        attributes = {
+            "event_time": to_written(event_time),
+            "stream_id": stream,
+            "heartbeat_id": publisher_id,
+        }
+        return self.publish_plain(
+            payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode(), attributes
+        )
+
+    def publish_plain(self, data: bytes, attributes: Mapping[str, str | None]) -> Any:
+        """One message as it is, without the attributes that are None."""
+        message = PubsubMessage(
+            data=data, attributes={name: value for name, value in attributes.items() if value is not None}
+        )._pb
+        self._model.publish(TOPIC, [message], self._clock.now())
+        self.messages.append(message)
+        return message
+
+
+def to_written(event_time: float | str | None) -> str | None:
+    """How a source writes an event time: milliseconds since the epoch."""
+    if event_time is None or isinstance(event_time, str):
+        return event_time
+    return str(to_us(at(event_time)) // 1000)
+
+
+class WorldSubscription(ModelSubscription):
+    """A subscription of a world, some of whose acknowledgements fail when a test says so."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world.model, name, world)
+        self.acknowledgements_that_fail = 0
+        self._world = world
+
+    @property
+    def unacknowledged(self) -> list[Any]:
+        """The messages that will be delivered again, or for the first time."""
+        return list(self._model.unacknowledged(self._name))
+
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        refused, rest = ack_ids[: self.acknowledgements_that_fail], ack_ids[self.acknowledgements_that_fail :]
+        self.acknowledgements_that_fail -= len(refused)
+        problems = tuple(f"{ack_id} was refused" for ack_id in refused)
+        return super().acknowledge(rest) + Acknowledged(failed=len(refused), problems=problems)
+
+    def taken_by_somebody_else(self, message: Any) -> None:
+        """Another reader of this subscription takes a message away, once and for all."""
+        faults, self._model.faults = self._model.faults, Faults()
+        now = self._world.clock.now()
+        delivered = self._model.pull(self._name, 1000, now)
+        taken = [each.ack_id for each in delivered if each.message is message]
+        assert taken, "somebody holds the message at this moment"
+        self._model.acknowledge(self._name, taken, now)
+        self._model.modify_ack_deadline(
+            self._name, [each.ack_id for each in delivered if each.message is not message], 0, now
+        )
+        self._model.faults = faults
+
+
+def published_at(message: Any) -> datetime:
+    """A plain message's publish time."""
+    return from_us(message.publish_time.seconds * 1_000_000 + message.publish_time.nanos // 1000)
+
+
+class StepwiseObjects:
+    """Objects of the lake, whose creation is a step; `before` and `after` raise what a test lets go wrong."""
+
+    def __init__(self, objects: ObjectStore, steps: Steps) -> None:
+        self._objects = objects
+        self._steps = steps
+        self.before: list[Exception | None] = []
+        self.after: list[Exception | None] = []
+
+    @property
+    def uri(self) -> str:
+        return self._objects.uri
+
+    def create(self, name: str, content: bytes) -> None:
+        self._steps.take(f"create {name}")
+        _fail(self.before)
+        self._objects.create(name, content)
+        self._steps.take(f"created {name}")
+        _fail(self.after)
+
+    def read(self, name: str) -> bytes:
+        return self._objects.read(name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        return self._objects.names(prefix)
+
+    def delete(self, name: str) -> None:
+        self._objects.delete(name)
+
+
+class StepwiseTable:
+    """A table of the lake, whose append is a step; `before` and `after` raise what a test lets go wrong."""
+
+    def __init__(self, name: str, table: Heartbeats | Quarantine, steps: Steps) -> None:
+        self._name = name
+        self._table = table
+        self._steps = steps
+        self.before: list[Exception | None] = []
+        self.after: list[Exception | None] = []
+
+    def append(self, rows: pa.Table) -> None:
+        self._steps.take(f"append {self._name}")
+        _fail(self.before)
+        self._table.append(rows)
+        self._steps.take(f"appended {self._name}")
+        _fail(self.after)
+
+    def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
+        assert isinstance(self._table, Heartbeats)
+        return self._table.landed_of(message_ids, start, end)
+
+
+def _fail(faults: list[Exception | None]) -> None:
+    fault = faults.pop(0) if faults else None
+    if fault is not None:
+        raise fault
+
+
+class World:
+    """A topic with its two subscriptions, a lake in a folder or elsewhere, and the processes that tick, one after
+    another.
+
+    A process that restarts knows nothing but what Pub/Sub and the lake hold. `fails` names steps, and what they raise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int = 0,
+        redelivered: float = 0.0,
+        policy: Policy | None = None,
+        lake: LakeSettings | None = None,
+    ) -> None:
+        self.folder = folder / "lake"
+        self.lake_settings = LakeSettings(uri=f"file:{self.folder}") if lake is None else lake
+        self.clock = ManualClock(at(0))
+        self.model = PubSubModel(
+            rng=random.Random(seed),
+            faults=Faults(shuffled=True, redelivered=redelivered, late_acknowledgement_lost=1.0),
+        )
+        self.topic = Topic(self.model, self.clock)
+        self.fails: dict[str, Exception] = {}
+        for name in ("tracking", "base"):
+            self.model.create_subscription(a_subscription(name, TOPIC, ACK_DEADLINE, KEPT), self.clock.now())
+        self.policy = Policy() if policy is None else policy
+        self.reader = HeartbeatReader(CONTRACT)
+        self._entries: dict[int, Entry] = {}
+        self._extended: list[Callable[[], None]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process: it knows what the lake holds."""
+        self.steps = Steps()
+        self.tracking, self.base = WorldSubscription(self, "tracking"), WorldSubscription(self, "base")
+        self.tracking_backlog = ModelBacklog(self.model, "tracking", self)
+        self.base_backlog = ModelBacklog(self.model, "base", self)
+        lake = self.lake()
+        self.objects = StepwiseObjects(self.stored(), self.steps)
+        self.log = TrackingLog(self.objects, checkpoint_every=4)
+        self.copies = RememberedCopies()
+        self.watermark_object = lake.watermark_object()
+        self.heartbeats = StepwiseTable("heartbeats", lake.heartbeats(), self.steps)
+        self.quarantine = StepwiseTable("quarantine", lake.quarantine(), self.steps)
+
+    def lake(self) -> Lake:
+        """What somebody else sees of the lake."""
+        return Lake(self.lake_settings, FIELDS, self.clock)
+
+    def stored(self) -> ObjectStore:
+        """What somebody else sees of its objects."""
+        return open_objects(self.lake_settings)
+
+    def track(self, budget: Budget = AMPLE) -> Tracked:
+        return track(
+            self.tracking,
+            tracking_backlog=self.tracking_backlog,
+            base_backlog=self.base_backlog,
+            log=self.log,
+            reader=self.reader,
+            policy=self.policy,
+            copies=self.copies,
+            budget=budget,
+            clock=self.clock,
+            watermark_object=self.watermark_object,
+        )
+
+    def land(self, budget: Budget = AMPLE) -> Landed:
+        return land(
+            self.base,
+            heartbeats=self.heartbeats,  # type: ignore[arg-type]
+            quarantine=self.quarantine,  # type: ignore[arg-type]
+            log=self.log,
+            reader=self.reader,
+            budget=budget,
+            clock=self.clock,
+        )
+
+    def requeue(self, meant: Rejected = EVERY, *, dry_run: bool = False) -> Requeue:
+        requeuer = Requeuer(
+            quarantine=self.lake().quarantine(),
+            heartbeats=self.heartbeats,  # type: ignore[arg-type]
+            requeued=Requeued(self.objects),
+            rejudged=Rejudged(self.objects),
+            log=self.log,
+            reader=self.reader,
+            clock=self.clock,
+        )
+        return requeuer.run(meant, dry_run=dry_run)
+
+    def tick(self) -> None:
+        """Both subscriptions, once."""
+        self.track()
+        self.land()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, while the process extends its leases."""
+        ends = self.clock.now() + timedelta(seconds=seconds)
+        while self.clock.now() < ends:
+            self.clock.advance(min(ACK_DEADLINE / 3, ends - self.clock.now()))
+            for extend in self._extended:
+                extend()
+
+    # What the subscriptions ask of the process
+
+    def step(self, what: str) -> None:
+        """A step of the process; it raises what `fails` has for it. Pub/Sub takes its time to answer."""
+        self.steps.take(what)
+        if what in self.fails:
+            raise self.fails[what]
+        if what.startswith(("pull ", "has read ")):
+            self.clock.advance(ANSWER)
+
+    def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
+        self._extended.append(extend)
+        return lambda: self._extended.remove(extend)
+
+    def pulled(self) -> None: ...
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """Fail the test that acknowledges a message which could still be lost."""
+        early = (self.not_landed if subscription == "base" else self.not_tracked)(messages)
+        assert not early, f"acknowledged on {subscription}, and not durable: {early}"
+
+    def refuses_untruly(self) -> bool:
+        return True
+
+    def not_tracked(self, messages: Sequence[Any]) -> list[str]:
+        """Ids of the messages for which the lake's log has no cell with a minimum at or below their event time."""
+        log = TrackingLog(self.stored(), checkpoint_every=4)
+        for number in log.numbers():
+            if number not in self._entries:
+                self._entries[number] = log.entry(number)
+        known = Histogram.empty()
+        for entry in self._entries.values():
+            known += entry.histogram if isinstance(entry, Snapshot) else Histogram.empty()
+        return [message.message_id for message in messages if not self._is_in(known, message)]
+
+    def _is_in(self, histogram: Histogram, message: Any) -> bool:
+        published_us = to_us(published_at(message))
+        heartbeat = self.reader.read(message.attributes, None, published_us)
+        event_us = heartbeat.event_time_us if isinstance(heartbeat, Heartbeat) else None
+        of_bucket = histogram.publish_bucket == published_us // BUCKET_US
+        is_broken = isinstance(read_payload(message.data), Rejection)  # a laggard is judged by its payload as well
+        if event_us is None or (is_broken and (of_bucket & (histogram.event_bucket == NO_EVENT)).any()):
+            return bool(of_bucket.any())
+        if "heartbeat_id" in message.attributes and (of_bucket & (histogram.event_bucket == COPY)).any():
+            return True
+        counted_us = min(event_us, published_us)
+        same = of_bucket & (histogram.event_bucket == counted_us // BUCKET_US)
+        return bool((same & (histogram.min_event_us <= counted_us)).any())
+
+    def not_landed(self, messages: Sequence[Any]) -> list[str]:
+        """Ids of the messages that are in neither table of the lake."""
+        there = {*self.landed_ids(), *self.quarantined_ids()}
+        return [message.message_id for message in messages if message.message_id not in there]
+
+    def landed_ids(self) -> list[str]:
+        """Message ids in `heartbeats`, with those that landed more than once."""
+        return [row["message_id"] for row in self.rows("heartbeats")]
+
+    def quarantined_ids(self) -> list[str]:
+        """Message ids in `quarantine`, with those that were rejected more than once."""
+        return [row["message_id"] for row in self.rows("quarantine")]
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """A table's rows, in the order of their message ids."""
+        lake = self.lake()
+        opened = lake.heartbeats() if name == "heartbeats" else lake.quarantine()
+        table = opened.current()
+        found: list[dict[str, Any]] = (
+            [] if table is None else table.to_pyarrow_table().sort_by("message_id").to_pylist()
+        )
+        return found

@@ -1,0 +1,154 @@
+"""How much one tick takes: what ends it first ends the pulling, and a batch in hand is always finished."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import ManualClock
+from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.ingest.budget import Budget, for_each_batch
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.watermark.readings import Reading
+
+BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)
+MESSAGE_BYTES = 10
+
+
+@dataclass
+class Endless:
+    """A subscription that gives the batches of a list, or full ones for ever; a pull takes two seconds."""
+
+    clock: ManualClock
+    sizes: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        self.asked: list[tuple[int, int, float]] = []
+
+    @property
+    def path(self) -> str:
+        return "projects/p/subscriptions/s"
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
+        self.asked.append((max_messages, max_bytes, seconds))
+        self.clock.advance(timedelta(seconds=2))
+        count = max_messages if self.sizes is None else min(self.sizes.pop(0), max_messages)
+        return PulledBatch([None] * count, [""] * count, count * MESSAGE_BYTES)
+
+    def leased(self, ack_ids: Sequence[str]) -> Any:
+        raise AssertionError(f"the budget leases nothing, but {len(ack_ids)} messages were to be")
+
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        raise AssertionError(f"the budget acknowledges nothing, but {len(ack_ids)} messages were to be")
+
+
+def taken(budget: Budget, sizes: list[int] | None = None) -> tuple[list[int], Endless]:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock, sizes)
+    return list(for_each_batch(subscription, budget, clock, len)), subscription
+
+
+def test_the_most_messages_end_the_pulling_exactly() -> None:
+    assert taken(replace(BUDGET, max_messages=250))[0] == [100, 100, 50]
+
+
+def test_the_most_bytes_end_the_pulling_after_the_batch_in_hand() -> None:
+    sizes, subscription = taken(replace(BUDGET, max_bytes=2_500))
+    assert sizes == [100, 100, 100]
+    assert [max_bytes for _, max_bytes, _ in subscription.asked] == [2500, 1500, 500]
+
+
+def test_the_most_time_ends_the_pulling_after_the_batch_in_hand() -> None:
+    sizes, subscription = taken(replace(BUDGET, max_time=timedelta(seconds=5)))
+    assert sizes == [100, 100, 100]
+    assert [seconds for _, _, seconds in subscription.asked] == [5, 3, 1]
+
+
+def test_time_that_passes_while_a_batch_is_written_counts() -> None:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock)
+    for _ in for_each_batch(subscription, BUDGET, clock, len):
+        clock.advance(timedelta(seconds=10))
+    assert len(subscription.asked) == 2
+
+
+def test_an_empty_batch_ends_the_tick() -> None:
+    assert taken(BUDGET, [100, 0, 100])[0] == [100]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(5, [100, 5, 100, 0]), (4, [100, 4])])
+def test_a_batch_that_is_nearly_empty_leaves_the_rest_to_the_next_tick(size: int, expected: list[int]) -> None:
+    found, _ = taken(BUDGET, [100, size, 100, 0])
+    assert found == [number for number in expected if number]
+
+
+@dataclass
+class Standing:
+    """Readings of a subscription whose oldest message was published so long before each of them."""
+
+    clock: ManualClock
+    ages: list[float]
+
+    def read(self) -> Reading:
+        now = self.clock.now()
+        return Reading(now, now - timedelta(seconds=self.ages.pop(0)), names_a_message=True)
+
+
+def taken_beside(backlog_ages: list[float], sizes: list[int]) -> tuple[list[int], int]:
+    """The sizes of the batches, and how many readings were taken."""
+    clock = ManualClock(at(0))
+    backlog = Standing(clock, [*backlog_ages])
+    found = list(for_each_batch(Endless(clock, sizes), BUDGET, clock, len, backlog))
+    return found, len(backlog_ages) - len(backlog.ages)
+
+
+def test_an_empty_batch_beside_a_backlog_does_not_end_the_tick_and_a_reading_without_one_does() -> None:
+    assert taken_beside([60, 60, 2], [0, 40, 0, 100]) == ([40], 3)
+    assert taken_beside([0], [4, 100]) == ([4], 1)
+
+
+def test_messages_that_were_published_after_the_batch_was_begun_are_left_to_the_next_tick() -> None:
+    assert taken_beside([2.1], [4, 100]) == ([4], 1)
+    assert taken_beside([2.3, 0], [4, 40]) == ([4, 40], 2)
+
+
+def test_full_batches_need_no_reading() -> None:
+    assert taken_beside([0], [100, 100, 100, 3]) == ([100, 100, 100, 3], 1)
+
+
+def test_what_another_consumer_holds_is_waited_for_in_three_small_batches_and_no_longer() -> None:
+    assert taken_beside([60] * 9, [4, 0, 3, 100]) == ([4, 3], 2)
+    assert taken_beside([60] * 9, [4, 0, 40, 4, 0, 0, 100])[0] == [4, 40, 4]
+
+
+def test_a_backlog_that_cannot_be_read_leaves_the_rest_to_the_next_tick() -> None:
+    class Unknown:
+        def read(self) -> Reading:
+            raise ReadingUnavailable("not now")
+
+    clock = ManualClock(at(0))
+    assert list(for_each_batch(Endless(clock, [4, 100]), BUDGET, clock, len, Unknown())) == [4]
+
+
+def test_the_first_batch_of_a_tick_that_knows_its_backlog_is_short_and_full_ones_may_take_their_time() -> None:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock, [100, 40, 4, 0])
+    list(for_each_batch(subscription, BUDGET, clock, len, Standing(clock, [60, 60, 0])))
+    assert [seconds for _, _, seconds in subscription.asked] == [0.4, 18, 16, 2]
+
+
+@pytest.mark.parametrize("nothing", [{"max_messages": 0}, {"max_bytes": 0}, {"max_time": timedelta(0)}])
+def test_without_a_budget_nothing_is_pulled(nothing: dict[str, Any]) -> None:
+    sizes, subscription = taken(replace(BUDGET, **nothing))
+    assert (sizes, subscription.asked) == ([], [])
+
+
+def test_a_batch_is_handed_out_before_the_next_is_pulled() -> None:
+    clock = ManualClock(at(0))
+    subscription = Endless(clock)
+    for number, _ in enumerate(for_each_batch(subscription, replace(BUDGET, max_messages=400), clock, len), start=1):
+        assert len(subscription.asked) == number
+    assert len(subscription.asked) == 4

@@ -1,0 +1,205 @@
+"""Copies on tracking: which are remembered, for how long, and what they hold."""
+
+import random
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.ingest.fakes import CONTRACT, World
+from tests.watermark.builders import at, ints, seconds
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
+from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.errors import LakeUnreachable
+from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
+from tidemark.pipeline.ingest.tracking import count
+from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT
+
+TEN_MINUTES = timedelta(minutes=10)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.copies = RememberedCopies(TEN_MINUTES)
+    return world
+
+
+def beat(world: World, times: int) -> None:
+    """A heartbeat a second, each a second old."""
+    for _ in range(times):
+        world.wait(1)
+        now = (world.clock.now() - at(0)).total_seconds()
+        world.topic.publish(now - 1, publisher_id=f"id {now}")
+
+
+def test_a_copy_a_minute_later_does_not_hold_the_watermark(world: World) -> None:
+    beat(world, 30)
+    world.tick()
+    beat(world, 60)
+    world.topic.publish(20.0, publisher_id="id 21.0")  # a copy of the one that was published at 21
+    beat(world, 5)
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.watermark is not None
+    assert tracked.decision.watermark > at(80)
+    copies = tracked.state.histogram.event_bucket == COPY
+    assert tracked.state.histogram.publish_bucket[copies].tolist() == [to_us(at(90)) // 1_000_000]
+    assert world.not_landed(world.topic.messages) == []
+    world.wait(2)
+    world.track()
+    lake = world.lake()
+    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
+    assert (found.tracked, found.landed, found.at_least, found.at_most) == (96, 96, 0, 0)
+
+
+@pytest.mark.parametrize("differs", ["event time", "stream", "id"])
+def test_what_differs_in_stream_id_or_event_time_is_no_copy(world: World, differs: str) -> None:
+    beat(world, 30)
+    world.tick()
+    beat(world, 60)
+    world.topic.publish(
+        19.0 if differs == "event time" else 20.0,
+        stream="b" if differs == "stream" else "a",
+        publisher_id="another" if differs == "id" else "id 21.0",
+    )
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.candidate is not None
+    assert tracked.decision.candidate <= at(20)
+
+
+def test_a_heartbeat_whose_first_message_base_rejects_counts_in_full(world: World) -> None:
+    beat(world, 30)
+    world.topic.publish(20.0, publisher_id="x", payload=b"{")
+    world.tick()
+    beat(world, 60)
+    world.topic.publish(20.0, publisher_id="x")
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.candidate is not None
+    assert tracked.decision.candidate <= at(20)
+
+
+def test_an_entry_that_was_not_written_is_not_remembered(world: World) -> None:
+    beat(world, 30)
+    world.tick()
+    beat(world, 10)
+    world.objects.before.append(LakeUnreachable("no answer"))
+    with pytest.raises(LakeUnreachable):
+        world.track()
+    world.wait(120)  # the leases end
+    tracked = world.track()
+    assert COPY not in tracked.state.histogram.event_bucket
+    assert world.not_tracked(world.topic.messages) == []
+
+
+def test_a_restart_forgets_and_the_copy_counts_in_full(world: World) -> None:
+    beat(world, 30)
+    world.tick()
+    world.copies = RememberedCopies(TEN_MINUTES)
+    beat(world, 60)
+    world.topic.publish(20.0, publisher_id="id 21.0")
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.candidate is not None
+    assert tracked.decision.candidate <= at(20)
+
+
+def test_a_copy_of_the_same_batch_counts_in_full_and_one_of_a_rejected_message_as_well(world: World) -> None:
+    world.wait(100)
+    messages = [world.topic.publish(50.0, publisher_id="x") for _ in range(2)]
+    broken = world.topic.publish(40.0, publisher_id="y", payload=b"{")
+    copies, reader = RememberedCopies(TEN_MINUTES), HeartbeatReader(CONTRACT)
+    counted = count([*messages, broken], reader, copies, seconds(10))
+    assert counted.histogram.event_bucket.tolist().count(NO_EVENT) == 1
+    assert COPY not in counted.histogram.event_bucket
+    copies.remember(counted.keys, counted.publish_us)
+    again = world.topic.publish(40.0, publisher_id="y")
+    assert COPY not in count([again], reader, copies, seconds(10)).histogram.event_bucket
+    assert count(messages, reader, copies).histogram.event_bucket.tolist() == [COPY]
+
+
+@pytest.mark.parametrize(("payload", "occupies"), [(b"{", True), (b"[]", True), (b"{}", False), (b"", False)])
+def test_a_laggard_that_its_payload_rejects_only_occupies(world: World, payload: bytes, occupies: bool) -> None:
+    """Nothing is known of a payload that a transform may have dropped."""
+    world.wait(100)
+    laggard = world.topic.publish(50.0, payload=payload)
+    reader = HeartbeatReader(CONTRACT)
+    histogram = count([laggard], reader, RememberedCopies(), seconds(10)).histogram
+    assert histogram.event_bucket.tolist() == [NO_EVENT if occupies else to_us(at(50)) // 1_000_000]
+    in_the_band = count([laggard], reader, RememberedCopies(), seconds(50)).histogram
+    bytes_alone = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.NONE)))
+    assert in_the_band == count([laggard], bytes_alone, RememberedCopies(), seconds(10)).histogram
+    assert in_the_band.event_bucket.tolist() == [to_us(at(50)) // 1_000_000]
+
+
+def test_copies_are_known_by_an_id_in_the_payload(world: World) -> None:
+    reader = HeartbeatReader(replace(CONTRACT, publisher_id=Place.of("payload:meta.id")))
+    world.wait(20)
+    copies = RememberedCopies(TEN_MINUTES)
+    counted = count([world.topic.publish(3, payload={"meta": {"id": 1}})], reader, copies)
+    copies.remember(counted.keys, counted.publish_us)
+    world.wait(1)
+    again, another = (world.topic.publish(3, payload={"meta": {"id": number}}) for number in (1, 2))
+    assert count([again], reader, copies).histogram.event_bucket.tolist() == [COPY]
+    assert count([another], reader, copies).histogram.event_bucket.tolist() != [COPY]
+
+
+def test_messages_with_a_broken_payload_hold_nobody(world: World) -> None:
+    """One an hour old every nine seconds, all of which end in quarantine."""
+    world.wait(4000)
+    stood = []
+    for number in range(12):
+        beat(world, 9)
+        world.topic.publish(400.0 + number, payload=b"not JSON")
+        world.tick()
+        stood.append(world.log.catch_up().watermark)
+    assert None not in stood[2:]
+    assert len(set(stood[2:])) == len(stood[2:])
+    assert len(world.rows("quarantine")) == 12
+
+
+# The memory
+
+
+def test_only_an_earlier_or_equal_publish_time_counts_and_the_least_is_remembered() -> None:
+    copies, keys = RememberedCopies(TEN_MINUTES), keys_of(["a"], ["x"], [1])
+    copies.remember(keys, ints([500]))
+    assert [bool(copies.are_copies(keys, ints([at]))[0]) for at in (499, 500, 501)] == [False, True, True]
+    copies.remember(keys, ints([700]))
+    copies.remember(keys, ints([300]))
+    assert [bool(copies.are_copies(keys, ints([at]))[0]) for at in (299, 300)] == [False, True]
+    assert len(copies) == 1
+
+
+def test_memory_is_bounded_by_publish_time_and_by_count() -> None:
+    second, copies = 1_000_000, RememberedCopies(timedelta(seconds=10), at_most=3)
+    keys = keys_of("aaaaa", "vwxyz", range(5))
+    copies.remember(keys[:3], ints([0, 5 * second, 11 * second]))
+    assert copies.are_copies(keys[:3], ints([20 * second] * 3)).tolist() == [False, True, True]
+    copies.remember(keys[3:], ints([12 * second, 13 * second]))
+    assert copies.are_copies(keys, ints([20 * second] * 5)).tolist() == [False, False, True, True, True]
+    off = RememberedCopies(timedelta(0))
+    off.remember(keys, ints([0] * 5))
+    assert len(off) == 0
+
+
+def test_the_memory_is_that_of_a_dictionary() -> None:
+    rng, copies, known = random.Random(7), RememberedCopies(timedelta(days=1)), dict[tuple[str, str, int], int]()
+    for _ in range(50):
+        drawn = [((rng.choice("ab"), rng.choice("xyz"), rng.randrange(6)), rng.randrange(1000)) for _ in range(8)]
+        keys = keys_of(*zip(*(key for key, _ in drawn), strict=True))
+        publish = ints(publish for _, publish in drawn)
+        expected = [key in known and known[key] <= at for key, at in drawn]
+        assert copies.are_copies(keys, publish).tolist() == expected
+        first = np.array([not is_copy for is_copy in expected])
+        copies.remember(keys[first], publish[first])
+        for (key, at_us), is_first in zip(drawn, first, strict=True):
+            if is_first:
+                known[key] = min(at_us, known.get(key, at_us))

@@ -1,0 +1,427 @@
+"""Messages that hold several heartbeats: each element is judged, landed, tracked and requeued as a message would be."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jmespath
+import orjson
+import pyarrow as pa
+import pytest
+from google.pubsub_v1 import PubsubMessage
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.ingest.fakes import AMPLE, CONTRACT, Crash, World, published_at
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
+from tidemark.pipeline.contract.places import Place, PlaceKind, WholePayload, finder, id_of
+from tidemark.pipeline.ingest import elements
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.ingest.landing import land_named, landed_under
+from tidemark.pipeline.ingest.tracking import count, histogram_of
+from tidemark.pipeline.lake.tables.landings import read_piece
+from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.outstanding import landed_by_second, outstanding
+from tidemark.pipeline.quality.quarantined import read_reasons
+from tidemark.pipeline.replay.log_ticks import LakeLandings
+from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, NO_MINIMUM, Histogram, cells_of
+
+NOW = to_us(at(1000))
+READINGS = replace(
+    CONTRACT,
+    each=Place.of("payload:readings"),
+    event_time=Place.of("each:ts"),
+    stream_id=(Place.of("attribute:site"), Place.of("each:channel")),
+    fields={"load": FieldKind.NUMBER, "unit": FieldKind.TEXT},
+    paths={"unit": "payload:meta.unit"},
+)
+CONTRACTS = (
+    READINGS,
+    replace(READINGS, each=Place.of("payload:readings[]")),
+    replace(READINGS, each=Place.of("payload:readings[?load]"), paths={"unit": "each:channel", "load": "each:load"}),
+    replace(READINGS, publisher_id=Place.of("each:id")),
+    replace(READINGS, publisher_id=Place.of("payload:meta.unit"), stream_id=(Place.of("payload:meta.unit"),)),
+    replace(READINGS, event_time=Place.of("payload:meta.at"), paths={"load": "payload:meta.at || `1`", "unit": "@"}),
+    replace(READINGS, each=Place.of("payload:[]"), stream_id=(Place.of("attribute:site"),), paths={}),
+    replace(READINGS, each=Place.of("payload:@"), event_time=Place.of("each:@"), stream_id=(Place.of("each:@"),)),
+)
+
+numbers = st.sampled_from([NOW // 1000, NOW // 1000 - 5000, 7, 10**19, "soon", None])
+readings = st.fixed_dictionaries(
+    {},
+    optional={
+        "ts": numbers,
+        "channel": st.sampled_from(["a", 2, "", None, [1]]),
+        "id": st.sampled_from(["own", "", 5, None]),
+        "load": st.sampled_from([1, 2.5, "high", None]),
+    },
+)
+arrays = st.lists(readings | numbers | st.lists(readings, max_size=2), max_size=4)
+meta = st.none() | st.fixed_dictionaries({}, optional={"unit": st.sampled_from(["C", "é" * 1025, 5]), "at": numbers})
+payloads = st.one_of(
+    st.fixed_dictionaries({"meta": meta, "readings": arrays}),
+    arrays,
+    st.sampled_from([{}, {"readings": None}, {"readings": {"ts": 1}}, 7, None]),
+).map(orjson.dumps) | st.sampled_from([b"", b"{"])
+
+
+@st.composite
+def drawn_messages(draw: st.DrawFn) -> list[Any]:
+    drawn = []
+    for number in range(draw(st.integers(0, 4))):
+        held = {"site": draw(st.sampled_from(["s", None])), "heartbeat_id": draw(st.sampled_from(["p", "", None]))}
+        drawn.append(message(number, draw(payloads), **held))
+    return drawn
+
+
+def message(number: int, payload: bytes, **attributes: str | None) -> Any:
+    return PubsubMessage(
+        data=payload,
+        attributes={name: value for name, value in attributes.items() if value is not None},
+        message_id=f"m{number}",
+        publish_time=from_us(NOW),
+    )._pb
+
+
+def as_messages(contract: MessageContract, one: Any) -> list[tuple[Heartbeat, str | None, list[Any]] | str]:
+    """Each element's heartbeat, publisher's id and fields, or the reason against it, with the elements found by the
+    library and each place by itself. A message without elements has the reason against it."""
+    assert contract.each is not None
+    try:
+        payload = json.loads(one.data)
+    except ValueError:
+        return ["UNREADABLE_PAYLOAD"]
+    if not isinstance(payload, dict | list):
+        return ["UNREADABLE_PAYLOAD"]
+    found = jmespath.search(contract.each.name, payload)
+    if not isinstance(found, list) or not found:
+        return ["NO_ELEMENTS"]
+    reader, judged = HeartbeatReader(contract), list[tuple[Heartbeat, str | None, list[Any]] | str]()
+    for number, value in enumerate(found):
+        element = elements.Element(number, value, WholePayload(payload))
+        verdict = reader.read(one.attributes, element, to_us(published_at(one)))
+        if not isinstance(verdict, Heartbeat):
+            judged.append(verdict.reason.value)
+            continue
+        publisher = contract.publisher_id.find(one.attributes, element)
+        publisher_id = publisher if contract.publisher_id.kind is PlaceKind.ATTRIBUTE else id_of(publisher)
+        if publisher_id and contract.publisher_id.kind is not PlaceKind.EACH:
+            publisher_id = f"{publisher_id}#{number}"
+        fields = []
+        for name, kind in contract.fields.items():
+            place = contract.place_of(name)
+            read = read_field(finder(place.name)(value if place.kind is PlaceKind.EACH else payload), kind)
+            is_long = place.kind is PlaceKind.PAYLOAD and isinstance(read, str) and len(read) > 1024
+            fields.append(None if is_long else read)
+        judged.append((verdict, publisher_id or None, fields))
+    return judged
+
+
+@given(drawn_messages(), st.sampled_from(CONTRACTS), st.sampled_from([1, 3, 50_000]))
+@example([message(0, b'{"readings": []}', site="s")], CONTRACTS[0], 1)
+def test_landing_and_tracking_take_the_same_elements_and_reject_the_same_messages(
+    messages: list[Any], contract: MessageContract, rows_at_once: int
+) -> None:
+    good, bad, cells = [], [], []
+    for one in messages:
+        verdicts = as_messages(contract, one)
+        reasons = [verdict for verdict in verdicts if isinstance(verdict, str)]
+        payload = one.data
+        for number, verdict in enumerate(verdicts):
+            if not isinstance(verdict, str):
+                heartbeat, publisher_id, fields = verdict
+                name = f"{one.message_id}#{number}"
+                good.append((name, payload, heartbeat.stream_id, heartbeat.event_time_us, publisher_id, *fields))
+                cells.append(heartbeat.event_time_us)
+                payload = None
+        if reasons:
+            bad.append((one.message_id, reasons[0], one.data))
+            cells.append(NO_MINIMUM)
+    reader = HeartbeatReader(contract)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elements, "ROWS_AT_ONCE", rows_at_once)
+        judged, histogram = JudgedBatch.of(messages, reader, None, from_us(NOW)), histogram_of(messages, reader)
+    names = ("message_id", "payload", "stream_id", "event_time", "publisher_id", *contract.fields)
+    assert rows_of(judged.heartbeats, names) == good
+    assert rows_of(judged.rejected, ("message_id", "reason", "payload")) == bad
+    assert judged.messages == len(messages)
+    expected = Histogram.of_cells(
+        cells_of(*(pa.array(us, pa.int64()).to_numpy() for us in ([NOW] * len(cells), cells)))
+    )
+    assert histogram == expected
+
+
+def rows_of(rows: pa.Table, names: Sequence[str]) -> list[Any]:
+    held = [(rows[name].cast(pa.int64()) if name == "event_time" else rows[name]).to_pylist() for name in names]
+    return list(zip(*held, strict=True))
+
+
+@given(st.recursive(st.none() | st.integers(0, 3), lambda inner: st.lists(inner, max_size=4), max_leaves=12))
+def test_a_plain_array_is_flattened_as_the_library_flattens_it(value: Any) -> None:
+    for path, payload in (("[]", value), ("a.b[]", {"a": {"b": value}})):
+        found = elements.elements_of(Place.of(f"payload:{path}"), {}, payload)
+        expected = jmespath.search(path, payload)
+        assert ([one.value for one in found] if isinstance(found, list) else None) == (expected or None)
+
+
+def test_a_rejection_names_the_element_and_how_many_cannot_be_used() -> None:
+    payload = {"readings": [reading(1), {"channel": "a"}, reading(2), {"channel": "b", "ts": "soon"}]}
+    rejected = JudgedBatch.of([message(0, orjson.dumps(payload), site="s")], READER, None, from_us(NOW)).rejected
+    (row,) = rejected.to_pylist()
+    assert row["reason"] == "NO_EVENT_TIME"
+    assert row["detail"] == "element #1 of 4: each:ts is absent or null; 2 of 4 elements cannot be used"
+
+
+# Bounds
+
+
+def parts(messages: Sequence[Any], contract: MessageContract = READINGS) -> list[JudgedBatch]:
+    return list(JudgedBatch.parts_of(messages, HeartbeatReader(contract), None, from_us(NOW)))
+
+
+def test_ten_megabytes_of_elements_become_one_rejected_message() -> None:
+    hostile = message(0, b'{"readings":[' + b"1," * 4_900_000 + b"1]}", site="s")
+    for path in ("payload:readings", "payload:readings[]"):
+        (part,) = parts([hostile], replace(READINGS, each=Place.of(path)))
+        assert (len(part.heartbeats), part.rejected["reason"].to_pylist()) == (0, ["TOO_MANY_ELEMENTS"])
+        assert part.rejected.nbytes < 10 << 20
+        detail = "payload:readings has 4900001 elements; a message has at most 10000: publish several messages"
+        assert part.rejected["detail"].to_pylist()[0].replace("[]", "") == detail
+    assert len(histogram_of([hostile], READER)) == 1
+
+
+def test_the_parts_of_a_batch_are_bounded_in_rows_and_in_bytes() -> None:
+    readings = [reading(n % 100) for n in range(elements.MOST_ELEMENTS)]
+    data = orjson.dumps({"readings": readings, "meta": {"unit": "x" * 3000}, "more": "x" * 9_000_000})
+    assert len(data) < 10_000_000
+    found = parts([message(number, data, site="s", note="n" * 1024) for number in range(7)])
+    assert [(part.messages, len(part.heartbeats)) for part in found] == [(5, 50_000), (2, 20_000)]
+    assert max(part.heartbeats.nbytes for part in found) < 5 * 10_000_000 + 50_000 * (1024 + 300)
+    assert found[0].heartbeats["unit"].null_count == 50_000, "what each would repeat is short, or null"
+    assert found[0].of_another_kind == {"unit": 50_000}
+
+
+def test_attributes_that_too_many_elements_would_repeat_reject_the_message_on_both_subscriptions() -> None:
+    data = orjson.dumps({"readings": [reading(n) for n in range(200)]})
+    long = {f"a{number}": "x" * 1000 for number in range(90)}
+    hostile, harmless = message(0, data, site="s", **long), message(1, data, site="s")
+    (part,) = parts([hostile, harmless])
+    assert (len(part.heartbeats), part.rejected["reason"].to_pylist()) == (200, ["TOO_MANY_ELEMENTS"])
+    histogram = histogram_of([hostile, harmless], READER)
+    assert (int(histogram.count.sum()), int(histogram.count[histogram.event_bucket == NO_EVENT].sum())) == (201, 1)
+
+
+# Ticks
+
+
+def reading(seconds: float, channel: str = "a", **more: Any) -> dict[str, Any]:
+    return {"ts": to_us(at(seconds)) // 1000, "channel": channel, **more}
+
+
+READER = HeartbeatReader(READINGS)
+WRONG = HeartbeatReader(replace(READINGS, event_time=Place.of("each:time")))
+
+
+class ReadingsWorld(World):
+    """A world whose messages hold several heartbeats."""
+
+    def restart(self) -> None:
+        super().restart()
+        self.reader = READER
+
+    def publish(self, *readings: Any, publisher_id: str | None = None) -> Any:
+        held = {"site": "s", "heartbeat_id": publisher_id}
+        return self.topic.publish_plain(json.dumps({"readings": readings}).encode(), held)
+
+    def not_landed(self, messages: Sequence[Any]) -> list[str]:
+        there = {*self.landed_ids(), *self.quarantined_ids()}
+        return [name for one in messages for name in self.ids_of(one) if name not in there]
+
+    def ids_of(self, one: Any) -> list[str]:
+        """Each good element, and the message if it has a bad one."""
+        verdicts = as_messages(self.reader.contract, one)
+        good = [f"{one.message_id}#{number}" for number, of in enumerate(verdicts) if not isinstance(of, str)]
+        return good if len(good) == len(verdicts) else [*good, one.message_id]
+
+    def _is_in(self, histogram: Histogram, message: Any) -> bool:
+        second = to_us(published_at(message)) // 1_000_000
+        for verdict in as_messages(self.reader.contract, message):
+            event = NO_EVENT if isinstance(verdict, str) else min(verdict[0].event_time_us // 1_000_000, second)
+            cell = (histogram.publish_bucket == second) & (histogram.event_bucket == event)
+            of_copies = (histogram.publish_bucket == second) & (histogram.event_bucket == COPY)
+            if not (cell | of_copies).any():
+                return False
+        return True
+
+
+def audited(world: World) -> tuple[int, int, int, int]:
+    lake = world.lake()
+    found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
+    return found.tracked, found.landed, found.at_least, found.at_most
+
+
+def settle(world: World) -> None:
+    """Base passes all that was published."""
+    for _ in range(2):
+        world.wait(30)
+        world.tick()
+
+
+def test_counts_agree_where_some_elements_land_and_their_message_is_rejected(tmp_path: Path) -> None:
+    world = ReadingsWorld(tmp_path)
+    world.wait(10)
+    first = world.publish(reading(1), reading(2), {"channel": "a"})
+    world.publish()
+    world.publish(reading(3, "b", load=4))
+    landed = world.land()
+    assert (landed.messages, landed.heartbeats, landed.rejected.total()) == (3, 3, 2)
+    assert world.track().persisted.messages == 3
+    settle(world)
+    assert world.landed_ids() == [f"{first.message_id}#0", f"{first.message_id}#1", world.landed_ids()[-1]]
+    assert [row["payload"] is None for row in world.rows("heartbeats")] == [False, True, False]
+    assert audited(world) == (5, 5, 0, 0)
+
+
+def test_an_element_that_base_lost_is_lost_and_no_more(tmp_path: Path) -> None:
+    world = ReadingsWorld(tmp_path)
+    world.wait(10)
+    world.publish(reading(1))
+    world.wait(2)
+    taken = world.publish(reading(5), reading(6), {"channel": "a"})
+    world.track()
+    world.base.taken_by_somebody_else(taken)
+    settle(world)
+    assert audited(world) == (4, 1, 3, 3)
+
+
+def test_a_redelivery_has_the_same_ids_and_a_retried_publication_the_same_publishers_ids(tmp_path: Path) -> None:
+    world = ReadingsWorld(tmp_path)
+    world.copies = RememberedCopies(at(600) - at(0))
+    world.wait(10)
+    one = world.publish(reading(1), {"channel": "a"}, reading(2), publisher_id="p")
+    world.base.acknowledgements_that_fail = world.tracking.acknowledgements_that_fail = 1
+    world.tick()
+    world.wait(70)
+    world.tick()
+    assert world.landed_ids() == [f"{one.message_id}#{number}" for number in (0, 0, 2, 2)]
+    retried = world.publish(reading(1), {"channel": "a"}, reading(2), publisher_id="p")
+    counted = count([retried], READER, world.copies)
+    cells = dict(zip(counted.histogram.event_bucket.tolist(), counted.histogram.count.tolist(), strict=True))
+    assert cells == {COPY: 2, NO_EVENT: 1}
+    world.tick()
+    assert {row["publisher_id"] for row in world.rows("heartbeats")} == {"p#0", "p#2"}
+    settle(world)
+    assert audited(world)[2:] == (0, 3), "the redelivery was counted twice, as it always is"
+
+
+def parked(folder: Path) -> ReadingsWorld:
+    """Messages that went to quarantine by a wrong contract, whole, and some of which a part had landed before."""
+    folder.mkdir(exist_ok=True)
+    world = ReadingsWorld(folder)
+    world.wait(10)
+    world.reader = HeartbeatReader(replace(READINGS, publisher_id=Place.of("each:id"), max_future_skew=at(2) - at(0)))
+    world.publish(reading(1), reading(14), reading(2))  # the one in the middle is too far ahead for that contract
+    world.tick()
+    world.reader = WRONG
+    world.publish(reading(3), reading(4))
+    world.publish(reading(5), {"channel": "a"}, reading(6))
+    world.tick()
+    world.reader = READER
+    assert [row["reason"] for row in world.rows("quarantine")] == ["IN_THE_FUTURE", *["NO_EVENT_TIME"] * 2]
+    return world
+
+
+def expected(world: ReadingsWorld) -> list[str]:
+    return sorted(name for one in world.topic.messages for name in world.ids_of(one) if "#" in name)
+
+
+def test_a_requeue_lands_the_elements_that_are_not_there_and_each_once(tmp_path: Path) -> None:
+    world = parked(tmp_path)
+    assert len(world.landed_ids()) == 2
+    done = world.requeue()
+    assert (done.landed, done.there, dict(done.rejected)) == (5, 2, {"NO_EVENT_TIME": 1})
+    assert sorted(world.landed_ids()) == expected(world)
+    counts = read_reasons(world.lake())
+    assert (counts.waiting, counts.requeued) == ({"NO_EVENT_TIME": 1}, {"IN_THE_FUTURE": 1, "NO_EVENT_TIME": 1})
+    again = world.requeue()
+    assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
+
+
+def test_what_a_requeue_landed_of_a_message_stands_for_its_rejection_in_the_counts(tmp_path: Path) -> None:
+    world = parked(tmp_path)
+    settle(world)
+    before = audited(world)
+    assert before == (5, 5, 0, 0)
+    world.publish(reading(20))
+    lost = world.publish(reading(21))
+    world.track()
+    world.base.taken_by_somebody_else(lost)
+    world.requeue()
+    settle(world)
+    assert audited(world) == (7, 6, 1, 1)
+    lake = world.lake()
+    landed = landed_by_second(lake.heartbeats(), lake.quarantine(), at(0), at(1000))
+    assert outstanding(lake.tracking_log().catch_up().histogram, landed, at(0), at(1000)).at_most == 1
+
+
+def test_the_tuning_report_leaves_out_every_heartbeat_of_a_message_that_was_requeued(tmp_path: Path) -> None:
+    world = parked(tmp_path)
+    kept = world.publish(reading(8), reading(9))
+    world.wait(10)
+    world.land()
+    world.requeue()
+    lake = world.lake()
+    batches = LakeLandings(lake.heartbeats(), left_out=lake.requeued().every_id()).batches()
+    published = {us for batch in batches for us in batch.publish_us.tolist()}
+    assert published == {to_us(published_at(kept))}
+
+
+def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_lands_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 3)
+    whole = parked(tmp_path / "whole")
+    whole.steps.taken.clear()
+    whole.requeue()
+    steps = len(whole.steps.taken)
+    assert steps > 4, whole.steps.taken
+    for dies_at in range(1, steps + 1):
+        world = parked(tmp_path / str(dies_at))
+        world.restart()
+        world.steps.dies_at = dies_at
+        with pytest.raises(Crash):
+            world.requeue()
+        world.restart()
+        for _ in range(2):
+            world.requeue()
+        assert sorted(world.landed_ids()) == expected(world), dies_at
+
+
+def test_landing_under_a_name_has_the_same_rows_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elements, "ROWS_AT_ONCE", 2)
+    world = ReadingsWorld(tmp_path)
+    world.wait(10)
+    published = [world.publish(reading(1), reading(2)), world.publish(reading(3), {"channel": "a"})]
+    monkeypatch.setattr(world, "not_landed", lambda _: [])  # the manifest is what makes it durable here
+    landing = land_named(
+        "n",
+        world.base,
+        objects=world.objects,
+        quarantine=world.quarantine,  # type: ignore[arg-type]
+        watermark=None,
+        reader=READER,
+        budget=AMPLE,
+        clock=world.clock,
+        is_over=lambda: False,
+    )
+    rows = [name for piece in landing.pieces for name in read_piece(world.objects, piece)["message_id"].to_pylist()]
+    assert sorted(rows) == sorted(name for one in published for name in world.ids_of(one) if "#" in name)
+    assert (landing.landed.messages, landing.landed.heartbeats, len(landing.pieces)) == (2, 3, 2)
+    served = landed_under("n", world.objects)
+    assert served is not None
+    assert served.landed.messages == 2

@@ -1,0 +1,60 @@
+"""A backlog of any size is in memory one batch at a time: a batch is let go of before the next is pulled."""
+
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ingest.fakes import World, WorldSubscription
+from tests.ingest.test_named_landing import BUDGET, NAME, PiecesWorld, publish
+from tidemark.pipeline.pubsub.subscription import PulledBatch
+
+
+class Messages(list[Any]):
+    """A list that can be referred to without being kept."""
+
+
+def held_at_each_pull(subscription: WorldSubscription, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many earlier batches are still there whenever the subscription is pulled from."""
+    pull, held, batches = subscription.pull, list[int](), list[weakref.ref[Messages]]()
+
+    def watched(max_messages: int, max_bytes: int, seconds: float, ahead: int) -> PulledBatch:
+        held.append(sum(batch() is not None for batch in batches))
+        batch = pull(max_messages, max_bytes, seconds, ahead)
+        messages = Messages(batch.messages)
+        batches.append(weakref.ref(messages))
+        return PulledBatch(messages, batch.ack_ids, batch.size_bytes)
+
+    monkeypatch.setattr(subscription, "pull", watched)
+    return held
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.wait(1000)
+    publish(world, 12)
+    return world
+
+
+def test_tracking_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = held_at_each_pull(world.tracking, monkeypatch)
+    assert world.track(BUDGET).persisted.snapshots == 4
+    assert held == [0, 0, 0, 0, 0]
+
+
+def test_landing_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = held_at_each_pull(world.base, monkeypatch)
+    assert world.land(BUDGET).heartbeats == 12
+    assert held == [0, 0, 0, 0, 0]
+
+
+def test_landing_under_a_name_holds_one_batch_at_a_time_though_it_leases_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = PiecesWorld(tmp_path)
+    publish(world, 12)
+    held = held_at_each_pull(world.base, monkeypatch)
+    assert len(world.land_as(NAME).pieces) == 4
+    assert held == [0, 0, 0, 0, 0]

@@ -1,0 +1,245 @@
+"""Landing under a name: served when asked again, one winner of any number of readers, and nothing lost to a crash."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.ingest.fakes import Crash, World
+from tests.watermark.builders import at
+from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.landing import NamedLanding, land_named, landed_under
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
+from tidemark.pipeline.settings_sections import LakeSettings
+
+NAME = "run/000000001-0000"
+BUDGET = Budget(max_messages=100, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
+
+
+class PiecesWorld(World):
+    """A world whose base subscription is landed under names, as objects; acknowledged must mean listed there."""
+
+    def __init__(self, folder: Path, lake: LakeSettings | None = None) -> None:
+        super().__init__(folder, lake=lake)
+        self.wait(1000)
+
+    def land_as(
+        self, name: str, *, budget: Budget = BUDGET, is_over: Callable[[], bool] = lambda: False
+    ) -> NamedLanding:
+        return land_named(
+            name,
+            self.base,
+            objects=self.objects,
+            quarantine=self.quarantine,  # type: ignore[arg-type]
+            watermark=at(902),
+            reader=self.reader,
+            budget=budget,
+            clock=self.clock,
+            is_over=is_over,
+        )
+
+    def landed_ids(self) -> list[str]:
+        """What the manifests list."""
+        objects = self.stored()
+        names = [name for name in objects.names("landings/") if name.endswith(".json")]
+        landings = [landed_under(name.removeprefix("landings/").removesuffix(".json"), objects) for name in names]
+        return [identity for landing in landings if landing is not None for identity in ids(landing, objects)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> PiecesWorld:
+    return PiecesWorld(tmp_path)
+
+
+def ids(landing: NamedLanding, objects: ObjectStore) -> list[str]:
+    return sorted(
+        identity for piece in landing.pieces for identity in read_piece(objects, piece)["message_id"].to_pylist()
+    )
+
+
+def publish(world: World, count: int, first: float = 900) -> None:
+    for number in range(count):
+        world.topic.publish(first + number)
+
+
+def parquet_files(world: World) -> set[str]:
+    return {path.name for path in (world.folder / "landings").rglob("*.parquet")}
+
+
+def test_everything_is_durable_and_listed_before_anything_is_acknowledged(world: PiecesWorld) -> None:
+    publish(world, 5)
+    world.topic.publish("yesterday")
+    landing = world.land_as(NAME)
+    manifest = manifest_name(NAME)
+    assert world.steps.taken[-4:] == [
+        f"create {manifest}",
+        f"created {manifest}",
+        "acknowledge base",
+        "acknowledged base",
+    ]
+    assert len(world.steps.of_kind("acknowledge base")) == 1
+    assert ids(landing, world.objects) == ["1", "2", "3", "4", "5"]
+    assert (landing.landed.heartbeats, landing.landed.rejected.total(), landing.landed.late) == (5, 1, 2)
+    assert (landing.landed.oldest_event_time, landing.landed.newest_event_time) == (at(900), at(904))
+    assert (landing.landed.oldest_publish_time, landing.is_served) == (at(1000), False)
+    assert world.quarantined_ids() == ["6"]
+    assert world.base.unacknowledged == []
+
+
+def test_a_repeated_request_is_served_what_landed_and_pulls_nothing(world: PiecesWorld) -> None:
+    publish(world, 5)
+    first = world.land_as(NAME)
+    publish(world, 5, first=950)
+    world.restart()
+    again = world.land_as(NAME)
+    assert world.steps.taken == []
+    assert again.is_served
+    assert (again.pieces, again.landed.heartbeats, again.landed.late) == (first.pieces, 5, first.landed.late)
+    assert again.landed.oldest_publish_time == first.landed.oldest_publish_time
+    assert again.landed.acknowledged.count == 0
+    assert world.land_as("run/000000002-0000").landed.heartbeats == 5
+
+
+def test_an_empty_pull_leaves_an_empty_manifest_which_is_served(world: PiecesWorld) -> None:
+    assert world.land_as(NAME).landed.messages == 0
+    publish(world, 2)
+    again = world.land_as(NAME)
+    assert (again.is_served, again.landed.messages, again.pieces) == (True, 0, ())
+    assert len(world.base.unacknowledged) == 2
+
+
+def test_the_losing_twin_acknowledges_nothing_removes_its_objects_and_serves_those_of_the_winner(
+    world: PiecesWorld, tmp_path: Path
+) -> None:
+    publish(world, 3)
+    twin = PiecesWorld(tmp_path)
+    twin.clock, twin.base = world.clock, world.base
+    winners: list[NamedLanding] = []
+
+    def twin_first() -> bool:
+        """Asked once before anything is pulled: by then the twin has pulled nothing either, and lands at once."""
+        if not winners:
+            winners.append(twin.land_as(NAME))
+            publish(world, 2, first=950)
+        return False
+
+    served = world.land_as(NAME, is_over=twin_first)
+    assert (served.is_served, served.pieces, ids(served, world.objects)) == (
+        True,
+        winners[0].pieces,
+        ["1", "2", "3"],
+    )
+    assert parquet_files(world) == {Path(piece).name for piece in winners[0].pieces}
+    assert [message.message_id for message in world.base.unacknowledged] == ["4", "5"]
+    world.wait(60)
+    assert world.land_as("run/000000002-0000").landed.heartbeats == 2
+
+
+@pytest.mark.parametrize("dies_at", range(1, 30))
+def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int) -> None:
+    world = PiecesWorld(tmp_path)
+    publish(world, 5)
+    world.topic.publish("yesterday")
+    world.steps.dies_at = dies_at
+    try:
+        world.land_as(NAME)
+        assert len(world.steps.taken) < dies_at
+    except Crash:
+        pass
+    world.restart()
+    world.wait(60)
+    world.land_as(NAME)
+    world.wait(60)
+    world.land_as("run/000000002-0000")
+    assert world.base.unacknowledged == []
+    assert set(world.landed_ids()) == {"1", "2", "3", "4", "5"}
+    assert set(world.quarantined_ids()) == {"6"}
+
+
+def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(world: PiecesWorld) -> None:
+    publish(world, 7)
+    create = world.objects.create
+
+    def slow(name: str, content: bytes) -> None:
+        world.wait(300)
+        create(name, content)
+
+    world.objects.create = slow  # type: ignore[method-assign]
+    landing = world.land_as(NAME, budget=replace(BUDGET, max_time=timedelta(hours=1)))
+    assert (len(landing.pieces), landing.landed.acknowledged.count) == (3, 7)
+    assert world.base.unacknowledged == []
+
+
+def test_a_full_lake_leaves_everything_unacknowledged_and_the_name_free(world: PiecesWorld) -> None:
+    publish(world, 2)
+    world.objects.before += [None, LakeFull("no space is left")]  # the piece fits, the manifest does not
+    with pytest.raises(LakeFull):
+        world.land_as(NAME)
+    assert len(world.base.unacknowledged) == 2
+    world.wait(60)
+    assert world.land_as(NAME).landed.heartbeats == 2
+
+
+# The end of a batch
+
+
+def test_the_end_of_a_batch_deletes_what_landed_up_to_it_but_the_last_ones(world: PiecesWorld) -> None:
+    batches = LandedBatches(world.objects, "run")
+    for number in range(1, 6):
+        publish(world, 1)
+        world.land_as(batches.name(number, 0))
+        assert not batches.is_over(number)
+        batches.end(number, keep=2)
+        assert [batches.is_over(other) for other in (number, number + 1)] == [True, False]
+    names = sorted(path.name for path in (world.folder / "landings" / "run").iterdir())
+    assert [name for name in names if "over" in name] == ["over-000000004", "over-000000005"]
+    assert [name.split("-")[0] for name in names if "over" not in name] == ["000000004"] * 2 + ["000000005"] * 2
+
+
+def test_another_run_s_landings_are_left_alone(world: PiecesWorld) -> None:
+    world.land_as("run-2/000000001-0000")
+    world.land_as("run/000000001-0000")
+    LandedBatches(world.objects, "run").end(1, keep=0)
+    assert landed_under("run-2/000000001-0000", world.objects) is not None
+    assert landed_under("run/000000001-0000", world.objects) is None
+
+
+def test_a_straggler_of_a_batch_that_is_over_acknowledges_nothing(world: PiecesWorld) -> None:
+    batches = LandedBatches(world.objects, "run")
+    publish(world, 3)
+    asked: list[bool] = []
+
+    def is_over() -> bool:
+        asked.append(batches.is_over(1))
+        if len(asked) == 1:  # the straggler has begun; meanwhile somebody else lands, and the batch is ended
+            batches.end(1, keep=0)
+        return asked[-1]
+
+    with pytest.raises(LandingOver, match="Nothing was acknowledged"):
+        world.land_as(NAME, is_over=is_over)
+    assert asked == [False, True]
+    assert len(world.base.unacknowledged) == 3
+    world.restart()
+    batches.end(1, keep=0)
+    with pytest.raises(LandingOver):
+        world.land_as(NAME, is_over=lambda: batches.is_over(1))
+    assert world.steps.of_kind("pull") == []
+
+
+def test_a_damaged_manifest_is_named(world: PiecesWorld) -> None:
+    world.land_as(NAME)
+    (world.folder / manifest_name(NAME)).write_bytes(b'{"pieces": 3')
+    with pytest.raises(CorruptObject, match=manifest_name(NAME)):
+        world.land_as(NAME)
+
+
+def test_a_damaged_piece_is_named(world: PiecesWorld) -> None:
+    publish(world, 1)
+    (piece,) = world.land_as(NAME).pieces
+    (world.folder / piece).write_bytes(b"PAR1")
+    with pytest.raises(CorruptObject, match=piece):
+        read_piece(world.objects, piece)

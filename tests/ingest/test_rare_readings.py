@@ -1,0 +1,120 @@
+"""With the budget of snapshots spent: how fresh the watermark stays between two readings of base, and what it says."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from tests.ingest.fakes import AMPLE, World
+from tests.watermark.builders import seconds
+from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
+from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.explain.explanation import explain
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.usage import Usage
+
+TICK, SIZE = 20, 1000
+EVERY = seconds(400)
+"""How often the budget lets base be read. That is longer than `max_reading_age`."""
+
+A_READING = TICK * SIZE
+"""Bytes that a snapshot of base keeps: a message is published each second, and landed at each tick."""
+
+BUDGET = round(A_READING * 2 * timedelta(days=1) / EVERY)
+RISES = Policy().band + seconds(2 * TICK)
+"""The watermark passes what a reading allows once that is older than the band, and a tick sees it."""
+
+
+class Budgeted:
+    """Ticks of a world in which base lands everything at each tick, and a reading of it costs."""
+
+    def __init__(self, folder: Path, budget: int | None) -> None:
+        self.world = world = World(folder)
+        paths = {"base": world.base.path, "tracking": world.tracking.path}
+        self.spending = Spending(world.clock, budget, seconds(TICK), **paths)
+        self.base = BudgetedBacklog(world.base_backlog, self.spending, world.base.path)
+        self.tracking = BudgetedBacklog(world.tracking_backlog, self.spending, world.tracking.path)
+
+    def tick(self) -> Tracked:
+        world = self.world
+        for _ in range(TICK):
+            world.wait(1)
+            happened = (world.clock.now() - seconds(1)).timestamp()
+            world.topic.publish(str(round(happened * 1000)))
+        self.spending.count(Usage(tracked=TICK, tracked_bytes=TICK * SIZE, landed=TICK, landed_bytes=TICK * SIZE))
+        self.spending.reached(world.base.path, world.clock.now() - seconds(TICK))
+        tracked = track(
+            world.tracking,
+            tracking_backlog=self.tracking,
+            base_backlog=self.base,
+            log=world.log,
+            reader=world.reader,
+            policy=world.policy,
+            budget=AMPLE,
+            clock=world.clock,
+            spending=self.spending,
+        )
+        delivered = world.model.pull("base", 1000, world.clock.now())
+        world.model.acknowledge("base", [each.ack_id for each in delivered], world.clock.now())
+        return tracked
+
+    def explained(self) -> str:
+        """The newest decision in words."""
+        found = decision_in_force(self.world.log)
+        assert found is not None
+        number, record = found
+        return " ".join(explain(record, standing_before(self.world.log, number)).sentences())
+
+
+def rare(decision: Decision) -> timedelta:
+    """How long ago base was read."""
+    return timedelta(0) if decision.base is None else decision.at - decision.base.newest.observed_at
+
+
+def test_between_rare_readings_the_watermark_goes_as_far_as_the_last_one_allows_and_is_never_held(
+    tmp_path: Path,
+) -> None:
+    house = Budgeted(tmp_path, BUDGET)
+    decisions = [house.tick().decision for _ in range(int(3.5 * EVERY / seconds(TICK)))]
+    later = [one for one in decisions if one.at > decisions[0].at + EVERY]  # by then the traffic is known
+    read = [one for one in later if rare(one) < seconds(1)]
+    assert 2 <= len(read) <= 4
+    assert max(map(rare, later)) > Policy().max_reading_age
+    assert {one.reason for one in later} <= {Reason.ADVANCED, Reason.PINNED_BY_BACKLOG, Reason.UNCHANGED}
+    for one in later:
+        assert one.base is not None
+        assert one.watermark is not None
+        # What the newest reading allows, less the second that each message lags and one of the histogram's.
+        if rare(one) > RISES:
+            assert one.watermark >= one.base.oldest_unacked - seconds(2)
+        # And never more: nothing that is published after the reading is known to have landed.
+        assert one.watermark <= one.base.oldest_unacked
+    lags = [one.lag for one in later if one.lag is not None]
+    assert max(lags) < EVERY + RISES + seconds(TICK)
+    assert house.spending.spent < BUDGET
+
+
+def test_with_the_budget_unspent_the_watermark_follows_each_tick(tmp_path: Path) -> None:
+    house = Budgeted(tmp_path, None)
+    decisions = [house.tick().decision for _ in range(30)][5:]
+    assert {one.reason for one in decisions} == {Reason.ADVANCED}
+    assert max(one.lag for one in decisions if one.lag is not None) < Policy().band + seconds(TICK + 2)
+
+
+def test_while_base_is_read_rarely_the_decision_and_its_explanation_say_so_and_when_it_is_read_again(
+    tmp_path: Path,
+) -> None:
+    house = Budgeted(tmp_path, BUDGET)
+    tracked = house.tick()
+    for _ in range(2 * EVERY // seconds(TICK)):
+        tracked = house.tick()
+        if rare(tracked.decision) > seconds(120) and tracked.decision.reason is Reason.PINNED_BY_BACKLOG:
+            break
+    base = tracked.decision.base
+    assert base is not None
+    again = base.next_by.strftime("%Y-%m-%dT%H:%M:%S")
+    assert tracked.problems == ()
+    assert f"is read again by {again}" in tracked.decision.sentence()
+    text = house.explained()
+    assert "a snapshot of it takes more than its share of a day's budget (snapshot_budget)" in text
+    assert f"Base is read again by {again}" in text

@@ -1,0 +1,373 @@
+"""Requeueing: what was parked by a wrong contract lands once the contract is mended, whatever dies on the way."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ingest.fakes import CONTRACT, Crash, World
+from tests.watermark.builders import at, seconds
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
+from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.errors import CorruptObject, LakeFull
+from tidemark.pipeline.ingest import requeue as requeueing
+from tidemark.pipeline.lake.tables import rejudged
+from tidemark.pipeline.lake.tables.quarantine import Rejected
+from tidemark.pipeline.lake.tables.requeued import FOLDER
+from tidemark.pipeline.quality.audit import audit
+from tidemark.pipeline.quality.quarantined import newest_waiting, read_quarantine_share, read_reasons
+
+WRONG = HeartbeatReader(replace(CONTRACT, stream_id=(Place.of("attribute:sensor"),)))
+RIGHT = HeartbeatReader(CONTRACT)
+TICKS, A_TICK = 2, 4
+
+
+def parked(folder: Path) -> World:
+    """A topic whose messages went to quarantine, tick by tick, among them one that no contract takes."""
+    world = World(folder)
+    world.reader = WRONG
+    for number in range(TICKS):
+        world.wait(10)
+        for beat in range(A_TICK):
+            world.topic.publish(number * 10.0 + beat, publisher_id=f"p{number}-{beat}", payload={"load": beat})
+        world.tick()
+    world.topic.publish("yesterday")
+    world.wait(10)
+    world.tick()
+    assert world.landed_ids() == []
+    world.reader = RIGHT
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return parked(tmp_path)
+
+
+def messages(world: World) -> list[str]:
+    """The ids of those that pass by the right contract."""
+    return sorted(message.message_id for message in world.topic.messages[:-1])
+
+
+def test_what_passes_now_lands_once_and_what_fails_waits_on(world: World) -> None:
+    done = world.requeue()
+    assert (done.landed, done.there) == (TICKS * A_TICK, 0)
+    assert done.rejected == Counter({RejectionReason.UNREADABLE_EVENT_TIME: 1})
+    assert sorted(world.landed_ids()) == messages(world)
+    assert len(world.quarantined_ids()) == TICKS * A_TICK + 1, "nothing is taken out"
+    counts = read_reasons(world.lake())
+    assert counts.waiting == {"UNREADABLE_EVENT_TIME": 1}
+    assert counts.requeued == {"NO_STREAM_ID": TICKS * A_TICK}
+
+
+def test_a_requeued_row_is_what_the_landing_would_have_written_but_for_when(tmp_path: Path) -> None:
+    (tmp_path / "parked").mkdir()
+    (tmp_path / "landed").mkdir()
+    rows = []
+    for folder, reader in (("parked", WRONG), ("landed", RIGHT)):
+        world = World(tmp_path / folder)
+        world.wait(100)
+        world.reader = reader
+        world.topic.publish(90.5, publisher_id="p", payload={"load": 2, "more": [1]})
+        world.topic.publish(91.5, payload={"load": "high"})
+        world.land()
+        world.reader = RIGHT
+        world.wait(100)
+        world.requeue()
+        rows.append(world.rows("heartbeats"))
+    requeued, landed = rows
+    assert all(row.pop("landed_at") > at(200) for row in requeued)
+    assert all(row.pop("landed_at") < at(200) for row in landed)
+    assert requeued == landed
+
+
+def test_what_is_below_the_newest_watermark_is_late(world: World) -> None:
+    world.topic.publish(60.0)
+    world.wait(60)
+    world.tick()
+    world.wait(200)
+    watermark = world.track().decision.watermark
+    assert watermark is not None
+    done = world.requeue()
+    late = [row["message_id"] for row in world.rows("heartbeats") if row["late"]]
+    below = [row["message_id"] for row in world.rows("heartbeats") if row["event_time"] < watermark]
+    assert done.late == len(late) > 0
+    assert set(late) <= set(below)
+
+
+def test_a_second_requeue_lands_nothing_and_looks_at_nothing_that_was_noted(world: World) -> None:
+    world.requeue()
+    before = world.rows("heartbeats")
+    again = world.requeue()
+    assert (again.landed, again.there, again.rejected.total()) == (0, 0, 1)
+    assert world.rows("heartbeats") == before
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(world: World) -> None:
+    done = world.requeue(dry_run=True)
+    assert (done.landed, world.rows("heartbeats"), list(world.stored().names(FOLDER))) == (TICKS * A_TICK, [], [])
+    assert world.requeue() == done
+
+
+def test_a_requeue_that_dies_at_any_step_loses_nothing_and_lands_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requeueing, "BATCH_ROWS", A_TICK)
+    (tmp_path / "whole").mkdir()
+    whole = parked(tmp_path / "whole")
+    whole.steps.taken.clear()
+    whole.requeue()
+    steps = len(whole.steps.taken)
+    assert steps == 4 * TICKS, whole.steps.taken
+    for dies_at in range(1, steps + 1):
+        folder = tmp_path / str(dies_at)
+        folder.mkdir()
+        world = parked(folder)
+        world.restart()
+        world.steps.dies_at = dies_at
+        with pytest.raises(Crash):
+            world.requeue()
+        world.restart()
+        for _ in range(2):
+            world.requeue()
+        assert sorted(world.landed_ids()) == messages(world), dies_at
+        assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": TICKS * A_TICK}, dies_at
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
+@pytest.mark.parametrize("part", ["heartbeats", "note"])
+def test_a_write_that_fails_is_raised_and_the_next_requeue_goes_on(world: World, part: str, *, landed: bool) -> None:
+    failing: Any = world.heartbeats if part == "heartbeats" else world.objects
+    (failing.after if landed else failing.before).append(LakeFull("no space is left"))
+    with pytest.raises(LakeFull):
+        world.requeue()
+    world.requeue()
+    assert sorted(world.landed_ids()) == messages(world)
+
+
+def test_two_requeues_at_once_land_copies_of_one_identity_and_later_ones_none(world: World) -> None:
+    append = world.heartbeats.append
+    other = World(world.folder.parent)
+    other.clock, other.reader = world.clock, RIGHT
+
+    def overtaken(rows: Any) -> None:
+        world.heartbeats.append = append  # type: ignore[method-assign]
+        other.requeue()
+        append(rows)
+
+    world.heartbeats.append = overtaken  # type: ignore[method-assign]
+    world.requeue()
+    assert world.requeue().landed == 0
+    rows = world.rows("heartbeats")
+    identities = {(row["stream_id"], row["event_time"], row["publisher_id"]) for row in rows}
+    assert (len(rows), len(identities)) == (2 * TICKS * A_TICK, TICKS * A_TICK)
+
+
+def test_a_message_of_which_another_delivery_has_landed_is_noted_and_not_landed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.wait(100)
+    world.topic.publish(90.0)
+    world.reader, world.base.acknowledgements_that_fail = WRONG, 1
+    world.land()
+    world.reader = RIGHT
+    world.wait(60)
+    world.land()
+    assert (world.landed_ids(), world.quarantined_ids()) == (["1"], ["1"])
+    assert dict(read_reasons(world.lake()).waiting) == {"NO_STREAM_ID": 1}
+    assert (world.requeue().there, world.landed_ids()) == (1, ["1"])
+    assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": 1}
+
+
+def test_a_message_that_was_rejected_twice_lands_once_even_on_two_days(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = WRONG
+    world.wait(100)
+    world.topic.publish(90.0)
+    for wait in (60, 60, 86_400):
+        world.base.acknowledgements_that_fail = 1
+        world.land()
+        world.wait(wait)
+    world.land()
+    assert world.quarantined_ids() == ["1"] * 4
+    world.reader = RIGHT
+    done = world.requeue()
+    assert (done.landed, done.there, world.landed_ids()) == (1, 1, ["1"])
+    assert world.requeue().there == 0
+    assert dict(read_reasons(world.lake()).requeued) == {"NO_STREAM_ID": 1}
+
+
+def test_only_what_is_meant_is_requeued(world: World) -> None:
+    assert world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME)).landed == 0
+    assert world.requeue(Rejected(since=at(15))).landed == A_TICK
+    assert sorted(world.landed_ids()) == sorted(
+        message.message_id for message in world.topic.messages[-1 - A_TICK : -1]
+    )
+    counts = read_reasons(world.lake(), Rejected(since=at(15)))
+    assert (counts.waiting["UNREADABLE_EVENT_TIME"], counts.requeued["NO_STREAM_ID"]) == (1, A_TICK)
+    assert sum(counts.waiting.values()) + sum(counts.requeued.values()) == A_TICK + 1
+
+
+def test_days_before_the_time_that_is_meant_are_not_opened(world: World) -> None:
+    world.wait(2 * 86_400)
+    world.reader = WRONG
+    world.topic.publish(1.0)
+    world.land()
+    world.reader = RIGHT
+    for file in (world.folder / "quarantine").glob("rejected_on=2026-11-21/*.parquet"):
+        file.write_bytes(b"")
+    recent = Rejected(since=world.clock.now() - timedelta(hours=1))
+    assert sum(read_reasons(world.lake(), recent).waiting.values()) == 1
+    assert len(newest_waiting(world.lake(), recent, 10)) == 1
+    assert len(newest_waiting(world.lake(), Rejected(), 1)) == 1, "the newest day has enough"
+    assert world.requeue(recent).landed == 1
+
+
+def test_the_newest_that_wait_come_first_and_no_more_than_asked(world: World) -> None:
+    world.requeue(Rejected(since=at(15)))
+    rows = newest_waiting(world.lake(), Rejected(), 3)
+    assert [row["reason"] for row in rows] == ["UNREADABLE_EVENT_TIME", "NO_STREAM_ID", "NO_STREAM_ID"]
+    assert [row["message_id"] for row in rows[1:]] == messages(world)[A_TICK - 1 : A_TICK - 3 : -1]
+    assert rows[0]["landed_at"] > rows[1]["landed_at"]
+
+
+def test_retention_of_heartbeats_does_not_make_a_message_land_again(world: World) -> None:
+    world.requeue()
+    current = world.lake().heartbeats().current()
+    assert current is not None
+    current.delete()
+    assert world.requeue().landed == 0
+
+
+def test_a_damaged_note_is_named_and_may_be_deleted(world: World) -> None:
+    world.requeue()
+    (name,) = world.stored().names(FOLDER)
+    (world.folder / name).write_bytes(b"PAR1")
+    with pytest.raises(CorruptObject, match="or delete it"):
+        world.requeue()
+    (world.folder / name).unlink()
+    done = world.requeue()
+    assert (done.landed, done.there) == (0, TICKS * A_TICK)
+
+
+# What counts
+
+
+def test_a_message_in_both_tables_counts_as_one_that_landed(world: World) -> None:
+    world.wait(60)
+    world.track()
+
+    def audited() -> tuple[int, int, int]:
+        lake = world.lake()
+        found = audit(lake.tracking_log(), lake.heartbeats(), lake.quarantine())
+        return found.landed, found.at_least, found.at_most
+
+    before = audited()
+    world.requeue()
+    assert audited() == before == (TICKS * A_TICK + 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("since", "told"),
+    [(0, lambda share: share.quarantined == TICKS * A_TICK + 1), (3600, lambda share: share.quarantined == 0)],
+)
+def test_the_share_of_quarantine_is_that_of_what_landed_since(
+    world: World, since: float, told: Callable[[Any], bool]
+) -> None:
+    lake = world.lake()
+    share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0) + seconds(since))
+    assert told(share)
+    assert share.share == (1.0 if share.quarantined else 0.0)
+
+
+def test_the_most_frequent_reason_is_named_with_its_newest_detail(world: World) -> None:
+    lake = world.lake()
+    share = read_quarantine_share(lake.heartbeats(), lake.quarantine(), at(0))
+    assert (share.reason, share.detail) == ("NO_STREAM_ID", "attribute:sensor is absent")
+
+
+# Two causes: the first is mended, and the second is found
+
+
+# An event time is judged first, so the first cause is one that hides it.
+HIDING = HeartbeatReader(replace(CONTRACT, event_time=Place.of("attribute:ts")))
+
+
+def test_a_message_with_two_causes_waits_under_the_one_that_was_found_last(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HIDING
+    world.wait(10)
+    for number in range(3):
+        world.topic.publish(f"{number} o'clock")
+    world.topic.publish(9.0)
+    world.land()
+    assert read_reasons(world.lake()).waiting == {"NO_EVENT_TIME": 4}
+    world.reader = RIGHT
+    assert world.requeue(dry_run=True) == world.requeue()
+    counts = read_reasons(world.lake())
+    assert (counts.waiting, counts.requeued) == ({"UNREADABLE_EVENT_TIME": 3}, {"NO_EVENT_TIME": 1})
+    rows = newest_waiting(world.lake(), Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME), 10)
+    assert [row["detail"] for row in rows] == [
+        f'"{number} o\'clock" is neither milliseconds since the epoch nor RFC 3339' for number in (2, 1, 0)
+    ]
+    assert newest_waiting(world.lake(), Rejected(reason=RejectionReason.NO_EVENT_TIME), 10) == []
+    assert world.requeue(Rejected(reason=RejectionReason.NO_EVENT_TIME)).rejected == Counter()
+    found_last = world.requeue(Rejected(reason=RejectionReason.UNREADABLE_EVENT_TIME))
+    assert found_last.rejected == Counter({RejectionReason.UNREADABLE_EVENT_TIME: 3})
+
+
+def test_a_reason_is_noted_when_it_changes_and_the_newest_note_counts(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HIDING
+    world.wait(10)
+    world.topic.publish("yesterday")
+    world.land()
+    for reader, waiting, notes in (
+        (HIDING, "NO_EVENT_TIME", 0),
+        (RIGHT, "UNREADABLE_EVENT_TIME", 1),
+        (RIGHT, "UNREADABLE_EVENT_TIME", 1),
+        (HIDING, "NO_EVENT_TIME", 2),
+    ):
+        world.wait(10)
+        world.reader = reader
+        world.requeue(dry_run=True)
+        world.requeue()
+        assert read_reasons(world.lake()).waiting == {waiting: 1}
+        assert len(list(world.stored().names(rejudged.FOLDER))) == notes
+    days = world.lake().rejudged()
+    assert [days.forget_before("2026-11-22", dry_run=dry_run) for dry_run in (True, False, False)] == [2, 2, 0]
+    assert read_reasons(world.lake()).waiting == {"NO_EVENT_TIME": 1}
+
+
+def test_every_copy_of_a_message_waits_under_the_reason_that_was_found_last(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.wait(10)
+    world.topic.publish("yesterday")
+    for reader in (HIDING, WRONG):  # both times are judged first: the second row has the reason of today
+        world.reader, world.base.acknowledgements_that_fail = reader, 1
+        world.land()
+        world.wait(60)
+    assert len(world.quarantined_ids()) == 2
+    world.reader = RIGHT
+    world.requeue()
+    assert read_reasons(world.lake()).waiting == {"UNREADABLE_EVENT_TIME": 1}
+
+
+def test_a_damaged_note_of_a_reason_is_named_and_may_be_deleted(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.reader = HIDING
+    world.wait(10)
+    world.topic.publish("yesterday")
+    world.land()
+    world.reader = RIGHT
+    world.requeue()
+    (name,) = world.stored().names(rejudged.FOLDER)
+    (world.folder / name).write_bytes(b"PAR1")
+    with pytest.raises(CorruptObject, match="or delete it"):
+        read_reasons(world.lake())
+    (world.folder / name).unlink()
+    world.requeue()
+    assert read_reasons(world.lake()).waiting == {"UNREADABLE_EVENT_TIME": 1}

@@ -1,0 +1,167 @@
+"""Which files are messages and which are payloads, and what a trial makes of them."""
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.pipeline.clock import iso
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.errors import SampleUnusable
+from tidemark.pipeline.ingest import samples
+from tidemark.pipeline.ingest.samples import Reading, Sample, read_samples
+from tidemark.pipeline.ingest.trial import Trial, try_samples
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
+
+NOW = datetime(2026, 11, 21, 5, 30, tzinfo=UTC)
+READING = Reading(now=NOW, attributes={"stream_id": "bare"}, published=None, has_lines=True)
+PULLED = {
+    "data": base64.b64encode(b'{"temperature": 2}').decode(),
+    "attributes": {"stream_id": "pulled", "event_time": "2026-11-21T05:22:10Z"},
+    "messageId": "17",
+    "publishTime": "2026-11-21T05:22:11.500Z",
+    "orderingKey": "k",
+}
+PUSHED = {**PULLED, "message_id": "17", "publish_time": "2026-11-21T05:22:11.500Z"}
+
+
+def read(folder: Path, content: bytes | object, **others: Any) -> list[Sample]:
+    path = folder / "sample"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return read_samples([path], Reading(**{**{name: getattr(READING, name) for name in READING.__slots__}, **others}))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        PULLED,
+        [{"ackId": "a", "message": PULLED}],
+        {"receivedMessages": [{"ackId": "a", "message": PULLED}]},
+        {"message": PUSHED, "subscription": "projects/p/subscriptions/s", "deliveryAttempt": 5},
+    ],
+)
+def test_each_form_in_which_google_prints_a_message_is_that_message(tmp_path: Path, form: object) -> None:
+    for content in (form, json.dumps(form, indent=2).encode()):
+        (sample,) = read(tmp_path, content)
+        message = sample.message
+        assert (message.data, message.message_id, message.ordering_key) == (b'{"temperature": 2}', "17", "k")
+        assert dict(message.attributes) == PULLED["attributes"], "those of bare payloads are not added"
+        assert iso(message.publish_time.ToDatetime(tzinfo=UTC)) == "2026-11-21T05:22:11.500Z"
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"data": "aGk="}',
+        b'{"message": "hello"}',
+        b'{"messageId": "7", "temperature": 2}',
+        b'[{"temperature": 2}]',
+        b"[]",
+        b"7",
+        b"\x00\xff\n\xfe",
+        b"not JSON\n{}",
+    ],
+)
+def test_everything_else_is_a_payload_byte_for_byte(tmp_path: Path, payload: bytes) -> None:
+    (sample,) = read(tmp_path, payload)
+    assert (sample.message.data, dict(sample.message.attributes)) == (payload, {"stream_id": "bare"})
+    assert sample.message.publish_time.ToDatetime(tzinfo=UTC) == NOW
+
+
+def test_lines_are_payloads_or_messages_and_one_payload_where_payloads_are_not_json(tmp_path: Path) -> None:
+    lines = b'{"temperature": 1}\n\nnot JSON\n{"temperature": 2}\n'
+    found = read(tmp_path, lines)
+    assert [(one.name, one.message.data) for one in found] == [
+        ("sample:1", b'{"temperature": 1}'),
+        ("sample:3", b"not JSON"),
+        ("sample:4", b'{"temperature": 2}'),
+    ]
+    assert [one.message.data for one in read(tmp_path, lines, has_lines=False)] == [lines]
+    both = "\n".join(json.dumps(PULLED) for _ in range(2)).encode()
+    assert [one.message.message_id for one in read(tmp_path, both, has_lines=False)] == ["17", "17"]
+
+
+def test_a_publish_time_that_is_given_counts_for_every_message(tmp_path: Path) -> None:
+    given = NOW - timedelta(days=1)
+    for content in (PULLED, b"{}"):
+        (sample,) = read(tmp_path, content, published=given)
+        assert sample.message.publish_time.ToDatetime(tzinfo=UTC) == given
+
+
+def test_of_a_folder_each_file_is_read_by_name_but_hidden_ones(tmp_path: Path) -> None:
+    for name in ("b.json", "a.json", ".hidden"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "inner").mkdir()
+    assert [one.name for one in read_samples([tmp_path], READING)] == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({**PULLED, "data": "!!"}, "its data is not base64"),
+        ({**PULLED, "publishTime": "yesterday"}, "is not a Pub/Sub message: Failed to parse publishTime"),
+        ({**PULLED, "attributes": {"n": 1}}, "is not a Pub/Sub message: Failed to parse attributes"),
+    ],
+)
+def test_a_message_that_pubsub_would_not_print_is_refused(tmp_path: Path, content: object, said: str) -> None:
+    with pytest.raises(SampleUnusable, match=said):
+        read(tmp_path, content)
+
+
+def test_files_are_bounded_in_number_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SampleUnusable, match=r"nothing-here cannot be read: No such file"):
+        read_samples([tmp_path / "nothing-here"], READING)
+    with pytest.raises(SampleUnusable, match="there is no message"):
+        read_samples([tmp_path], READING)
+    monkeypatch.setattr(samples, "MOST_SAMPLES", 2)
+    with pytest.raises(SampleUnusable, match="more than 2 samples"):
+        read(tmp_path, b"{}\n{}\n{}")
+    monkeypatch.setattr(samples, "MOST_BYTES", 3)
+    with pytest.raises(SampleUnusable, match="more than 0 MiB"):
+        read(tmp_path, b"{}\n{}")
+
+
+def tried(*payloads: bytes, **more: Any) -> Trial:
+    fields = {"temperature": "number", "status": {"path": "metrics.status", "kind": "text"}}
+    contract = Settings(message=MessageSettings(event_time="publish_time", fields=fields, **more)).contract  # type: ignore[arg-type]
+    bare = [(number, payload) for number, payload in enumerate(payloads)]
+    found = [Sample(str(number), message_of(payload)) for number, payload in bare]
+    return try_samples(found, HeartbeatReader(contract), NOW)
+
+
+def message_of(payload: bytes) -> Any:
+    message = samples.PubsubMessage.pb()(data=payload, attributes={"stream_id": "s"})
+    message.publish_time.FromDatetime(NOW)
+    return message
+
+
+def test_a_field_is_absent_only_if_no_heartbeat_has_it() -> None:
+    trial = tried(b'{"temperature": null}', b'{"status": "ok"}', b"[]")
+    assert (trial.samples, len(trial.heartbeats), trial.rejected) == (3, 2, {"UNREADABLE_PAYLOAD": 1})
+    assert (trial.absent, trial.of_another_kind) == (["temperature", "status"], [])
+    assert tried(b'{"temperature": 1}', b'{"metrics": {"status": "ok"}}').absent == []
+    assert tried(b"[]").absent == [], "without a heartbeat nothing is known"
+
+
+def test_a_field_whose_values_are_all_of_another_kind_is_told_from_an_absent_one() -> None:
+    trial = tried(b'{"temperature": "warm"}', b"{}")
+    assert (trial.absent, trial.of_another_kind) == (["status"], ["temperature"])
+    assert [verdict.of_another_kind for verdict in trial.verdicts] == [("temperature",), ()]
+
+
+def test_each_element_has_its_own_name_and_its_own_fields_of_another_kind() -> None:
+    readings = [{"temperature": 1}, {"temperature": "warm", "metrics": {"status": 2}}, 7, {"temperature": None}]
+    trial = tried(json.dumps({"readings": readings}).encode(), b"{}", each="payload:readings")
+    assert [(one.sample, one.reason) for one in trial.verdicts] == [
+        ("0#0", None),
+        ("0#1", None),
+        ("0#2", None),
+        ("0#3", None),
+        ("1", "NO_ELEMENTS"),
+    ]
+    assert [one.of_another_kind for one in trial.verdicts] == [(), ("temperature", "status"), (), (), ()]
+    assert (trial.absent, trial.of_another_kind) == ([], ["status"])

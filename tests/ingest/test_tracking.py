@@ -1,0 +1,352 @@
+"""One tracking tick: pull, persist, acknowledge, read T, then B, fold, decide; and what becomes of it when it fails."""
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.ingest.fakes import AMPLE, CONTRACT, Crash, World
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.errors import (
+    CorruptObject,
+    LakeFull,
+    LakeUnreachable,
+    PubSubUnreachable,
+    ReadingUnavailable,
+    SnapshotRefused,
+)
+from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.tracking import histogram_of
+from tidemark.pipeline.lake.log.tracking_log import entry_name
+from tidemark.pipeline.pubsub.backlog import LIFETIME
+from tidemark.pipeline.watermark.decision import Reason
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
+
+SMALL = Budget(max_messages=6, max_bytes=1 << 20, max_time=timedelta(seconds=20), batch_messages=3)
+STEPS_AT_MOST = 60
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_an_object_for_other_systems_that_cannot_be_written_is_a_problem_and_fails_nothing(world: World) -> None:
+    (world.folder / "watermark.json").mkdir(parents=True)
+    publish(world)
+    tracked = world.track()
+    assert tracked.decision.watermark is not None
+    assert tracked.state.decision == tracked.decision
+    (problem,) = tracked.problems
+    assert problem.startswith("watermark.json, which other systems read, was not written: the lake failed at")
+    (world.folder / "watermark.json").rmdir()
+    assert world.track().problems == ()
+
+
+def publish(world: World, seconds: int = 20, streams: int = 1) -> None:
+    """A heartbeat of each stream a second, each a second old when it is published."""
+    for _ in range(seconds):
+        world.wait(1)
+        now = (world.clock.now() - at(0)).total_seconds()
+        for stream in range(streams):
+            world.topic.publish(now - 1, stream=f"s{stream}")
+
+
+def test_the_order_is_pull_persist_acknowledge_read_t_read_b_decide(world: World) -> None:
+    publish(world, 3)
+    world.track()
+    world.restart()
+    publish(world, 6)
+    tracked = world.track(SMALL)
+    entry = ["create tracking/log", "created tracking/log", "create log_witness", "created log_witness"]
+    batch = ["pull tracking", "pulled tracking", *entry, "acknowledge tracking", "acknowledged tracking"]
+    assert [step.split("/0")[0] for step in world.steps.taken] == [
+        *batch,
+        *batch,
+        "read tracking",
+        "has read tracking",
+        "read base",
+        "has read base",
+        *entry,  # the decision
+        *entry,  # and, after so many entries, a checkpoint
+    ]
+    assert (tracked.persisted.messages, tracked.persisted.snapshots, tracked.persisted.acknowledged.count) == (6, 2, 6)
+    assert isinstance(world.log.entry(5), DecisionRecord)
+
+
+def test_the_first_tick_writes_its_beginning_before_anything_is_pulled(world: World) -> None:
+    world.wait(100)
+    publish(world, 5)
+    world.track()
+    steps = world.steps.taken
+    assert steps[:4] == ["read tracking", "has read tracking", f"create {entry_name(0)}", f"created {entry_name(0)}"]
+    assert next(step for step in steps[4:] if "log_witness" not in step) == "pull tracking"
+    assert world.log.entry(0) == Beginning(at(101))  # the oldest message that tracking held then
+    publish(world, 5)
+    world.track()
+    assert [number for number in world.log.numbers() if isinstance(world.log.entry(number), Beginning)] == [0]
+
+
+def test_a_tracking_backlog_too_old_to_be_read_begins_with_what_could_be_read(world: World) -> None:
+    publish(world, 5)
+    world.wait(LIFETIME.total_seconds())
+    world.fails["read tracking"] = SnapshotRefused("its oldest message is too old")
+    tracked = world.track()
+    assert tracked.persisted.messages == 5
+    since = tracked.state.complete_from
+    assert since is not None
+    assert at(5) < since < world.clock.now() - timedelta(days=6)
+    assert tracked.decision.reason is Reason.HELD_STALE_READING
+
+
+def test_the_log_does_not_begin_while_tracking_cannot_be_read(world: World) -> None:
+    publish(world, 5)
+    world.fails["read tracking"] = ReadingUnavailable("not now")
+    with pytest.raises(ReadingUnavailable):
+        world.track()
+    assert (world.log.numbers(), world.steps.of_kind("pull", "acknowledge")) == ([], [])
+    world.fails.clear()
+    assert world.track().persisted.messages == 5
+
+
+def test_the_watermark_follows_what_is_published(world: World) -> None:
+    publish(world, 30)
+    tracked = world.track()
+    # Base holds everything since the first second, so that what happened then pins the watermark.
+    assert (tracked.decision.watermark, tracked.persisted.messages) == (at(0), 30)
+    world.land()
+    publish(world, 30)
+    world.land()
+    # What was published 10 s before the reading (61.2) or just before that, at 50.7, happened a second earlier.
+    assert world.track().decision.watermark == at(49.7)
+    assert (world.track().problems, world.tracking.unacknowledged) == ((), [])
+
+
+def test_a_message_that_is_outstanding_on_base_is_known_because_tracking_is_read_first(world: World) -> None:
+    """A message that comes between the two readings is above T and cannot be missing from the histogram."""
+    publish(world, 30)
+    world.tick()
+    read = world.base_backlog.read
+
+    def something_is_published_first() -> object:
+        world.topic.publish(1.5)
+        return read()
+
+    world.base_backlog.read = something_is_published_first  # type: ignore[method-assign, assignment]
+    tracked = world.track()
+    decision = tracked.decision
+    assert decision.base is not None
+    assert decision.tracking is not None
+    assert decision.base.newest.observed_at > decision.tracking.newest.observed_at
+    assert decision.complete_from == at(1)  # no hole was found
+
+
+def test_a_refused_snapshot_is_reported_and_holds_the_watermark_once_the_last_reading_is_too_old(world: World) -> None:
+    publish(world, 30)
+    world.tick()
+    before = world.track().decision.watermark
+    assert before is not None
+    world.fails["read base"] = SnapshotRefused("Pub/Sub refuses a snapshot: its oldest message is too old")
+    publish(world, 5)
+    soon = world.track()
+    assert soon.problems == ("Pub/Sub refuses a snapshot: its oldest message is too old",)
+    assert soon.decision.reason is not Reason.HELD_STALE_READING
+    world.wait(Policy().max_reading_age.total_seconds())
+    later = world.track()
+    assert (later.decision.reason, later.problems) == (Reason.HELD_STALE_READING, soon.problems)
+    assert later.decision.watermark == soon.decision.watermark
+    world.fails.clear()
+    publish(world, 30)
+    world.land()
+    again = world.track()
+    assert (again.decision.reason, again.problems) == (Reason.ADVANCED, ())
+
+
+def test_rejected_messages_count_by_their_publish_time_alone(world: World) -> None:
+    world.wait(1000)
+    world.topic.publish(999)
+    for broken in ("yesterday", None):
+        world.topic.publish(broken)
+    world.topic.publish(990, stream=None)
+    world.topic.publish(999 + 3600)  # a clock that is an hour ahead
+    histogram = world.track().state.histogram
+    assert histogram.messages == 5
+    assert histogram.oldest_event_us == to_us(at(999))
+    assert len(histogram) == 2  # a cell for the valid one, and one without an event time
+
+
+def test_what_is_too_old_is_in_quarantine_and_holds_nobody(world: World) -> None:
+    world.reader = HeartbeatReader(replace(CONTRACT, max_age=timedelta(hours=1)))
+    world.wait(4000)
+    publish(world, 30)
+    world.topic.publish(300)  # more than an hour before
+    world.tick()
+    publish(world, 30)
+    world.land()
+    tracked = world.track()
+    assert tracked.decision.watermark is not None
+    assert tracked.decision.watermark > at(4040)
+    assert tracked.state.histogram.oldest_event_us == to_us(at(4000))
+    assert [row["reason"] for row in world.rows("quarantine")] == ["TOO_OLD"]
+    assert world.base.unacknowledged == []
+
+
+def test_times_in_the_payload_are_read_there(world: World) -> None:
+    reader = HeartbeatReader(replace(CONTRACT, event_time=Place.of("payload:at"), stream_id=(Place.of("payload:who"),)))
+    topic = world.topic
+    world.wait(20)
+    messages = [
+        topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z", "who": 7}),
+        topic.publish(None, stream=None, payload={"at": "2026-11-21T05:20:07Z"}),
+        topic.publish(3, payload=b"not JSON"),
+    ]
+    histogram = histogram_of(messages, reader)
+    assert (histogram.messages, histogram.oldest_event_us) == (3, to_us(at(7)))
+    assert np.count_nonzero(histogram.min_event_us == to_us(at(7))) == 1
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("fault", [LakeFull("no space is left"), LakeUnreachable("no answer")])
+@pytest.mark.parametrize("landed", [False, True], ids=["before the write", "after the write"])
+def test_a_store_that_fails_leaves_everything_unacknowledged_and_the_next_tick_goes_on(
+    world: World, fault: Exception, landed: bool
+) -> None:
+    publish(world, 30)
+    world.tick()
+    publish(world, 30)
+    before = world.log.catch_up().watermark
+    (world.objects.after if landed else world.objects.before).append(fault)
+    world.steps.taken.clear()
+    with pytest.raises(type(fault)):
+        world.track()
+    assert world.steps.of_kind("acknowledge", "read") == []
+    assert len(world.tracking.unacknowledged) == 30
+    world.wait(120)  # their leases end
+    world.land()
+    tracked = world.track()
+    assert tracked.persisted.messages == 30
+    assert tracked.decision.watermark is not None
+    assert before is not None
+    assert tracked.decision.watermark >= before
+    assert world.tracking.unacknowledged == []
+    counted = sum(e.histogram.messages for e in map(world.log.entry, world.log.numbers()) if isinstance(e, Snapshot))
+    assert counted == 60 + 30 * landed  # a snapshot that was written twice counts twice, and changes no minimum
+
+
+def test_a_decision_that_cannot_be_written_is_made_again(world: World) -> None:
+    publish(world, 30)
+    # The beginning and the snapshot with a note each, then the decision.
+    world.objects.before = [None, None, None, None, LakeFull("no space is left")]
+    with pytest.raises(LakeFull):
+        world.track()
+    assert world.log.newest_decision() is None
+    assert world.tracking.unacknowledged == []
+    assert world.track().decision.watermark == at(0)
+
+
+def test_an_unreachable_pubsub_acknowledges_nothing_and_decides_nothing(world: World) -> None:
+    publish(world, 5)
+    world.track()
+    entries = world.log.numbers()
+    world.fails["pull tracking"] = PubSubUnreachable("no answer")
+    with pytest.raises(PubSubUnreachable):
+        world.track()
+    assert world.log.numbers() == entries
+    world.fails.clear()
+    assert world.track().persisted.messages == 0
+
+
+def test_with_a_damaged_log_nothing_is_pulled(world: World) -> None:
+    publish(world, 5)
+    world.track()
+    path = world.folder / entry_name(1)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    world.restart()
+    with pytest.raises(CorruptObject, match="`tidemark forget"):
+        world.track()
+    assert world.steps.taken == []
+    path.write_bytes(whole)
+    assert world.track().persisted.messages == 0
+
+
+def test_acknowledgements_that_fail_are_reported_and_their_messages_come_again(world: World) -> None:
+    publish(world, 30)
+    world.tracking.acknowledgements_that_fail = 7
+    tracked = world.track()
+    assert (tracked.persisted.acknowledged.count, tracked.persisted.acknowledged.failed) == (23, 7)
+    assert len(tracked.problems) == 5  # the first of them
+    assert len(world.tracking.unacknowledged) == 7
+    world.wait(60)
+    again = world.track()
+    assert (again.persisted.messages, again.problems, world.tracking.unacknowledged) == (7, (), [])
+    assert again.decision.watermark == at(0)
+
+
+def test_a_batch_that_takes_long_to_write_keeps_its_leases(world: World) -> None:
+    publish(world, 5)
+    create = world.objects.create
+
+    def slow(name: str, content: bytes) -> None:
+        world.wait(300)
+        create(name, content)
+
+    world.objects.create = slow  # type: ignore[method-assign]
+    world.track()
+    assert world.tracking.unacknowledged == []
+
+
+def test_two_trackers_share_a_log_and_decide_on_what_both_have_read(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    publish(world, 30)
+    first, budget = world.log, replace(AMPLE, max_messages=10)
+    world.track(budget)
+    world.restart()
+    second = world.log
+    for log in (first, second, first):
+        world.log = log
+        world.track(budget)
+    assert first.catch_up().histogram.messages == 30
+    assert second.catch_up() == first.catch_up()
+
+
+def test_a_crash_at_any_step_loses_nothing_and_never_moves_the_watermark_back(tmp_path: Path) -> None:
+    """The process ends before or after each thing that it does outside; the fakes fail what acknowledges too early."""
+    crashed: list[str] = []
+    for step in range(1, STEPS_AT_MOST):
+        world = World(tmp_path / str(step), seed=step, redelivered=0.1)
+        publish(world, 14)
+        world.tick()
+        marks = [world.log.catch_up().watermark]
+        world.restart()
+        publish(world, 14)
+        world.topic.publish("yesterday")
+        world.steps.dies_at = step
+        try:
+            world.tick()
+            break  # it has fewer steps than that: each of them was tried
+        except Crash:
+            crashed.append(world.steps.taken[-1].split("/")[0])
+        world.restart()
+        marks.append(world.log.catch_up().watermark)
+        for _ in range(3):
+            world.wait(70)  # the leases of the dead process end
+            marks.append(world.track().decision.watermark)
+            world.land()
+        marks.append(world.track().decision.watermark)
+        known = [mark for mark in marks if mark is not None]
+        assert known == sorted(known), f"step {step}"
+        assert known[-1] > at(27), f"step {step}"  # it goes on, and everything is behind it
+        assert world.not_tracked(world.topic.messages) == [], f"step {step}"
+        assert world.not_landed(world.topic.messages) == [], f"step {step}"
+        assert (world.tracking.unacknowledged, world.base.unacknowledged) == ([], []), f"step {step}"
+    assert len(crashed) == len(world.steps.taken)
+    assert {"pulled tracking", "created tracking", "acknowledged base", "appended quarantine"} <= set(crashed)
