@@ -7,10 +7,9 @@ import dagster as dg
 from tidemark.assets.backlog import backlog_job
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, STREAM_STATUS, Jobs, key_of, observed_assets
 from tidemark.assets.checks import MISSED, asset_checks, staleness_sensor
-from tidemark.assets.continuous import continuous_job, continuous_sensors
 from tidemark.assets.corrections import corrections_asset
-from tidemark.assets.drain import drain_job, drain_sensors
 from tidemark.assets.housekeeping import housekeeping_job, housekeeping_schedule
+from tidemark.assets.ingest import ingest_job, ingest_sensor
 from tidemark.assets.own_tables import own_table_definitions
 from tidemark.assets.repair import repair_job
 from tidemark.assets.requests import OneAsks
@@ -56,19 +55,17 @@ def build_definitions(
     )
     backlog, housekeeping, kept = backlog_job(settings, clock), housekeeping_job(settings), Kept()
     requeue = requeue_job(settings, clock)
-    readers = drain_job(settings, clock), continuous_job(settings, clock)
     tracking_pace, landing_pace = (Pace(settings.watermark.tick, clock) for _ in range(2))
     asking, landing = OneAsks(clock), AtWork()
     sensors = [
         tracking_sensor(settings, clock, tracking_pace, landing, [job, backlog], asking),
         landing_sensor(settings, clock, landing_pace, tracking_pace, landing),
-        *drain_sensors(settings, clock),
-        *continuous_sensors(settings, clock),
+        ingest_sensor(settings, clock),
         staleness_sensor(settings, clock, backlog, asking),
         *own.sensors,
         *requeue_sensors(settings, clock, requeue),
     ]
-    jobs: Jobs = [job, backlog, *readers, repair_job(settings), requeue, housekeeping, *own.jobs]
+    jobs: Jobs = [job, backlog, ingest_job(settings, clock), repair_job(settings), requeue, housekeeping, *own.jobs]
     keep_observer(settings, kept, sensors, jobs, clock)
     return dg.Definitions(
         assets=[

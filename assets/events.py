@@ -9,8 +9,8 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, key_of
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.ingest.landing import Landed
-from tidemark.pipeline.ingest.tracking import Persisted, Tracked
+from tidemark.pipeline.ingest.outcome import Landed, Persisted
+from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.decision import BandEvidence
 

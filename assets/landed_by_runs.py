@@ -11,7 +11,7 @@ from tidemark.assets.events import ACCEPTED, REASON
 from tidemark.assets.runs import Runs
 from tidemark.assets.watching import observer_of
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.ingest.landing import Landed
+from tidemark.pipeline.ingest.outcome import Landed
 from tidemark.pipeline.observe.observer import Observer
 from tidemark.resources.lake import LakeResource
 

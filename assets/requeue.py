@@ -35,8 +35,9 @@ def requeue_job(settings: Settings, clock: Clock) -> dg.JobDefinition:
     def judge_again(context: dg.OpExecutionContext) -> Iterator[dg.AssetMaterialization | dg.Output[None]]:
         """Judges what waits in quarantine by the message contract of now, and lands what passes."""
         lake = lake_of(context, settings).whole()
+        accepted = lake.accepted_schemas(settings.message.schema_names)
         with failing_run(), beating(context):
-            done = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub), clock).run()
+            done = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock).run()
             lake.judged_by().note(settings.contract_digest, clock.now())
         metadata: dict[str, Any] = {
             "landed": done.landed,

@@ -6,28 +6,20 @@ from datetime import timedelta
 import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEATS, QUARANTINED, TRACKING_HISTOGRAM, WATERMARK, Jobs, ticking_sensor
-from tidemark.assets.continuous import landing_run
-from tidemark.assets.drain import draining
 from tidemark.assets.events import landing_events, landing_sentence, tracking_events
+from tidemark.assets.ingest import run_at_work, watch_of
 from tidemark.assets.requests import CHOICE, Choosing, OneAsks, Request, next_request
 from tidemark.assets.runs import Runs
-from tidemark.assets.watching import observer_of
+from tidemark.assets.watching import note_problem, observer_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
-from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.landing import land
+from tidemark.pipeline.ingest.outcome import Side
 from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
-from tidemark.pipeline.ingest.tracking import track
-from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.ingest.readers import tick_budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import BudgetSettings
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
-
-WHILE_DRAINING = timedelta(seconds=2)
-"""The longest that a tracking tick pulls while a run drains. It suffices for what is published meanwhile, and decisions
-stay on time."""
-
 
 LANDS_BEFORE = timedelta(seconds=1)
 """How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
@@ -40,9 +32,9 @@ def tracking_sensor(
     settings: Settings, clock: Clock, pace: Pace, landing: AtWork, jobs: Jobs, asking: OneAsks
 ) -> dg.SensorDefinition:
     """Track what was published, decide the watermark, and request the windows that closed."""
-    reader, policy, choosing = reader_of(settings.contract, settings.pubsub), settings.policy, Choosing()
-    budget, closings = budget_of(settings.track), Closings(settings.windowing)
-    copies = RememberedCopies(settings.track.copies_remembered)
+    policy, choosing, judged_by = settings.policy, Choosing(), settings.judged_by
+    budget, closings = tick_budget(settings, Side.TRACKING), Closings(settings.windowing)
+    copies = RememberedCopies(settings.ingest.copies_remembered)
 
     @ticking_sensor(
         settings,
@@ -63,17 +55,15 @@ def tracking_sensor(
         landing.wait(LANDS_WITHIN)
         runs, now = Runs(context.instance, settings), clock.now()
         pulls = budget
-        if landing_run(runs, now, settings) is not None:
+        if run_at_work(runs, now, settings) is not None:
             pubsub.tracking().close()
             pulls = replace(budget, max_messages=0)
-        elif draining(runs, now, settings.drain) is not None:
-            pulls = replace(budget, max_time=min(budget.max_time, WHILE_DRAINING))
         tracked = track(
             pubsub.tracking(),
             tracking_backlog=pubsub.tracking_backlog(),
             base_backlog=pubsub.base_backlog(),
             log=lake.tracking_log("tracking"),
-            reader=reader,
+            reader=lake.judge("tracking"),
             policy=policy,
             copies=copies,
             budget=pulls,
@@ -81,7 +71,10 @@ def tracking_sensor(
             until_gone=pubsub.tracking_backlog("pulling"),
             spending=pubsub.spending(),
             watermark_object=lake.watermark_object("tracking"),
+            contract=judged_by,
         )
+        watch_of(lake).spent[Side.TRACKING] = tracked.persisted.spent
+        note_problem(lake, "tracking", tracked.persisted.waiting.sentence())
         lake.folded(tracked.state)
         observer_of(lake).tracked(tracked)
         pace.aim(closings.expected(tracked.decision))
@@ -103,7 +96,7 @@ def landing_sensor(
     settings: Settings, clock: Clock, pace: Pace, tracking: Pace, at_work: AtWork
 ) -> dg.SensorDefinition:
     """Land what the base subscription delivers, shortly before each tick of `tracking`."""
-    reader, budget = reader_of(settings.contract, settings.pubsub), budget_of(settings.land)
+    budget, judged_by = tick_budget(settings, Side.BASE), settings.judged_by
 
     @ticking_sensor(
         settings,
@@ -122,34 +115,28 @@ def landing_sensor(
         pace.aim(None if decides_at is None else decides_at - LANDS_BEFORE)
         pace.wait()
         runs, now = Runs(context.instance, settings), clock.now()
-        at_it = {
-            "lands continuously": landing_run(runs, now, settings),
-            "drains the backlog": draining(runs, now, settings.drain),
-        }
-        for does, run in at_it.items():
-            if run is not None:
-                pubsub.base().close()
-                said = dg.SkipReason(f"run {run[:8]} {does}: its readers land instead")
-                return dg.SensorResult(skip_reason=said)
+        if (run := run_at_work(runs, now, settings)) is not None:
+            pubsub.base().close()
+            said = dg.SkipReason(f"run {run[:8]} lands and tracks: its readers land instead")
+            return dg.SensorResult(skip_reason=said)
+        heartbeats, quarantine = lake.new_files("landing")
         with at_work.working():
             landed = land(
                 pubsub.base(),
-                heartbeats=lake.heartbeats("landing"),
-                quarantine=lake.quarantine("landing"),
+                heartbeats=heartbeats,
+                quarantine=quarantine,
                 log=lake.tracking_log("landing"),
-                reader=reader,
+                reader=lake.judge("landing"),
                 budget=budget,
                 clock=clock,
                 backlog=pubsub.base_backlog("landing"),
+                contract=judged_by,
             )
+        watch_of(lake).spent[Side.BASE] = landed.spent
+        note_problem(lake, "landing", landed.waiting.sentence())
         observer_of(lake).landed(landed)
         pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
 
     return landing
-
-
-def budget_of(settings: BudgetSettings) -> Budget:
-    """A tick's budget from the settings."""
-    return Budget(settings.max_messages, settings.max_bytes, settings.max_seconds, settings.batch_messages)

@@ -18,13 +18,13 @@ from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.observe.observer import CANCELED, FAILURE, OFF, SUCCESS, EndedRun, Observer
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
 from tidemark.pipeline.observe.recorder import observed, pipeline_name
-from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY, TICK, name_of
+from tidemark.pipeline.services.dagster_names import INGEST, TICK, name_of
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.json_logs import ids_in_logs
 from tidemark.resources.keys import lake_of
 from tidemark.resources.lake import LakeResource
 
-OBSERVER, ENDED, CLEARED = "observer", "ended runs", "sensors without a note"
+OBSERVER, ENDED, CLEARED, PROBLEMS = "observer", "ended runs", "sensors without a note", "problems of ticks"
 """Keys of what the process keeps."""
 
 RUNS_AT_ONCE = 200
@@ -54,7 +54,8 @@ def keep_observer(
     a library is missing; nothing is imported, opened or started before the first tick."""
     check_libraries(settings.metrics)
     every, names = intervals(settings, sensors), [_plain(settings, job.name) for job in jobs]
-    kept.get(OBSERVER, lambda: observed(settings, every, names, clock, lambda: outlet_of(settings.metrics)))
+    hosts = settings.dagster.allowed_hosts
+    kept.get(OBSERVER, lambda: observed(settings, every, names, clock, lambda: outlet_of(settings.metrics, hosts)))
 
 
 def intervals(settings: Settings, sensors: Iterable[dg.SensorDefinition]) -> dict[str, timedelta]:
@@ -90,12 +91,26 @@ def watched(settings: Settings, sensor: str, tick: Tick) -> Tick:
                 lake.whole().failed_ticks().note(sensor, error, lake.clock.now())
             raise
         observer.ticked(sensor, clock.monotonic() - began, failed=False)
-        _clear_note(lake, sensor)
-        if observer.is_on and sensor in (DRAIN, LAND_CONTINUOUSLY):  # one of them is there
+        if problem := _problems(lake).pop(sensor, ""):
+            lake.kept.get(CLEARED, set[str]).discard(sensor)
+            lake.whole().failed_ticks().note(sensor, problem, lake.clock.now())
+        else:
+            _clear_note(lake, sensor)
+        if observer.is_on and sensor == INGEST:
             lake.kept.get(ENDED, EndedRuns).tell(Runs(context.instance, settings), observer)
         return _tagged(result, tick_id)
 
     return watching
+
+
+def note_problem(lake: LakeResource, sensor: str, problem: str) -> None:
+    """Have what a tick could not do noted in the lake, although it did not fail; nothing if there is no problem."""
+    if problem:
+        _problems(lake)[sensor] = problem
+
+
+def _problems(lake: LakeResource) -> dict[str, str]:
+    return lake.kept.get(PROBLEMS, dict[str, str])
 
 
 def _clear_note(lake: LakeResource, sensor: str) -> None:

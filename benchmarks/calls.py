@@ -25,9 +25,9 @@ from tidemark.pipeline.demo.synthetic import publish
 from tidemark.pipeline.emulator.faults import LIKE_THE_SERVICE, Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client
@@ -112,7 +112,7 @@ class Ticks:
 
     def __init__(self, settings: Settings, pubsub: PubSubResource, lake: Lake) -> None:
         self.settings, self.pubsub = settings, pubsub
-        self.heartbeats, self.quarantine = lake.heartbeats(), lake.quarantine()
+        self.heartbeats, self.quarantine = new_files(lake, CLOCK)
         self.landing_log, self.tracking_log = lake.tracking_log(), lake.tracking_log()
         self.reader = HeartbeatReader(settings.contract)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from benchmarks.diffs import plan_of
@@ -9,8 +10,9 @@ from benchmarks.machine import HISTORY_AGE, Machine, World
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.settings_sections import BudgetSettings
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import tick_budget
+from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.windows import Window
 
@@ -74,11 +76,11 @@ def _caught_up(machine: Machine, messages: int, *, is_tracked: bool) -> float:
 
 
 def _track_all(world: World, count: int) -> None:
-    _ticks_until(count, "tracked", lambda left: world.track(_budget(world.settings.track, left)).persisted.messages)
+    _ticks_until(count, "tracked", lambda left: world.track(_budget(world, Side.TRACKING, left)).persisted.messages)
 
 
 def _land_all(world: World, count: int) -> None:
-    _ticks_until(count, "landed", lambda left: world.land(_budget(world.settings.land, left)).messages)
+    _ticks_until(count, "landed", lambda left: world.land(_budget(world, Side.BASE, left)).messages)
 
 
 def _ticks_until(count: int, what: str, tick: Callable[[int], int]) -> None:
@@ -89,15 +91,16 @@ def _ticks_until(count: int, what: str, tick: Callable[[int], int]) -> None:
     raise ServiceFailed(f"after {TICKS_AT_MOST} ticks {count} messages are not {what}; run the benchmark again")
 
 
-def _budget(settings: BudgetSettings, left: int) -> Budget:
-    """A tick's budget as the settings say, but that the last one does not wait for messages that will not come."""
-    return Budget(min(settings.max_messages, left), settings.max_bytes, settings.max_seconds, settings.batch_messages)
+def _budget(world: World, side: Side, left: int) -> Budget:
+    """A tick's budget, except that the last one does not wait for messages that will not come."""
+    budget = tick_budget(world.settings, side)
+    return replace(budget, max_messages=min(budget.max_messages, left))
 
 
 def _watermark_beyond(world: World, end: datetime) -> datetime:
     """Tick as the sensor does until the watermark has passed the end of the last window."""
     for _ in range(TICKS_AT_MOST):
-        watermark = world.track(_budget(world.settings.track, 1)).decision.watermark
+        watermark = world.track(_budget(world, Side.TRACKING, 1)).decision.watermark
         if watermark is not None and watermark >= end:
             return watermark
     raise ServiceFailed(f"the watermark did not pass {end} within {TICKS_AT_MOST} ticks; run the benchmark again")

@@ -1,4 +1,4 @@
-"""Continuous landing and a long backfill on a standalone cluster of 1, 2 and 4 workers, each with the work of one core.
+"""Rounds of readers and a long backfill on a standalone cluster of 1, 2 and 4 workers, each with the work of one core.
 
 `python -m benchmarks.cluster --help`. The cluster is that of the tests. Every number of workers is a program of its
 own, since a process has one classic session.
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,16 +28,23 @@ from benchmarks.machine import Machine, World, machine
 from benchmarks.memory import MB
 from benchmarks.ticks import pull_and_acknowledge
 from tests.spark.standalone import Cluster, cluster
-from tidemark.pipeline.ingest.continuous import ContinuousLanding, RoundDone
+from tidemark.pipeline.ingest.on_spark import SparkReaders
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.rounds import RoundDone, Rounds
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import EmulatorKind, LandingSettings
+from tidemark.pipeline.settings_sections import EmulatorKind, IngestSettings
 from tidemark.pipeline.spark.java import set_java_home
 from tidemark.pipeline.spark.session import session_config
 
 PART_SECONDS = 1200
 WARM_UP_MESSAGES = 20_000
 PACED_SECONDS = 40.0
+
+WITHOUT_FORKS = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""PySpark forks to start a JVM, and gRPC's own fork handlers abort forks where calls are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,7 @@ def main() -> None:
             given = ["--part", "--workers", workers, "--messages", str(asked.messages), "--rates", asked.rates]
             given += ["--hours", str(asked.hours), "--emulator", asked.emulator]
             command = [sys.executable, "-m", "benchmarks.cluster", *given]
-            subprocess.run([*command, "--out", str(out)], check=True, timeout=PART_SECONDS)
+            subprocess.run([*command, "--out", str(out)], env=WITHOUT_FORKS, check=True, timeout=PART_SECONDS)
             found.append(json.loads(out.read_text()))
         console.print_json(json.dumps(found[-1]))
     asked.out.parent.mkdir(parents=True, exist_ok=True)
@@ -113,23 +120,28 @@ def session_on(spread: Cluster) -> Iterator[SparkSession]:
         session.stop()
 
 
-def landing_of(world: World, spark: SparkSession, landers: int, run: str) -> ContinuousLanding:
-    """One lander for each worker; one worker more tracks."""
+@contextmanager
+def a_run(world: World, spark: SparkSession, landers: int, run: str) -> Iterator[Rounds]:
+    """A run with one reader of base for each worker; one worker more tracks."""
     pubsub = world.settings.pubsub
-    chosen = LandingSettings(mode="continuous", landers=landers, trackers=1, round=timedelta(seconds=5))
-    return ContinuousLanding(
-        spark=spark,
-        settings=world.settings.model_copy(update={"landing": chosen}),
-        run=run,
-        log=world.tracking_log,
-        heartbeats=world.heartbeats,
-        quarantine=world.quarantine,
-        base=world.subscription(pubsub.base_path),
-        tracking=world.subscription(pubsub.tracking_path),
-        tracking_backlog=world.backlog(pubsub.tracking_path),
-        clock=world.clock,
-        newest_watermark=world.landing_log.newest_watermark,
-    )
+    chosen = IngestSettings(mode="continuous", readers=landers + 1, round=timedelta(seconds=5))
+    with (
+        closing(world.subscription(pubsub.tracking_path)) as tracking,
+        closing(world.subscription(pubsub.base_path)) as base,
+    ):
+        yield Rounds(
+            settings=world.settings.model_copy(update={"ingest": chosen}),
+            run=run,
+            readers=chosen.readers,
+            settling=Settling(world.tracking_log, world.clock, tracking, base, *new_files(world.lake, world.clock)),
+            read=SparkReaders(spark),
+            newest=world.landing_log.newest,
+            backlogs={
+                Side.TRACKING: world.backlog(pubsub.tracking_path),
+                Side.BASE: world.backlog(pubsub.base_path),
+            },
+            clock=world.clock,
+        )
 
 
 def backlog(parts: Machine, spark: SparkSession, asked: Asked) -> dict[str, Any]:
@@ -167,12 +179,13 @@ def backlog(parts: Machine, spark: SparkSession, asked: Asked) -> dict[str, Any]
 def _land(world: World, spark: SparkSession, landers: int, messages: int) -> list[RoundDone]:
     """Rounds until so many messages have landed and were tracked."""
     done, landed, tracked = list[RoundDone](), 0, 0
-    for one in landing_of(world, spark, landers, "backlog").rounds(timedelta(minutes=10)):
-        done.append(one)
-        landed += one.messages
-        tracked += one.settled.persisted.messages
-        if min(landed, tracked) >= messages:
-            break
+    with a_run(world, spark, landers, "backlog") as rounds:
+        for one in rounds.rounds(timedelta(minutes=10), until_young=False):
+            done.append(one)
+            landed += one.settled.landed.messages
+            tracked += one.settled.persisted.messages
+            if min(landed, tracked) >= messages:
+                break
     return done
 
 
@@ -191,7 +204,8 @@ def live(parts: Machine, spark: SparkSession, landers: int, rate: int) -> dict[s
     publisher = Thread(target=publish, daemon=True)
     publisher.start()
     began = parts.clock.monotonic()
-    done = list(landing_of(world, spark, landers, "live").rounds(timedelta(seconds=PACED_SECONDS)))
+    with a_run(world, spark, landers, "live") as rounds:
+        done = list(rounds.rounds(timedelta(seconds=PACED_SECONDS), until_young=False))
     seconds = parts.clock.monotonic() - began
     over.set()
     publisher.join()
@@ -201,7 +215,7 @@ def live(parts: Machine, spark: SparkSession, landers: int, rate: int) -> dict[s
     parts.forget(world)
     return {
         "published_per_second": round(published[0] / seconds),
-        "landed_per_second": round(sum(one.messages for one in done) / seconds),
+        "landed_per_second": round(sum(one.settled.landed.messages for one in done) / seconds),
         "commits_per_second": round(commits / seconds, 3),
         "entries_per_second": round(entries / seconds, 3),
         "files": 0 if table is None else len(table.file_uris()),

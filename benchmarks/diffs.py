@@ -17,6 +17,8 @@ from benchmarks.traffic import REGULAR
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.demo.synthetic_beats import NUMBER, STATUSES, Rows, compose, messages
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, new_files
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
 from tidemark.pipeline.quantiles import quantile
 from tidemark.pipeline.settings import Settings
@@ -113,12 +115,13 @@ def ours(machine: Machine, world: World, span: timedelta) -> Computed:
 def fill(world: World, start: datetime, end: datetime, scale: float) -> int:
     """Land the traffic of an interval, as landing does it, without a Pub/Sub; how many rows."""
     source = replace(REGULAR, streams=max(1, round(REGULAR.streams * scale)))
-    at_once, landed = world.settings.land.batch_messages, 0
+    at_once, landed = BATCH_MESSAGES[Side.BASE], 0
+    files, _ = new_files(world.lake, world.clock)
     for piece in messages(source, start, end, rows_at_least=at_once):
         for first in range(0, len(piece), at_once):
             rows = piece[first : first + at_once]
             columns = _columns(source_rows=rows, number=landed, landed_at=end)
-            world.heartbeats.append(heartbeat_rows(columns, world.settings.message.kinds))
+            files.add(files.write(heartbeat_rows(columns, world.settings.message.kinds)), {})
             landed += len(rows)
     return landed
 

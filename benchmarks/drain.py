@@ -1,4 +1,4 @@
-"""An outage's backlog on the whole pipeline: published while it is down, drained by N readers while traffic goes on,
+"""An outage's backlog on the whole pipeline: published while it is down, landed by N readers while traffic goes on,
 and compared with the truth row by row. `make drain-demo`, or `python -m benchmarks.drain --help`.
 
 Real parts: tidemark's own Pub/Sub server, Spark Connect, Dagster's daemon and code server, a lake on disk.
@@ -47,7 +47,7 @@ status = "text"
 length = "{window}"
 first = "{first}"
 
-[drain]
+[ingest]
 readers = {readers}
 start_after = "{start_after}"
 stop_below = "15s"
@@ -107,10 +107,10 @@ def main() -> None:
     """Parse what is asked for, play it, and print what came of it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drain", description=__doc__)
     parser.add_argument("--messages", type=int, default=3_000_000, help="of the backlog (default 3000000)")
-    parser.add_argument("--readers", type=int, default=4, help="of the drain (default 4)")
+    parser.add_argument("--readers", type=int, default=4, help="on Spark (default 4)")
     parser.add_argument("--live", type=parse_duration, default=timedelta(minutes=2), help="traffic afterwards (2m)")
     parser.add_argument("--window", default="5m", help="length of a window (default 5m)")
-    parser.add_argument("--start-after", default="1m", help="drain.start_after (default 1m)")
+    parser.add_argument("--start-after", default="1m", help="ingest.start_after (default 1m)")
     parser.add_argument("--patience", type=parse_duration, default=timedelta(hours=1), help="for each wait (1h)")
     parser.add_argument("--folder", type=Path, default=Path("build/drain"), help="everything is below it")
     asked = Asked(**vars(parser.parse_args()))
@@ -175,7 +175,7 @@ def _play(
         watched = reports(
             settings, publishing, supervisor.restart_what_died, say, clock, patience=asked.patience, every=LOOK_EVERY
         )
-        next(report for report in watched if report.landed.rows + sum(report.quarantined.values()) >= backlog)
+        next(report for report in watched if report.landed.rows + sum(report.quarantined.waiting.values()) >= backlog)
         landed_after = clock.monotonic() - pipeline_began
         say(f"the backlog has landed {landed_after:.0f} s after the pipeline was started")
         windows = {window.key for window in settings.windowing.closed_at(reached, start)}

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -212,7 +212,7 @@ def _watch(
     return fresh
 
 
-def _ready(computed_at: dict[str, datetime], windowing: Windowing, counted_from: datetime) -> dict[Window, float]:
+def _ready(computed_at: Mapping[str, datetime], windowing: Windowing, counted_from: datetime) -> dict[Window, float]:
     """Seconds from the end of each window that ends from then on to its commit."""
     windows = {windowing.named(key): at for key, at in computed_at.items()}
     return {window: (at - window.end).total_seconds() for window, at in windows.items() if window.end >= counted_from}

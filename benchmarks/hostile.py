@@ -1,16 +1,21 @@
-"""Live traffic beside a hostile source: how long after its end each window is ready meanwhile, in a table.
+"""Live traffic beside a hostile source: how long after its end each window is ready meanwhile, in a table, and the peak
+of any process's memory.
 
 What the source sends follows one after another, a few windows apart: 299 messages 26 hours apart, one a day for 324
-days, and one an hour for 7,798 hours, each kind twice. `python -m benchmarks.hostile --help` has the rest.
+days, and one an hour for 7,798 hours, each kind twice. Ten times a minute it sends a gzip bomb besides.
+`python -m benchmarks.hostile --help` has the rest.
 """
 
 import argparse
+import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Thread
 
+import psutil
+from google.pubsub_v1 import PublisherClient
 from rich.console import Console
 from rich.table import Table
 
@@ -29,6 +34,9 @@ KINDS = {
 
 APART = timedelta(seconds=150)
 AT_ONCE = 1000
+BOMB_EVERY = timedelta(seconds=6)
+BOMB_BYTES = 41_000_000
+"""More than a payload may have, in 40 KB of gzip."""
 GOAL_SECONDS = 45.0
 
 
@@ -37,6 +45,7 @@ class Hostile:
 
     def __init__(self, clock: Clock, begin_with: int) -> None:
         self.sent: list[tuple[datetime, str]] = []
+        self.bombs, self.peak_mb = 0, 0
         self._clock, self._over = clock, Event()
         kinds = [*KINDS.items(), *KINDS.items()]
         self._kinds = kinds[begin_with:] + kinds[:begin_with]
@@ -44,16 +53,32 @@ class Hostile:
     @contextmanager
     def beside(self, settings: Settings) -> Iterator[None]:
         """Publishes while the block runs."""
-        thread = Thread(target=self._publish, args=(settings,), name="hostile", daemon=True)
-        thread.start()
+        publisher = publisher_client(settings.pubsub.emulator_host)
+        threads = [
+            Thread(target=target, args=(settings, publisher), name="hostile", daemon=True)
+            for target in (self._publish, self._bomb)
+        ]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self._over.set()
-            thread.join()
+            for thread in threads:
+                thread.join()
 
-    def _publish(self, settings: Settings) -> None:
-        publisher, wait = publisher_client(settings.pubsub.emulator_host), SETTLES
+    def _bomb(self, settings: Settings, publisher: PublisherClient) -> None:
+        bomb = gzip.compress(b" " * BOMB_BYTES)
+        while not self._over.wait(BOMB_EVERY.total_seconds()):
+            attributes = {"stream_id": "bomb", "event_time": iso(self._clock.now())}
+            publisher.publish(topic=settings.pubsub.topic_path, messages=[{"data": bomb, "attributes": attributes}])
+            self.bombs += 1
+            started = psutil.Process().children(recursive=True)
+            python = [one.memory_info().rss for one in started if one.is_running() and "python" in one.name()]
+            self.peak_mb = max(self.peak_mb, *(size >> 20 for size in python))
+
+    def _publish(self, settings: Settings, publisher: PublisherClient) -> None:
+        wait = SETTLES
         for number, (kind, (apart, count)) in enumerate(self._kinds):
             if self._over.wait(wait.total_seconds()):
                 return
@@ -93,7 +118,8 @@ def main() -> None:
     late = [seconds for seconds in fresh.ready if seconds > GOAL_SECONDS]
     console.print(
         f"{len(fresh.ready)} live windows, ready {quantile(fresh.ready, 0.5):.1f} s after their end by the median, "
-        f"{max(fresh.ready):.1f} s at the most; {len(late)} after more than {GOAL_SECONDS:g} s"
+        f"{max(fresh.ready):.1f} s at the most; {len(late)} after more than {GOAL_SECONDS:g} s; "
+        f"{hostile.bombs} bombs beside; at most {hostile.peak_mb} MB in a Python process"
     )
     if late:
         raise SystemExit(1)

@@ -6,7 +6,7 @@ from google.api_core import exceptions as api
 
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.take import Budget
 
 GOAL = 1.25
 MESSAGES = 2000

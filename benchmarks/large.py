@@ -23,6 +23,7 @@ from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure
 from benchmarks.memory import MB, peak_bytes
 from tidemark.pipeline.errors import ServiceFailed
+from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.quantiles import quantile
 
 HOURS = 10
@@ -85,11 +86,12 @@ def fill_hours(world: World, scale: float, hours: int) -> None:
     table = world.heartbeats.pinned()
     if table is None:
         raise ServiceFailed("nothing has landed for the benchmark")
+    files, _ = new_files(world.lake, world.clock)
     hour = table.to_pyarrow_dataset().to_table(filter=pc.field("event_time") >= pa.scalar(START))
     for number in range(1, hours):
         later = _later(hour, SPAN * number)
         for first in range(0, len(later), ROWS_OF_A_FILE):
-            world.heartbeats.append(later.slice(first, ROWS_OF_A_FILE))
+            files.add(files.write(later.slice(first, ROWS_OF_A_FILE)), {})
 
 
 def _later(rows: pa.Table, by: timedelta) -> pa.Table:

@@ -17,9 +17,10 @@ from benchmarks.traffic import LIVE_RATE, REGULAR
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.synthetic import publish
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import Landed, land
-from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
@@ -108,15 +109,16 @@ class World:
             policy=self.settings.policy,
             budget=budget,
             clock=self.clock,
-            until_gone=True,
+            until_gone=self.backlog(pubsub.tracking_path),
         )
 
     def land(self, budget: Budget, subscription: Subscription | None = None) -> Landed:
         """One landing tick."""
+        heartbeats, quarantine = new_files(self.lake, self.clock)
         return land(
             subscription or self.subscription(self.settings.pubsub.base_path),
-            heartbeats=self.heartbeats,
-            quarantine=self.quarantine,
+            heartbeats=heartbeats,
+            quarantine=quarantine,
             log=self.landing_log,
             reader=self.reader,
             budget=budget,

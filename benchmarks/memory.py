@@ -18,9 +18,9 @@ from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.readers import TICK_BYTES, new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.settings import load_settings
 from tidemark.pipeline.watermark.readings import Reading
@@ -84,7 +84,7 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
     lake = Lake(settings.lake.model_copy(update={"uri": f"file:{folder}"}), settings.message.kinds, clock)
     subscription = MadeSubscription(REGULAR, START, START + timedelta(seconds=2 * messages / LIVE_RATE))
     reader, log = HeartbeatReader(settings.contract), lake.tracking_log()
-    heartbeats, quarantine, emptied = lake.heartbeats(), lake.quarantine(), Emptied(clock)
+    (heartbeats, quarantine), emptied = new_files(lake, clock), Emptied(clock)
 
     def track_tick(budget: Budget) -> int:
         return track(
@@ -113,8 +113,8 @@ def _run(stage: str, messages: int, batch: int, folder: Path) -> float:
     before = psutil.Process().memory_info().rss
     left = messages
     while left > 0:
-        left -= tick(Budget(left, settings.land.max_bytes, settings.land.max_seconds, batch))
-    return (peak_bytes() - before) / MB
+        left -= tick(Budget(left, TICK_BYTES, settings.ingest.pull_for, batch))
+    return float(peak_bytes() - before) / MB
 
 
 def peak_bytes() -> int:

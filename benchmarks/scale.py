@@ -20,14 +20,14 @@ RATES = (333, 3_300, 33_000, 333_000)
 
 TICK_SECONDS, ROUND_SECONDS, DAY_SECONDS = 10, 5, 86_400
 LAND_BATCH, TRACK_BATCH = 20_000, 25_000
-"""Defaults of the settings."""
+"""Defaults of the settings, and messages that a tick settles together."""
 
 TICKS_AT_MOST = 10_000
 """Messages a second that ticks land, track and compute: 30 times the live rate, by `catch_up_tracked` of the bench."""
 
 LANDER_RATE, TRACKER_RATE = 20_000, 40_000
 """Messages a second of a task on a core of its own: half of what four readers took from tidemark's own Pub/Sub on two
-cores (docs/drain.md). Not measured on the service."""
+cores (docs/ingest.md). Not measured on the service."""
 
 ROW_BYTES, MESSAGE_BYTES = 40.0, 182.0
 """A heartbeat in a file of 1,700 to 17,000 rows (32 in one of 165,000), and as it is delivered."""

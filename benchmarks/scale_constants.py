@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,15 +19,20 @@ import pyarrow as pa
 from google.pubsub_v1 import AcknowledgeRequest
 
 from benchmarks.traffic import REGULAR, MadeSubscription
-from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.clock import SystemClock, to_us
+from tidemark.pipeline.contract.heartbeat import Asking
+from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.rounds import Provisional, TakenHeartbeats, TakenTimes, take_heartbeats, take_times
+from tidemark.pipeline.ingest.outcome import Taken
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.rows import judged_rows
+from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.codec import encode
-from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.lake.tables.new_files import Bound, NewFile, NewFiles
+from tidemark.pipeline.pubsub.received import ACK_ID, ANSWER, received_of
 from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.upkeep.compaction import compact
@@ -40,7 +45,7 @@ ROUNDS = 3
 HOUR_OF_PIECES = (72, 360, 1440)
 FILES_THERE, FILES_ADDED = 2_000, 100
 RATES = (333, 3_300, 33_000)
-ID_BYTES, IDS, IDS_PER_CALL = 200, 100_000, 2_500
+BATCH, ID_BYTES, IDS, IDS_PER_CALL = 20_000, 200, 100_000, 2_500
 
 
 def main() -> None:
@@ -62,9 +67,9 @@ def compaction(pieces: int) -> str:
         settings = Settings(lake=LakeSettings(uri=f"file:{folder}/lake"))
         clock, reader = SystemClock(), reader_of(settings.contract, settings.pubsub)
         table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
-        new = NewFiles(table, table.schema, clock)
+        new, now = NewFiles(table, table.schema, clock), clock.now()
         batch = Made(replace(REGULAR, streams=3_300 * 30)).pull(16_500, 1 << 30, 1.0)
-        rows = next(JudgedBatch.parts_of(batch.messages, reader, None, clock.now())).heartbeats
+        rows = next(judged_rows(batch.messages, reader, Asking(to_us(now)), None, now)).heartbeats
         new.add([file for _ in range(pieces) for file in new.write(rows)], {})
         before, began = peak_bytes(), time.monotonic()
         rewritten = list(compact(table, "2030", "event_time"))
@@ -82,29 +87,27 @@ def readers(settings: Settings, rate: int) -> None:
     """What one reader takes of a round at this rate: its seconds, the bytes of its file and of its histogram."""
     source = replace(REGULAR, streams=rate * 30)
     clock, reader, messages = SystemClock(), reader_of(settings.contract, settings.pubsub), int(rate * 5)
-    lake = Lake(settings.lake, settings.message.kinds, clock)
-    table = lake.heartbeats()
-    budget = Budget(messages, 1 << 30, timedelta(minutes=5), 20_000)
+    heartbeats, quarantine = new_files(Lake(settings.lake, settings.message.kinds, clock), clock)
+    made, until = Made(source), clock.monotonic() + timedelta(minutes=30).total_seconds()
+    answers = [made.answer(min(BATCH, messages - first)) for first in range(0, messages, BATCH)]
 
-    def taken() -> tuple[float, TakenHeartbeats]:
-        made, began = Made(source), time.process_time()
-        return time.process_time() - began, take_heartbeats(
-            made, heartbeats=NewFiles(table, table.schema, clock), quarantine=NewFiles(table, table.schema, clock),
-            watermark=None, reader=reader, budget=budget, clock=clock,
-        )  # fmt: skip
+    def batches() -> Iterator[PulledBatch]:
+        for answer in answers:
+            received = received_of(answer)
+            yield PulledBatch(Messages(received.drop_columns(ACK_ID)), received[ACK_ID].to_pylist(), len(answer))
 
-    def counted() -> tuple[float, TakenTimes]:
-        made, began = Made(source), time.process_time()
-        return time.process_time() - began, take_times(
-            made, reader=reader, remembered=Provisional(RememberedCopies(timedelta(minutes=10))),
-            laggard=settings.policy.band, budget=budget, clock=clock,
-        )  # fmt: skip
+    def taken(keeper: Keeper) -> Taken:
+        return take(batches(), made, keeper, clock, until)
 
-    making = seconds_of(lambda: Made(source).pull(messages, 1 << 30, 1.0))
-    landing = seconds_of(taken) - making
-    counting = seconds_of(counted) - making
-    file = taken()[1].heartbeats[0]
-    histogram = counted()[1].histogram
+    def landed() -> Taken:
+        return taken(Landing(heartbeats, quarantine, reader, None, clock))
+
+    def counted() -> Taken:
+        return taken(Tracking(reader, RememberedCopies(timedelta(minutes=10)), settings.policy.band, clock))
+
+    landing, counting = seconds_of(landed), seconds_of(counted)
+    file = landed().heartbeats[0]
+    histogram = counted().histogram
     entry = encode(Snapshot(histogram), "bench")
     print(
         f"{rate}/s: {messages} messages: landing {landing / messages * 1e6:.1f} µs each, counting "
@@ -119,13 +122,23 @@ class Made(MadeSubscription):
     def __init__(self, source: object) -> None:
         super().__init__(source, START, START + ROUND * 2)  # type: ignore[arg-type]
 
+    def answer(self, messages: int) -> bytes:
+        """So many messages as Pub/Sub answers a pull."""
+        made = [message for rows in self._next(messages) for message in self._messages(rows)]
+        received = [{"message": message, "ack_id": f"{message.message_id:0>{ID_BYTES}}"} for message in made]
+        return bytes(ANSWER(received_messages=received).SerializeToString())
+
 
 def commits(settings: Settings, folder: Path) -> None:
     """A transaction of so many files, beside so many that are there: seconds, and bytes of the log for each file."""
     clock = SystemClock()
     table = Lake(settings.lake, settings.message.kinds, clock).heartbeats()
     new = NewFiles(table, table.schema, clock)
-    bounds = dict.fromkeys(("event_time", "publish_time", "landed_at"), (1793535600000000, 1793535605000000))
+    bounds: dict[str, tuple[Bound, Bound]] = {
+        **dict.fromkeys(("event_time", "publish_time", "landed_at"), (1793535600000000, 1793535605000000)),
+        **dict.fromkeys(("stream_id", "publisher_id", "message_id"), ("0" * 16, "9" * 16)),
+        "late": (False, True),
+    }
 
     def files(count: int) -> list[NewFile]:
         return [

@@ -1,47 +1,50 @@
 """Judging messages of each shape, for landing and for tracking, beside JSON objects with all ids in attributes."""
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from google.pubsub_v1 import PubsubMessage
 
 from benchmarks.measures import Measure
 from tidemark.pipeline.clock import SystemClock, to_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
+from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
 from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.demo.shapes.shape import Beat, Shape
 from tidemark.pipeline.errors import ServiceFailed
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.tracking import count
+from tidemark.pipeline.ingest.count import counted_parts
+from tidemark.pipeline.ingest.rows import judged_rows
+from tidemark.pipeline.pubsub.received import table_of
 from tidemark.pipeline.settings import load_settings
 
 BEATS, STREAMS = 20_000, 1000
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
+ASKING = Asking(to_us(NOW))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Messages of one shape, and what judges them."""
 
-    messages: Sequence[Any]
+    messages: Messages
     reader: HeartbeatReader
 
     def land(self) -> None:
         """As landing judges a batch. Raises ServiceFailed if a beat is not taken: then it does other work."""
-        parts = list(JudgedBatch.parts_of(self.messages, self.reader, NOW, NOW))
+        parts = list(judged_rows(self.messages, self.reader, ASKING, NOW, NOW))
         if sum(len(part.heartbeats) for part in parts) % BEATS or any(len(part.rejected) for part in parts):
             raise ServiceFailed("not every beat became a heartbeat; mend benchmarks/shapes.py")
 
     def track(self) -> None:
         """As tracking counts one."""
-        count(self.messages, self.reader, RememberedCopies(timedelta(0)))
+        for _ in counted_parts(self.messages, self.reader, RememberedCopies(timedelta(0)), ASKING):
+            pass
 
 
 def measure_shapes(rounds: int, scale: float) -> list[Measure]:
@@ -95,4 +98,4 @@ def _prepared(shape: Shape, folder: Path) -> Prepared:
         PubsubMessage(data=message.payload, attributes=message.attributes, message_id=str(number), publish_time=NOW)._pb
         for number, message in enumerate(made)
     ]
-    return Prepared(messages, HeartbeatReader(load_settings(folder / "tidemark.toml").contract))
+    return Prepared(Messages(table_of(messages)), HeartbeatReader(load_settings(folder / "tidemark.toml").contract))

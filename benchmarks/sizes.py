@@ -10,7 +10,8 @@ from benchmarks.machine import Machine
 from benchmarks.measures import Measure
 from benchmarks.traffic import LIVE_RATE, REGULAR, MadeSubscription
 from tidemark.pipeline.clock import duration_us, to_us
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, tick_budget
 from tidemark.pipeline.lake.log.codec import encode
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.state import Compacted, WatermarkState
@@ -22,6 +23,7 @@ FLAT = 1.25
 SPAN = timedelta(minutes=5)
 PIECE = timedelta(seconds=10)
 TICK = timedelta(seconds=10)
+BATCH = BATCH_MESSAGES[Side.TRACKING]
 
 
 def measure_histogram_bytes(rounds: int, scale: float) -> list[Measure]:
@@ -68,7 +70,6 @@ def measure_tick_write_bytes(machine: Machine, rounds: int, _scale: float) -> li
         fast.append(_tick_bytes(machine, 10, TICK))
         behind.append(_tick_bytes(machine, 1, TICK * 10))
     same = f"bytes that a tracking tick adds to the log, {TICK.total_seconds():g} s of traffic at 333 messages/s"
-    batch = machine.settings.track.batch_messages
     return [
         Measure(
             "tick_write_bytes",
@@ -78,7 +79,7 @@ def measure_tick_write_bytes(machine: Machine, rounds: int, _scale: float) -> li
             "lower",
             "bytes",
             f"ten times the rate, beside the {same}",
-            f"each batch of {batch:,} messages is an entry of its own, so that ten times the rate is two",
+            f"each batch of {BATCH:,} messages is an entry of its own, so that ten times the rate is two",
         ),
         Measure(
             "tick_write_bytes_backlog",
@@ -94,11 +95,11 @@ def measure_tick_write_bytes(machine: Machine, rounds: int, _scale: float) -> li
 
 def _tick_bytes(machine: Machine, times: int, span: timedelta) -> float:
     world = machine.world()
-    settings = world.settings.track
-    budget = Budget(settings.max_messages, settings.max_bytes, timedelta(minutes=5), settings.batch_messages)
+    budget = replace(tick_budget(world.settings, Side.TRACKING), max_time=timedelta(minutes=5))
     source = replace(REGULAR, streams=REGULAR.streams * times)
     # The first tick writes the log's beginning as well; the second is as all others are.
-    world.track(Budget(1, settings.max_bytes, timedelta(minutes=5), 1), MadeSubscription(REGULAR, START, START + TICK))
+    one = replace(budget, max_messages=1, batch_messages=1)
+    world.track(one, MadeSubscription(REGULAR, START, START + TICK))
     before = _log_bytes(world.settings.lake.folder)
     world.track(budget, MadeSubscription(source, START, START + span))
     machine.forget(world)

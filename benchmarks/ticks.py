@@ -8,9 +8,11 @@ from google.pubsub_v1 import SubscriberClient
 from benchmarks.machine import Machine, World
 from benchmarks.measures import Measure, in_turns
 from tidemark.pipeline.errors import ServiceFailed
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.pubsub.pulls import IDS_PER_CALL, PULL_AT_MOST
-from tidemark.pipeline.settings_sections import BudgetSettings
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, TICK_BYTES
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
+from tidemark.pipeline.pubsub.pulls import PULL_AT_MOST
 
 TRACK_GOAL, LAND_GOAL = 0.9, 0.7
 BATCHES = 2
@@ -33,7 +35,7 @@ def measure_track(machine: Machine, rounds: int, scale: float) -> Measure:
     return _measure(
         machine,
         "track",
-        machine.settings.track,
+        Side.TRACKING,
         rounds,
         scale,
         TRACK_GOAL,
@@ -48,7 +50,7 @@ def measure_land(machine: Machine, rounds: int, scale: float) -> Measure:
     return _measure(
         machine,
         "land",
-        machine.settings.land,
+        Side.BASE,
         rounds,
         scale,
         LAND_GOAL,
@@ -61,7 +63,7 @@ def measure_land(machine: Machine, rounds: int, scale: float) -> Measure:
 def _measure(
     machine: Machine,
     stage: str,
-    settings: BudgetSettings,
+    side: Side,
     rounds: int,
     scale: float,
     goal: float,
@@ -69,7 +71,7 @@ def _measure(
     others_path: Callable[[World], str],
     what: str,
 ) -> Measure:
-    batch = max(1000, round(settings.batch_messages * scale))
+    batch = max(1000, round(BATCH_MESSAGES[side] * scale))
     worlds: dict[int, tuple[World, int]] = {}
 
     def world_of(number: int) -> tuple[World, int]:
@@ -81,7 +83,7 @@ def _measure(
     def ours(number: int) -> float:
         world, messages = world_of(number)
         began = machine.clock.monotonic()
-        done = tick(world, Budget(messages, settings.max_bytes, WHILE, batch))
+        done = tick(world, Budget(messages, TICK_BYTES, WHILE, batch))
         seconds = machine.clock.monotonic() - began
         if done != messages:
             raise ServiceFailed(f"{stage} took {done} of {messages} messages; run the benchmark again")

@@ -1,13 +1,15 @@
 """Traffic made in memory, for what is measured without a Pub/Sub: sizes, memory, and a table to compute from."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 from google.pubsub_v1 import PubsubMessage
 
+from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.demo.synthetic_beats import Rows, SyntheticSource, compose, messages
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
+from tidemark.pipeline.pubsub.received import table_of
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
 
 LIVE_RATE = 10_000 / 30
@@ -37,11 +39,18 @@ class MadeSubscription:
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
         """As many as are asked for; fewer at the end, and then none."""
         made = [message for rows in self._next(max_messages) for message in self._messages(rows)]
-        return PulledBatch(made, [message.message_id for message in made], sum(one.ByteSize() for one in made))
+        return PulledBatch(
+            Messages(table_of(made)), [message.message_id for message in made], sum(one.ByteSize() for one in made)
+        )
 
-    def leased(self, ack_ids: Sequence[str]) -> Any:  # noqa: ARG002 (the protocol's)
+    def hold(self, ack_ids: Sequence[str]) -> None:
         """These leases do not run out."""
-        return nullcontext()
+
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        """What is given back does not come again."""
+
+    def pause(self) -> None:
+        """No pull is under way."""
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         return Acknowledged(len(ack_ids))

@@ -20,7 +20,7 @@ from tidemark.pipeline.errors import LakeError, ServiceFailed
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.quality.status import LakeReport, read_report
 from tidemark.pipeline.quantiles import quantile
-from tidemark.pipeline.services.dagster_names import DRAIN, DRAINED
+from tidemark.pipeline.services.dagster_names import ENDED, INGEST
 from tidemark.pipeline.services.processes import Running
 from tidemark.pipeline.settings import Settings
 
@@ -42,7 +42,7 @@ class Ticks:
 
 @dataclass(frozen=True, slots=True)
 class RunOfDrain:
-    """A run of the drain, and what its log said of each round."""
+    """A run whose readers on Spark pull, and what its log said of its rounds."""
 
     status: str
     ended: str
@@ -89,7 +89,7 @@ def ticks_of(root: Path) -> dict[str, Ticks]:
     with dg.DagsterInstance.from_config(str(root)) as instance:
         drains = [
             (run.start_time or 0.0, run.end_time or 0.0)
-            for run in instance.get_run_records(dg.RunsFilter(job_name=DRAIN))
+            for run in instance.get_run_records(dg.RunsFilter(job_name=INGEST))
         ]
         for state in instance.all_instigator_state():
             ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=TICKS_AT_MOST)
@@ -111,13 +111,15 @@ def runs_of_drain(root: Path) -> list[RunOfDrain]:
     """In their order, from Dagster's storage."""
     runs = []
     with dg.DagsterInstance.from_config(str(root)) as instance:
-        for record in instance.get_run_records(dg.RunsFilter(job_name=DRAIN)):
+        for record in instance.get_run_records(dg.RunsFilter(job_name=INGEST)):
             run = record.dagster_run
             said = [
-                entry.user_message for entry in instance.all_logs(run.run_id) if entry.user_message.startswith("round ")
+                entry.user_message
+                for entry in instance.all_logs(run.run_id)
+                if entry.user_message.startswith(("round ", "rounds "))
             ]
             seconds = (record.end_time or 0.0) - (record.start_time or 0.0)
-            runs.append(RunOfDrain(run.status.value, run.tags.get(DRAINED, ""), round(seconds, 1), said))
+            runs.append(RunOfDrain(run.status.value, run.tags.get(ENDED, ""), round(seconds, 1), said))
     return runs[::-1]
 
 
@@ -170,4 +172,4 @@ def _kind(process: psutil.Process) -> str:
         parent = process.parent()
         is_run = parent is not None and FORKING in " ".join(parent.cmdline())
         return "a run" if is_run else "what runs are forked from"
-    return process.name()
+    return str(process.name())

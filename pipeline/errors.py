@@ -97,6 +97,10 @@ class LandingOver(LakeError):
     """A landing was asked for under a name that is finished. This request acknowledged nothing."""
 
 
+class ContractReplaced(LakeError):
+    """Messages were judged by another contract than the newest of the lake. They were not acknowledged."""
+
+
 class TableConflict(LakeError):
     """A commit lost against other commits too many times."""
 

@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
@@ -27,7 +28,8 @@ from pydantic_settings import (
 )
 
 from tidemark.pipeline import settings_sections as sections
-from tidemark.pipeline.contract.heartbeat import MessageContract
+from tidemark.pipeline.contract.heartbeat import PATIENCE, MessageContract
+from tidemark.pipeline.contract.judging import RULES
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.settings_message import MessageSettings
@@ -45,6 +47,9 @@ OF_KUBERNETES = re.compile(
     r"TIDEMARK_(\w+_)?(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=\d+|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?=.*)"
 )
 """Variables, with their values, that Kubernetes gives to each pod beside a service called tidemark or tidemark-..."""
+
+UNDECIDED = 2 * PATIENCE + timedelta(seconds=10)
+"""How long a message may hold tracking that waits for a schema, with the time until it is looked at again."""
 
 WINDOW_PLACES = 2
 """Places of Spark's tasks for windows, on this machine."""
@@ -66,6 +71,26 @@ class Renamed:
     goes_in: str
     place: str = ""
 
+
+REPLACED = {
+    "track.max_seconds": "pull_for",
+    "track.copies_remembered": "copies_remembered",
+    "land.max_seconds": "pull_for",
+    "landing.mode": "mode",
+    "landing.landers": "readers",
+    "landing.trackers": "readers",
+    "landing.round": "round",
+    "landing.run_for": "run_for",
+    "drain.start_after": "start_after",
+    "drain.start_size": "start_size",
+    "drain.stop_below": "stop_below",
+    "drain.readers": "readers",
+    "drain.round_seconds": "round",
+    "drain.max_seconds": "run_for",
+}
+"""Settings of sections that became `[ingest]`, and their names there. The others of these sections are gone."""
+
+REPLACED_SECTIONS = frozenset(name.partition(".")[0] for name in REPLACED)
 
 RENAMED = (
     Renamed("message.event_time_field", "message.event_time", "0.2.0", "payload:"),
@@ -91,10 +116,7 @@ class Settings(BaseSettings):
     tables: dict[sections.TableName, sections.TableSettings] = {}
     checks: sections.CheckSettings = sections.CheckSettings()
     watermark: sections.WatermarkSettings = sections.WatermarkSettings()
-    track: sections.TrackBudget = sections.TrackBudget()
-    land: sections.LandBudget = sections.LandBudget()
-    landing: sections.LandingSettings = sections.LandingSettings()
-    drain: sections.DrainSettings = sections.DrainSettings()
+    ingest: sections.IngestSettings = sections.IngestSettings()
     tune: sections.TuneSettings = sections.TuneSettings()
     quarantine: sections.QuarantineSettings = sections.QuarantineSettings()
     housekeeping: sections.HousekeepingSettings = sections.HousekeepingSettings()
@@ -120,21 +142,22 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _rounds_are_near_real_time(self) -> Self:
         """Between two rounds tracking is a round behind, and as long again as Spark and the commit take."""
-        near, landing = self.watermark.near_real_time, self.landing
-        if landing.is_continuous and near < 2 * landing.round:
+        near, ingest = self.watermark.near_real_time, self.ingest
+        if ingest.is_continuous and near < 2 * ingest.round:
             raise ValueError(
                 f"watermark.near_real_time is {format_duration(near)}, less than two rounds of "
-                f"{format_duration(landing.round)}: tracking would count as behind between two rounds, and the "
-                f'watermark would be held. Set near_real_time = "{format_duration(2 * landing.round)}", or a shorter '
-                "landing.round"
+                f"{format_duration(ingest.round)}: tracking would count as behind between two rounds, and the "
+                f'watermark would be held. Set near_real_time = "{format_duration(2 * ingest.round)}", or a shorter '
+                "ingest.round"
             )
         return self
 
     @property
     def server_master(self) -> str:
-        """The Spark master of the server that `tidemark up` starts: as set, otherwise this machine, with a place for
-        each reader that lands continuously and WINDOW_PLACES more."""
-        readers = self.landing.readers if self.landing.is_continuous else 0
+        """The Spark master of the server that `tidemark up` starts: as set, otherwise this machine, with WINDOW_PLACES
+        and a place for each reader that pulls continuously. One more is there otherwise, so that readers of both
+        subscriptions can help."""
+        readers = self.ingest.readers if self.ingest.is_continuous else 1
         return self.spark.server_master or f"local[{readers + WINDOW_PLACES},4]"
 
     @property
@@ -160,6 +183,21 @@ class Settings(BaseSettings):
         return hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode()).hexdigest()
 
     @property
+    def judged_by(self) -> str:
+        """A digest of what decides a message's verdict, stream, id and event time: settings, the rules of this version,
+        and the schema in a file. Compared fields reject nothing."""
+        judged_by = {
+            "rules": RULES,
+            "first": self.windows.first.isoformat(),
+            "schemas": sorted(self.message.schema_names),
+            **self.message.model_dump(mode="json", exclude={"fields", "schema_"}, exclude_defaults=True),
+        }
+        digest = hashlib.sha256(json.dumps(judged_by, sort_keys=True).encode())
+        with suppress(OSError):
+            digest.update(Path(self.message.schema_path).read_bytes())
+        return digest.hexdigest()
+
+    @property
     def policy(self) -> Policy:
         """How the watermark is decided. On the service an empty reading_slack is 1 s, and an empty base_slack the
         band; on the emulator both are zero."""
@@ -168,7 +206,9 @@ class Settings(BaseSettings):
         for name, on_the_service in (("reading_slack", timedelta(seconds=1)), ("base_slack", self.watermark.band)):
             if chosen[name] is None:
                 chosen[name] = timedelta() if self.emulated else on_the_service
-        return Policy(**chosen)
+        contract = self.contract
+        waits = contract.needs_payload and contract.payload.has_schema
+        return Policy(**chosen, undecided=UNDECIDED if waits else timedelta())
 
 
 def load_settings(path: Path | None = None, *, needs_file: bool = True, name: str | None = None) -> Settings:
@@ -183,6 +223,7 @@ def load_settings(path: Path | None = None, *, needs_file: bool = True, name: st
     file = Path("tidemark.toml" if named is None else named).resolve()
     how = "name one that is there" if path else NO_FILE if named is None else "mend --config or $TIDEMARK_CONFIG"
     written = _read_toml(file, how) if needs_file or named is not None or file.exists() else {}
+    _refuse_replaced(written, str(file))
     _move_to_new_names(written, file)
     prefix = f"{name.upper()}_{PREFIX}" if name else PREFIX
     _refuse_unknown_variables(os.environ, prefix)
@@ -218,9 +259,26 @@ def _refuse_unknown_variables(environ: Mapping[str, str], prefix: str) -> None:
         section, _, key = name.removeprefix(prefix).lower().partition("__")
         if any(renamed.old == f"{section}.{key}" for renamed in RENAMED):
             continue
+        if section in REPLACED_SECTIONS:
+            _refuse_replaced({section: {key: value}}, f"${name}")
         if section not in Settings.model_fields or not key:
             known = ", ".join(f"{prefix}{known.upper()}__<KEY>" for known in Settings.model_fields)
             raise InvalidSettings(f"the variable {name} is not a setting; the variables of settings are {known}")
+
+
+def _refuse_replaced(written: Mapping[str, Any], where: str) -> None:
+    """Raise InvalidSettings for sections that became `[ingest]`."""
+    found = [section for section in written if section in REPLACED_SECTIONS]
+    if not found:
+        return
+    tables = {section: written[section] for section in found if isinstance(written[section], dict)}
+    names = [f"{section}.{key}" for section, table in tables.items() for key in table]
+    new = [f"{name} is ingest.{REPLACED[name]}" for name in names if name in REPLACED]
+    gone = [f"{name} is gone" for name in names if name not in REPLACED]
+    said = "".join(f"; {one}" for one in (*new, *gone))
+    raise InvalidSettings(
+        f"the sections [track], [land], [landing] and [drain] are [ingest] now (from {where}){said}: see docs/ingest.md"
+    )
 
 
 def _move_to_new_names(written: dict[str, Any], file: Path) -> None:
@@ -326,8 +384,8 @@ def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
     if lake.folder is not None:
         lake = lake.model_copy(update={"uri": f"file:{(base / lake.folder).resolve()}"})
     message = settings.message
-    if message.schema_:
-        message = message.model_copy(update={"schema_": str((base / message.schema_).resolve())})
+    if message.schema_path:
+        message = message.model_copy(update={"schema_": str((base / message.schema_path).resolve())})
     tables = {name: _with_absolute_source(table, base) for name, table in settings.tables.items()}
     dagster = settings.dagster.model_copy(update={"storage": storage})
     spark = settings.spark

@@ -18,6 +18,7 @@ from tidemark.pipeline.contract.heartbeat import (
     compared_columns,
     field_place,
 )
+from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
 from tidemark.pipeline.contract.places import Place, PlaceKind
 from tidemark.pipeline.settings_types import EmptyIsNone, NotNegative, OptionalBound, Section
@@ -89,6 +90,11 @@ def _zone(name: str | None) -> str | None:
         raise ValueError("write a time zone's IANA name, such as Europe/Berlin") from error
 
 
+def _read_list(written: object) -> object:
+    """A list may be written as JSON, as an option of Spark is."""
+    return orjson.loads(written) if isinstance(written, str) and written.startswith("[") else written
+
+
 OptionalZone = Annotated[str | None, AfterValidator(_zone), EmptyIsNone]
 TimePlace = Annotated[str, AfterValidator(_time_place)]
 ValuePlace = Annotated[str, AfterValidator(_value_place)]
@@ -96,9 +102,9 @@ OptionalArray = Annotated[str | None, AfterValidator(_array_place), EmptyIsNone]
 StreamParts = Annotated[
     str | list[str],
     AfterValidator(_stream_parts),
-    BeforeValidator(lambda text: orjson.loads(text) if isinstance(text, str) and text.startswith("[") else text),
+    BeforeValidator(_read_list),
 ]
-"""A list may be written as JSON, as an option of Spark is."""
+SchemaPlace = Annotated[str | list[str], BeforeValidator(_read_list)]
 ComparedFields = dict[str, Annotated[ComparedField, BeforeValidator(_compared)]]
 
 
@@ -116,7 +122,7 @@ class MessageSettings(Section):
     max_age: OptionalBound = None
     fields: ComparedFields = Field(default_factory=dict)
     payload: Encoding = Encoding.JSON
-    schema_: str = Field("", alias="schema")  # pydantic has a method of that name
+    schema_: SchemaPlace = Field("", alias="schema")  # pydantic has a method of that name
     compression: Compression = Compression.AUTO
     envelope: Envelope = Envelope.NONE
     each: OptionalArray = Field(None, validate_default=True)
@@ -152,7 +158,9 @@ class MessageSettings(Section):
 
     @field_validator("schema_")
     @classmethod
-    def _for_what_has_one(cls, value: str, info: ValidationInfo) -> str:
+    def _for_what_has_one(cls, value: str | list[str], info: ValidationInfo) -> str | list[str]:
+        if isinstance(value, list) and not all(map(NAME.fullmatch, value)):
+            raise ValueError("write a list of schemas in Pub/Sub, each as projects/PROJECT/schemas/NAME")
         if value and "payload" in info.data and not PayloadFormat(info.data["payload"]).has_schema:
             raise ValueError("only avro and protobuf have a schema; leave it empty, or set payload to one of them")
         return value
@@ -174,6 +182,17 @@ class MessageSettings(Section):
         return value
 
     @property
+    def schema_names(self) -> list[str]:
+        """The schemas in Pub/Sub that messages may name; none: the first that one names."""
+        written = [self.schema_] if isinstance(self.schema_, str) else self.schema_
+        return [name for name in written if NAME.fullmatch(name)]
+
+    @property
+    def schema_path(self) -> str:
+        """The file or folder of the schema; empty: it is in Pub/Sub."""
+        return self.schema_ if isinstance(self.schema_, str) and not self.schema_names else ""
+
+    @property
     def kinds(self) -> dict[str, FieldKind]:
         """The kind of each compared field."""
         return {name: compared.kind for name, compared in self.fields.items()}
@@ -190,7 +209,7 @@ class MessageSettings(Section):
             paths={name: compared.path for name, compared in self.fields.items() if compared.path is not None},
             event_time_unit=self.event_time_unit,
             timezone=None if self.timezone is None else ZoneInfo(self.timezone),
-            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_),
+            payload=PayloadFormat(self.payload, self.compression, self.envelope, self.schema_path),
             max_age=self.max_age,
             each=None if self.each is None else Place.of(self.each),
         )

@@ -257,64 +257,29 @@ class WatermarkSettings(Section):
         return value
 
 
-class BudgetSettings(Section):
-    """The most that one tracking tick pulls; whichever bound is reached first ends the pulling."""
-
-    max_messages: int = Field(250_000, ge=1)
-    max_bytes: int = Field(256 << 20, ge=1)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
-    batch_messages: int = Field(25_000, ge=1)
-
-
-class TrackBudget(BudgetSettings):
-    """The most that one tracking tick pulls, and how long what was tracked is remembered."""
-
-    copies_remembered: Annotated[Duration, Field(ge=ZERO, le=DAY)] = timedelta(minutes=10)
-
-
-class LandBudget(BudgetSettings):
-    """The most that one landing tick pulls."""
-
-    batch_messages: int = Field(20_000, ge=1)
-
-
-class LandingSettings(Section):
-    """Who pulls in normal operation: the sensors' ticks, or readers on Spark that one run keeps at work."""
+class IngestSettings(Section):
+    """Who pulls, how long, and when readers on Spark help."""
 
     mode: Literal["ticks", "continuous"] = "ticks"
-    landers: int = Field(2, ge=1, le=1000)
-    trackers: int = Field(1, ge=1, le=1000)
+    pull_for: Annotated[Duration, Field(gt=ZERO, le=LONGEST_PULL)] = timedelta(seconds=7)
+    copies_remembered: Annotated[Duration, Field(ge=ZERO, le=DAY)] = timedelta(minutes=10)
+    readers: int = Field(3, ge=1, le=1000)
     round: Annotated[Duration, Field(ge=timedelta(seconds=1), le=timedelta(minutes=1))] = timedelta(seconds=5)
     run_for: Annotated[Duration, Field(ge=timedelta(minutes=1), le=timedelta(minutes=90))] = timedelta(hours=1)
-
-    @property
-    def is_continuous(self) -> bool:
-        """Whether a run lands instead of the ticks."""
-        return self.mode == "continuous"
-
-    @property
-    def readers(self) -> int:
-        """Those of base and those of tracking, each in the place of a Spark task."""
-        return self.landers + self.trackers
-
-
-class DrainSettings(Section):
-    """When a run drains an outage's backlog, and with how many readers."""
-
     start_after: Positive = timedelta(hours=1)
     start_size: int = Field(1_000_000, ge=1)
     stop_below: NotNegative = timedelta(minutes=1)
-    readers: int = Field(4, ge=1, le=1000)
-    round_seconds: TickLong = timedelta(seconds=20)
-    max_seconds: Annotated[Duration, Field(gt=ZERO, le=timedelta(hours=1))] = timedelta(minutes=30)
-    batch_messages: int = Field(20_000, ge=1)
-    batch_bytes: int = Field(64 << 20, ge=1)
 
     @model_validator(mode="after")
     def _starts_above_where_it_stops(self) -> Self:
         if self.stop_below >= self.start_after:
             raise ValueError("stop_below must be less than start_after, or a run would start as soon as one ended")
         return self
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether readers on Spark pull all the time, and ticks only while none is at work."""
+        return self.mode == "continuous"
 
 
 class TuneSettings(Section):

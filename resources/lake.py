@@ -8,6 +8,8 @@ from typing import TypeVar
 import dagster as dg
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
@@ -15,9 +17,11 @@ from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
 from tidemark.pipeline.lake.tables.diffs import HeartbeatDiffs
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
 from tidemark.pipeline.lake.tables.kept_windows import KeptWindows
+from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.own_table import OwnTable
 from tidemark.pipeline.lake.tables.quarantine import Quarantine
 from tidemark.pipeline.lake.tables.window_index import WindowIndex
+from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.quality.late import LateHeartbeats
 from tidemark.pipeline.quality.staleness import Staleness
 from tidemark.pipeline.settings import Settings
@@ -88,6 +92,19 @@ class LakeResource(dg.ConfigurableResource):  # type: ignore[type-arg]
     def quarantine(self, user: str) -> Quarantine:
         """Rejected messages."""
         return self._part(user, Lake.quarantine)
+
+    def new_files(self, user: str) -> tuple[NewFiles, NewFiles]:
+        """`heartbeats` and `quarantine` as those see them who write their files."""
+        return self._part(user, lambda lake: new_files(lake, self.clock), "new files")
+
+    def judge(self, user: str) -> HeartbeatReader:
+        """What judges messages by the settings, with the schemas that it has read."""
+        names = self.settings.message.schema_names
+        return self._part(
+            user,
+            lambda lake: reader_of(self.settings.contract, self.settings.pubsub, lake.accepted_schemas(names)),
+            "judge",
+        )
 
     def diffs(self, user: str) -> HeartbeatDiffs:
         """Computed windows."""

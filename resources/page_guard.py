@@ -1,7 +1,6 @@
 """Stands in front of a web page on loopback, and refuses what another page in the same browser asks for.
 
-A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to it. So a
-request must name a host that is ours, its page must be of the same origin, and only a request that a browser asks
+A request must name a host that is ours, its page must be of the same origin, and only a request that a browser asks
 permission for (a *preflight*) may change anything. A GET changes nothing.
 """
 
@@ -12,8 +11,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
-"""The host names that need no setting: no name server answers for them."""
+from tidemark.pipeline.hosts import host_name, is_ours
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 NEEDS_PERMISSION = frozenset({"application/json", "application/graphql"})
@@ -49,7 +47,7 @@ class PageGuard:
         """The status and the sentence with which a request is refused; None: it may pass."""
         headers, method = asked.headers, asked.scope.get("method", "GET")
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or host_name(hosts[0]) not in LOOPBACK | self._allowed:
+        if not is_ours(hosts, self._allowed):
             return 403, (
                 f"the host {', '.join(hosts)!a} is not one of this page's; where people reach it under this name, add "
                 "it to dagster.allowed_hosts in the settings"
@@ -77,12 +75,6 @@ class PageGuard:
         if named.scheme not in ("http", "https"):
             return False
         return named.netloc.lower() == host.lower() or host_name(named.netloc) in self._allowed
-
-
-def host_name(host: str) -> str:
-    """A `Host` header's name without its port, in lower case: `localhost` of `localhost:3000`."""
-    name, colon, port = host.strip().lower().rpartition(":")
-    return name if colon and port.isdecimal() else host.strip().lower()
 
 
 def _shows(asked: HTTPConnection) -> bool:

@@ -21,7 +21,8 @@ from tests.ingest.fakes import ACK_DEADLINE, AMPLE, KEPT, TOPIC, World, WorldSub
 from tests.lake_reading import RUN, lake_in, said_by, settings_in, tuning_facts
 from tests.watermark.builders import at
 from tidemark.pipeline import version
-from tidemark.pipeline.ingest.landing import land_named
+from tidemark.pipeline.ingest.named import land_named
+from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.tables.landings import LandedBatches
@@ -126,11 +127,12 @@ def land_for_spark(world: World) -> None:
     """What `format("pubsub")` leaves for a batch that is not over, and for one that is."""
     batches = LandedBatches(world.lake().objects(), RUN)
     batches.end(1, keep=1)
+    _, quarantine = new_files(world.lake(), world.clock)
     land_named(
         batches.name(2, 0),
         WorldSubscription(world, "spark"),
         objects=world.lake().objects(),
-        quarantine=world.lake().quarantine(),
+        quarantine=quarantine,
         watermark=at(0),
         reader=world.reader,
         budget=AMPLE,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import Clock, ManualClock, iso
-from tidemark.pipeline.ingest.landing import landed_under
+from tidemark.pipeline.ingest.named import landed_under
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.witness import LogWitness
 from tidemark.pipeline.lake.tables.landings import LandedBatches, read_piece

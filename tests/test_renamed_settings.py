@@ -102,6 +102,27 @@ def test_an_unknown_key_beside_an_old_name_is_still_refused(tmp_path: Path, monk
         load_settings(file_with(tmp_path))
 
 
+def test_sections_that_became_one_are_refused_with_the_new_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ("[landing]", "mode = 'continuous'", "landers = 3", "[track]", "max_messages = 5", "[drain]")
+    old = file_with(tmp_path, *lines)
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings(old)
+    assert str(refused.value) == (
+        f"the sections [track], [land], [landing] and [drain] are [ingest] now (from {old}); landing.mode is "
+        "ingest.mode; landing.landers is ingest.readers; track.max_messages is gone: see docs/ingest.md"
+    )
+    with pytest.raises(InvalidSettings, match=r"are \[ingest\] now .from .*: see"):
+        load_settings(file_with(tmp_path, "drain = 5"))
+    monkeypatch.setenv("TIDEMARK_DRAIN__START_AFTER", "10m")
+    with pytest.raises(InvalidSettings, match=r"from \$TIDEMARK_DRAIN__START_AFTER.; drain.start_after is ingest"):
+        load_settings(file_with(tmp_path))
+    monkeypatch.setenv("ORDERS_TIDEMARK_LAND__MAX_SECONDS", "5s")
+    with pytest.raises(InvalidSettings, match=r"LAND__MAX_SECONDS.; land.max_seconds is ingest.pull_for"):
+        load_settings(file_with(tmp_path), name="orders")
+
+
 def test_what_is_shipped_has_no_name_that_is_old_and_every_new_name_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for renamed in settings.RENAMED:
@@ -111,3 +132,5 @@ def test_what_is_shipped_has_no_name_that_is_old_and_every_new_name_exists(monke
         old_section, old = renamed.old.split(".")
         there = settings.Settings.model_fields.get(old_section)
         assert there is None or old not in getattr(there.annotation, "model_fields", {})
+    assert set(settings.REPLACED.values()) <= set(settings.sections.IngestSettings.model_fields)
+    assert not settings.REPLACED_SECTIONS & set(settings.Settings.model_fields)

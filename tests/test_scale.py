@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale
-from tidemark.pipeline.ingest.continuous import READER_MESSAGES
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, ROUND_MESSAGES
 from tidemark.pipeline.settings import Settings
 
 PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text()
@@ -16,12 +17,17 @@ def test_the_page_has_the_model_s_tables(table: str) -> None:
     assert f"\n{table}\n" in PAGE
 
 
-def test_the_model_has_the_settings_defaults_and_a_reader_s_bound() -> None:
+def test_the_model_has_the_settings_defaults_and_what_a_tick_settles_together() -> None:
     settings = Settings()
     assert settings.watermark.tick.total_seconds() == scale.TICK_SECONDS
-    assert settings.landing.round.total_seconds() == scale.ROUND_SECONDS
-    assert (settings.land.batch_messages, settings.track.batch_messages) == (scale.LAND_BATCH, scale.TRACK_BATCH)
-    assert max(scale.LANDER_RATE, scale.TRACKER_RATE) * scale.ROUND_SECONDS <= READER_MESSAGES
+    assert settings.ingest.round.total_seconds() == scale.ROUND_SECONDS
+    assert {Side.BASE: scale.LAND_BATCH, Side.TRACKING: scale.TRACK_BATCH} == BATCH_MESSAGES
+
+
+def test_the_page_says_what_a_round_holds_at_most_and_from_which_traffic_on_rounds_are_shorter() -> None:
+    page, both = " ".join(PAGE.split()), 2 * scale.ROUND_SECONDS
+    assert f"its readers end when they have {ROUND_MESSAGES:,} messages together" in page
+    assert f"from {ROUND_MESSAGES // both:,} messages a second on rounds are shorter" in page
 
 
 def test_a_limit_is_the_least_traffic_that_is_beyond_it() -> None:

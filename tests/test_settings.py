@@ -316,7 +316,7 @@ def test_a_wrong_value_inside_a_table_names_the_variable_that_may_hold_it(
 
 def test_a_bound_on_a_duration_is_written_as_a_duration(written: Written) -> None:
     assert refusal(written('[pubsub]\nack_deadline = "5s"\n')).endswith("greater than or equal to 10s")
-    assert refusal(written('[track]\nmax_seconds = "50s"\n')).endswith("less than or equal to 40s")
+    assert refusal(written('[ingest]\npull_for = "50s"\n')).endswith("less than or equal to 40s")
     assert refusal(written('[watermark]\nmax_reading_age = "0s"\n')).endswith("greater than 0s")
 
 
@@ -609,14 +609,45 @@ def test_settings_do_not_change_after_they_were_read() -> None:
 
 
 def test_rounds_are_short_enough_for_tracking_to_count_as_near(written: Written) -> None:
-    continuous = '[landing]\nmode = "continuous"\nround = "20s"\n'
+    continuous = '[ingest]\nmode = "continuous"\nround = "20s"\n'
     said = refusal(written(continuous))
     assert "watermark.near_real_time is 10s, less than two rounds of 20s" in said
     assert 'Set near_real_time = "40s"' in said
-    assert load_settings(written(continuous + '[watermark]\nnear_real_time = "40s"\n')).landing.is_continuous
-    assert load_settings(written('[landing]\nround = "20s"\n')).watermark.near_real_time == timedelta(seconds=10)
+    assert load_settings(written(continuous + '[watermark]\nnear_real_time = "40s"\n')).ingest.is_continuous
+    assert load_settings(written('[ingest]\nround = "20s"\n')).watermark.near_real_time == timedelta(seconds=10)
 
 
-def test_a_drain_starts_above_where_it_stops(written: Written) -> None:
-    said = refusal(written('[drain]\nstart_after = "1m"\nstop_below = "1m"\n'))
+def test_readers_on_spark_help_with_more_than_they_leave(written: Written) -> None:
+    said = refusal(written('[ingest]\nstart_after = "1m"\nstop_below = "1m"\n'))
     assert "stop_below must be less than start_after" in said
+
+
+def test_the_digest_of_what_decides_a_verdict_changes_with_that_and_with_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = tmp_path / "beat.avsc"
+    schema.write_text("{}")
+
+    def digest(**sections: Any) -> str:
+        return Settings.model_validate(sections).judged_by
+
+    same = [{}, {"ingest": {"readers": 7}}, {"message": {"fields": {"load": "number"}}}, {"windows": {"length": "1h"}}]
+    assert {digest(**each) for each in same} == {digest()}
+    by_file = {"message": {"payload": "avro", "schema": str(schema)}}
+    others: list[dict[str, Any]] = [
+        {"message": {"max_age": "1d"}},
+        {"message": {"stream_id": "payload:id"}},
+        {"message": {"publisher_id": "attribute:id"}},
+        {"message": {"payload": "avro"}},
+        {"message": {"payload": "avro", "schema": "projects/p/schemas/one"}},
+        {"message": {"payload": "avro", "schema": ["projects/p/schemas/one", "projects/p/schemas/two"]}},
+        {"windows": {"first": "2026-02-01T00:00:00Z"}},
+        by_file,
+    ]
+    found = [digest(), *(digest(**each) for each in others)]
+    schema.write_text('{"type": "long"}')
+    found.append(digest(**by_file))
+    assert digest(**by_file) == found[-1]
+    monkeypatch.setattr(settings, "RULES", settings.RULES + 1)
+    found.append(digest())
+    assert len(set(found)) == len(found)

@@ -39,9 +39,9 @@ from tidemark.pipeline import version
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import NewerFormat
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
@@ -80,7 +80,7 @@ def run_program(folder: Path, number: str, format_number: int) -> None:
         for path in (settings.pubsub.base_path, settings.pubsub.tracking_path)
     )
     log, landing_log = lake.tracking_log(), lake.tracking_log()
-    heartbeats, quarantine = lake.heartbeats(), lake.quarantine()
+    heartbeats, quarantine = new_files(lake, CLOCK)
 
     def tick() -> Told:
         landed = land(

@@ -79,7 +79,7 @@ variable "notification_channels" {
 }
 
 variable "oldest_unacked_seconds" {
-  description = "An alert when a subscription's oldest unacknowledged message is older. On base a drain begins at drain.start_after (1h)."
+  description = "An alert when a subscription's oldest unacknowledged message is older. Readers on Spark help from ingest.start_after (1h) on."
   type        = map(number)
   default = {
     base     = 5400

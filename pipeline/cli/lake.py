@@ -20,6 +20,7 @@ from tidemark.pipeline.cli.output import (
     show_failing_ticks,
 )
 from tidemark.pipeline.clock import SystemClock
+from tidemark.pipeline.ingest.progress import progress_of, recent_looks
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.failed_ticks import FailedTick
 from tidemark.pipeline.lake.tables.rounds import last_round
@@ -29,7 +30,7 @@ from tidemark.pipeline.quality.null_fields import NullFields, read_null_fields
 from tidemark.pipeline.quality.passed_over import read_passed_over
 from tidemark.pipeline.quality.status import LOST_WITHIN, LakeReport, Losses, read_losses, read_report
 from tidemark.pipeline.settings import load_settings
-from tidemark.pipeline.settings_sections import LandingSettings
+from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.holding import passed_over
 
 LEFT_OUT = ("publish_time", "message_id")
@@ -49,7 +50,7 @@ def status(as_json: AsJson = False) -> None:
     ticks = read_failing_ticks(lake, now)
     facts = {
         **lake_facts(report, now),
-        **round_facts(lake, settings.landing, now),
+        **ingest_facts(lake, settings.ingest, report.state.number, now),
         **failing_facts(failed),
         **failing_ticks_facts(ticks),
         "tables_failing": {each.table: each.failures for each in of_tables},
@@ -98,14 +99,18 @@ def lake_facts(report: LakeReport, now: datetime) -> dict[str, Any]:
     return facts
 
 
-def round_facts(lake: Lake, landing: LandingSettings, now: datetime) -> dict[str, Any]:
-    """The newest round of a run that lands continuously; nothing where ticks land."""
-    if not landing.is_continuous:
-        return {}
+def ingest_facts(lake: Lake, ingest: IngestSettings, number: int, now: datetime) -> dict[str, Any]:
+    """How reading goes, where it is behind, by the log up to an entry; and the newest round of readers on Spark, where
+    these pull all the time."""
+    behind = progress_of(recent_looks(lake.tracking_log(), number, now))
+    facts: dict[str, Any] = {"reading": "; ".join(one.sentence() for one in behind)} if behind else {}
+    if not ingest.is_continuous:
+        return facts
     newest = last_round(lake.heartbeats())
     if newest is None:
-        return {"last_round": None}
+        return {**facts, "last_round": None}
     return {
+        **facts,
         "last_round": newest.number,
         "last_round_run": newest.run,
         "last_round_at": newest.at,
@@ -128,11 +133,15 @@ def failing_facts(failed: Failing | None) -> dict[str, Any]:
 
 
 def failing_ticks_facts(failed: Sequence[FailedTick]) -> dict[str, Any]:
-    """The sensors whose newest tick failed: how often, and the newest error of all. Nothing without any."""
+    """The sensors whose newest tick failed: how often, and the newest error of all. Those that wait with some of their
+    messages: what for. Nothing without any."""
+    waiting, failed = {one.sensor: one.reason for one in failed if one.waits}, [one for one in failed if not one.waits]
+    facts: dict[str, Any] = {"ticks_waiting": waiting} if waiting else {}
     if not failed:
-        return {}
+        return facts
     newest = max(failed, key=lambda one: one.last)
     return {
+        **facts,
         "ticks_failed": {one.sensor: one.failures for one in failed},
         "ticks_failed_since": min(one.since for one in failed),
         "ticks_failed_last": newest.last,
@@ -185,7 +194,7 @@ def null_facts(found: NullFields) -> dict[str, Any]:
 
 def usage_facts(report: LakeReport, now: datetime, budget: int | None) -> dict[str, Any]:
     """What ticks asked of Pub/Sub in the last day, as the log tells: bytes of snapshots by estimate, the rest counted.
-    `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of a drain are not among them."""
+    `tracked_bytes` and `landed_bytes` are the sizes of what was pulled. The pulls of rounds are among them."""
     used = report.state.account.last_day(now)
     facts = {name: value for name, value in asdict(used).items() if name != "seconds"}
     return {**{f"{name}_last_day": value for name, value in facts.items()}, "snapshot_budget": budget}

@@ -103,7 +103,8 @@ def requeue(
     """
     settings, clock = load_settings(), SystemClock()
     lake, meant = lake_of(settings, clock), _meant(reason, since, clock.now())
-    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub), clock)
+    accepted = lake.accepted_schemas(settings.message.schema_names)
+    requeuer = Requeuer.of(lake, reader_of(settings.contract, settings.pubsub, accepted), clock)
     with progress_bar(MofNCompleteColumn(), quiet=as_json) as progress:
         judging = progress.add_task("judging", total=requeuer.quarantine.rows_of(meant))
         done = requeuer.run(meant, dry_run=dry_run, tell=lambda rows: progress.advance(judging, rows))

@@ -83,7 +83,7 @@ def try_topic(settings: Settings, clock: Clock, count: int, wait: timedelta, *, 
         messages = sample_messages(client, pubsub, clock, count, wait)
     finally:
         client.transport.close()
-    samples = [Sample(message.message_id, message) for message in messages]
+    samples = [Sample(message["message_id"][0].as_py(), message) for message in messages]
     show_trial(
         try_samples(samples, reader_of(settings.contract, settings.pubsub), clock.now()), settings, as_json=as_json
     )

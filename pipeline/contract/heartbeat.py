@@ -6,7 +6,7 @@ back nor pushes it forward.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
@@ -16,14 +16,16 @@ import orjson
 
 from tidemark.pipeline.clock import duration_us, from_us, iso, to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit, advice, read_event_time
+from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.contract.payloads.cloudevents import PREFIX
 from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import Definitions
 from tidemark.pipeline.contract.payloads.formats import Envelope, PayloadFormat
 from tidemark.pipeline.contract.payloads.json_text import json_kind
-from tidemark.pipeline.contract.payloads.json_text import read_payload as read_payload
 from tidemark.pipeline.contract.payloads.rejections import Rejection as Rejection
 from tidemark.pipeline.contract.payloads.rejections import RejectionReason as RejectionReason
+from tidemark.pipeline.contract.payloads.rejections import Undecided as Undecided
+from tidemark.pipeline.contract.payloads.revisions import Asking as Asking
 from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of
 from tidemark.pipeline.durations import format_duration
 
@@ -41,6 +43,10 @@ RESERVED_FIELD_NAMES = frozenset(
 )
 """Columns of the lake's tables. A compared field cannot have one of these names."""
 
+
+PATIENCE = timedelta(seconds=30)
+"""How long after its publish time a message of base waits for a schema that does not exist; then it is rejected. On
+tracking it waits for twice as long, so that tracking can read what base lands: their clocks may differ by this."""
 
 JSON_OBJECTS = PayloadFormat()
 """How payloads are written where nothing else is said."""
@@ -127,10 +133,10 @@ class HeartbeatReader:
         self._first_us = to_us(contract.first_event_time)
         self._skew_us = duration_us(contract.max_future_skew)
 
-    def decode(self, attributes: Sequence[Mapping[str, str]], payloads: Sequence[bytes | None]) -> Decoded:
-        """Messages' attributes and objects, as all that is read from them is found. Raises TidemarkError, as
-        `PayloadDecoder.decode` does."""
-        return self._decoder.decode(attributes, payloads)
+    def decode(self, messages: Messages, asking: Asking) -> Decoded:
+        """The first messages' attributes and objects, as all that is read from them is found: see
+        `PayloadDecoder.decode`."""
+        return self._decoder.decode(messages, asking)
 
     def read(self, attributes: Mapping[str, str], payload: Any, publish_time_us: int) -> Heartbeat | Rejection:
         """The heartbeat in a message, or why it is rejected. `payload` may be None unless the contract needs it, and an

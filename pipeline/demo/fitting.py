@@ -12,6 +12,7 @@ from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.synthetic_beats import SyntheticSource, compose, messages
 from tidemark.pipeline.ingest.samples import Sample
 from tidemark.pipeline.ingest.trial import Trial, try_samples
+from tidemark.pipeline.pubsub.received import table_of
 
 Meant = tuple[str | None, int | None, str | None]
 """A heartbeat's stream, its event time in microseconds, and its publisher's id."""
@@ -34,7 +35,7 @@ def trial_of(source: SyntheticSource, reader: HeartbeatReader, now: datetime) ->
     for number, one in enumerate(composed):
         message = PubsubMessage.pb()(data=one.payload, attributes=one.attributes)
         message.publish_time.FromDatetime(latest)
-        samples.append(Sample(str(number), message))
+        samples.append(Sample(str(number), table_of([message])))
     trial = try_samples(samples, reader, now)
     for verdict in trial.verdicts:
         if not verdict.is_heartbeat:

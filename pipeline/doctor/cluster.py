@@ -43,7 +43,7 @@ def seen_executors(session: SparkSession) -> Iterator[Said]:
             yield (
                 Level.WARNING,
                 f"the executor on {machine} cannot run tidemark ({python}: {unable}): windows are "
-                f"computed more slowly, and drains and continuous landing cannot run; {REMEDY}",
+                f"computed more slowly, and readers on Spark cannot pull; {REMEDY}",
             )
         else:
             yield Level.OK, f"the executor on {machine} has tidemark and Polars; Spark is {session.version}"

@@ -63,19 +63,19 @@ def check_spark(setup: Setup) -> Iterator[Said]:
 
 
 def check_places(setup: Setup) -> Iterator[Said]:
-    """Readers that land continuously hold places of tasks, and windows need some as well."""
+    """Readers that pull continuously hold places of tasks, and windows need some as well."""
     settings = setup.settings
-    if not settings.landing.is_continuous or (settings.spark.master is None and not is_ours_to_start(settings)):
+    if not settings.ingest.is_continuous or (settings.spark.master is None and not is_ours_to_start(settings)):
         return
-    master, readers = settings.spark.master or settings.server_master, settings.landing.readers
+    master, readers = settings.spark.master or settings.server_master, settings.ingest.readers
     threads = re.fullmatch(r"local(?:\[(\d+)(?:,\d+)?\])?", master)
     places = int(threads[1] or 1) if threads else readers + 1
     if places <= readers:
         named = "spark.master" if settings.spark.master else "spark.server_master"
         yield (
             Level.WARNING,
-            f"{named} = {master!r} has {places} places for {readers} readers of [landing] and the windows: rounds take "
-            f'longer than landing.round, and windows wait; "local[{readers + WINDOW_PLACES},4]" has enough',
+            f"{named} = {master!r} has {places} places for {readers} readers of [ingest] and the windows: fewer read; "
+            f'"local[{readers + WINDOW_PLACES},4]" has enough',
         )
     elif threads:
         yield Level.OK, f"Spark on {master} has a place for each of {readers} readers, and for windows"
@@ -166,5 +166,5 @@ def check_python(setup: Setup) -> Iterator[Said]:
         yield (
             Level.WARNING,
             f"$PYSPARK_PYTHON is {chosen}, and tidemark runs on {sys.executable}: without tidemark and Polars in it "
-            "windows are computed more slowly, and drains and continuous landing cannot run",
+            "windows are computed more slowly, and readers on Spark cannot pull",
         )

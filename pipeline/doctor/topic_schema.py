@@ -14,7 +14,7 @@ from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, Subsc
 from tidemark.pipeline.identity.components import SCHEMA, permissions_of
 from tidemark.pipeline.pubsub.connection import client_of, reported
 from tidemark.pipeline.pubsub.drift import LOOKS_WITHIN
-from tidemark.pipeline.pubsub.schemas import ENCODINGS, GET
+from tidemark.pipeline.pubsub.schemas import ENCODINGS, LIST
 
 ALL_REJECTED = "all of them would go to quarantine (UNREADABLE_PAYLOAD)"
 
@@ -52,8 +52,9 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
     client = client_of(SchemaServiceClient, *pubsub.server)
     request = {"name": name, "view": types.SchemaView.BASIC}
     try:
-        with closing(client.transport), reported("read the schema", name, f"{GET} on it"):
-            kind = client.get_schema(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds()).type_
+        with closing(client.transport), reported("list the revisions of the schema", name, f"{LIST} on it"):
+            listed = client.list_schema_revisions(request=request, retry=None, timeout=LOOKS_WITHIN.total_seconds())
+            kind = next(iter(listed)).type_
     except PermissionMissing as error:
         parts = permissions_of(setup.components, pubsub.reading, asks_for_schemas=written.asks_for_schemas)
         if SCHEMA.permission in parts:
@@ -61,7 +62,7 @@ def _type(setup: Setup, name: str, topic: str, written: PayloadFormat) -> Iterat
         else:
             yield (
                 Level.OK,
-                f"the schema {name} of {topic} cannot be looked at without {GET} on it, which nothing here needs; "
+                f"the schema {name} of {topic} cannot be looked at without {LIST} on it, which nothing here needs; "
                 f"whether it is {written.encoding} is not known",
             )
         return

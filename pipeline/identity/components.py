@@ -33,10 +33,10 @@ RUNNING = (Component.TRACKER, Component.LANDER, Component.CHECKS, Component.RUNS
 """What `tidemark up` runs. The first three are sensors, and share the code server's process and its identity."""
 
 IS = {
-    Component.TRACKER: "the sensors `tracking` and `drain`: the watermark",
+    Component.TRACKER: "the sensors `tracking` and `ingest`: the watermark",
     Component.LANDER: "the sensor `landing`",
     Component.CHECKS: "the sensors `staleness` and `requeue`: what is late, missed or lost, and changes",
-    Component.RUNS: "runs, on Spark and beside it: windows, drains, housekeeping, repair, the tuning report",
+    Component.RUNS: "runs, on Spark and beside it: windows, rounds of readers, housekeeping, repair, the tuning report",
     Component.WEB: "Dagster's daemon and web server, which ask nothing of Google",
     Component.PROVISION: "`tidemark provision`, once, under an account of its own",
 }
@@ -59,7 +59,8 @@ METRICS = Need(
     "readings by Cloud Monitoring, and base's size before a snapshot",
 )
 SCHEMA = Need(
-    Permission("pubsub.schemas.get", On.PROJECT), "read the revisions of the topic's schema, where payloads have one"
+    Permission("pubsub.schemas.listRevisions", On.PROJECT),
+    "read the revisions of the topic's schema, where payloads have one",
 )
 OBJECTS = (
     Need(GET, "read the log and the tables"),
@@ -99,7 +100,7 @@ NEEDS: dict[Component, tuple[Need, ...]] = {
         Need(DELETE, "replace the checkpoint of the check of missed heartbeats, and the note of the contract"),
     ),
     Component.RUNS: (
-        Need(CONSUME, "drain both subscriptions, and read how much is left"),
+        Need(CONSUME, "read both subscriptions, and how much is left of them"),
         *SNAPSHOTS,
         METRICS,
         SCHEMA,

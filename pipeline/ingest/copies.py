@@ -3,7 +3,8 @@
 A copy whose first copy is in the log does not hold the watermark: the first one does, until it has landed.
 """
 
-from collections.abc import Iterable
+import uuid
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -16,12 +17,16 @@ from tidemark.pipeline.watermark.histogram import Ints
 MOST_REMEMBERED = 1_000_000
 """Messages that are remembered at most: 16 MB, and ten minutes of 1,600 a second."""
 
+ATTEMPTS_NOTED = 4
+"""Attempts of a process that may still be settled: one round is under way while the one before is."""
+
 
 class RememberedCopies:
     """The messages that this process has made durable on tracking: for each the least publish time.
 
-    Guarantee: `are_copies` says so only of a message that was remembered with an earlier or equal publish time. What is
-    forgotten, by its publish time or beyond `at_most`, counts as a first copy, which is the careful side.
+    Guarantee: `are_copies` says so only of a message that was remembered with an earlier or equal publish time, and one
+    is remembered only after its histogram is an entry of the log: by the attempt that was counted there. What is
+    forgotten, by its publish time or beyond `at_most`, counts as a first copy, which only holds the watermark longer.
 
     A message is known by a 64-bit hash of its key, with the secret of the process. Beside a million others it is taken
     for a copy of one by mistake with a chance of 1 in 10 trillion; then it may be late.
@@ -30,6 +35,7 @@ class RememberedCopies:
     def __init__(self, within: timedelta = timedelta(0), at_most: int = MOST_REMEMBERED) -> None:
         self._within_us, self._at_most = duration_us(within), at_most if within else 0
         self._keys, self._publish_us = np.empty((2, 0), dtype=np.int64)
+        self._noted: dict[str, tuple[Ints, Ints]] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -47,10 +53,21 @@ class RememberedCopies:
         known: npt.NDArray[np.bool_] = (self._keys[place] == keys) & (self._publish_us[place] <= publish_us)
         return known
 
-    def remember(self, keys: Ints, publish_us: Ints) -> None:
-        """Remember messages that counted in full. Call it once they are durable."""
-        if not self.is_on or not len(keys):
-            return
+    def note(self, keys: Ints, publish_us: Ints) -> str:
+        """Note messages that an attempt has counted in full. The attempt's name."""
+        attempt = uuid.uuid4().hex
+        if self.is_on and len(keys):
+            self._noted[attempt] = keys, publish_us
+        return attempt
+
+    def settle(self, attempts: Collection[str]) -> None:
+        """Remember what these attempts have counted, which is in the log now, and drop what is older."""
+        for attempt in [name for name in self._noted if name in attempts]:
+            self._remember(*self._noted.pop(attempt))
+        for name in list(self._noted)[:-ATTEMPTS_NOTED]:
+            del self._noted[name]
+
+    def _remember(self, keys: Ints, publish_us: Ints) -> None:
         oldest_us = max(int(column.max()) for column in (publish_us, self._publish_us) if len(column)) - self._within_us
         order = np.lexsort((publish_us, keys))
         keys, publish_us = keys[order], publish_us[order]

@@ -12,8 +12,9 @@ from pydantic.alias_generators import to_camel
 
 from tidemark.pipeline.clock import EPOCH
 from tidemark.pipeline.contract.heartbeat import MessageContract
+from tidemark.pipeline.contract.payloads.definitions import NAME
 from tidemark.pipeline.errors import InvalidSettings
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.settings import RENAMED
 from tidemark.pipeline.settings_message import ComparedFields, MessageSettings
 from tidemark.pipeline.settings_sections import LakeSettings, PullSettings, ResourceId
@@ -59,8 +60,8 @@ class SourceOptions(MessageSettings, PullSettings):
 
     @field_validator("schema_")
     @classmethod
-    def _where_all_find_it(cls, value: str) -> str:
-        if value and not Path(value).is_absolute():
+    def _where_all_find_it(cls, value: str | list[str]) -> str | list[str]:
+        if isinstance(value, str) and value and not NAME.fullmatch(value) and not Path(value).is_absolute():
             raise ValueError("write the schema's file or folder with its whole path: executors read it themselves")
         return value
 

@@ -7,12 +7,13 @@ that: a task that is tried again, or a query that starts from its checkpoint, is
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import orjson
 import pyarrow as pa
+from google.pubsub_v1 import SubscriberClient
 from pyspark.sql import types as T  # noqa: N812 (what everybody calls it)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,15 +21,18 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from tidemark.pipeline.clock import Clock, SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.errors import InvalidSettings, ObjectExists
-from tidemark.pipeline.ingest.landing import land_named, landed_under
+from tidemark.pipeline.errors import InvalidSettings, ObjectExists, PubSubError
+from tidemark.pipeline.ingest.named import land_named, landed_under
 from tidemark.pipeline.ingest.pubsub_options import WATERMARK, SourceOptions, read_options
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.heartbeats import PARTITION, heartbeat_schema
 from tidemark.pipeline.lake.tables.landings import FOLDER, LandedBatches, read_piece
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.lake.tables.table import MOMENT
+from tidemark.pipeline.pubsub.backlog import Backlog, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.schemas import reader_of
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
@@ -56,15 +60,24 @@ class Connections:
     def subscription(self) -> Iterator[Subscription]:
         """The subscription, for as long as the block runs."""
         options = self.options
-        client = CLIENTS.get(options.server, lambda: subscriber_client(*options.server))
-        with closing(PubSubSubscription(client, options.path, self.clock, options)) as subscription:
+        with closing(PubSubSubscription(self.client(), options.path, self.clock, options)) as subscription:
             yield subscription
+
+    def client(self) -> SubscriberClient:
+        """The client, which a process keeps."""
+        server = self.options.server
+        return CLIENTS.get(server, lambda: subscriber_client(*server))
+
+    def backlog(self) -> Backlog:
+        """Readings of the subscription."""
+        return SnapshotBacklog(self.client(), self.options.path, self.clock, self.options.call_timeout)
 
     def reader(self) -> HeartbeatReader:
         """The contract's reader, which a worker process keeps with the schemas that it has read."""
         options = self.options
         kept_as = options.server, options.project, repr(options.contract)
-        return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options))
+        accepted = self.lake.accepted_schemas(options.schema_names)
+        return CLIENTS.get(kept_as, lambda: reader_of(options.contract, options, accepted))
 
     def objects(self) -> ObjectStore:
         """Where it lands."""
@@ -157,7 +170,7 @@ class Landing:
                 batches.name(offset.batch, partition.reader),
                 subscription,
                 objects=objects,
-                quarantine=connections.lake.quarantine(),
+                quarantine=NewFiles(connections.lake.quarantine(), QUARANTINE, connections.clock),
                 watermark=watermark,
                 reader=connections.reader(),
                 budget=self._options.budget,
@@ -196,6 +209,7 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
     """A stream. Every offset is a number more: whether there is anything to read is known only by pulling."""
 
     _available_at: datetime | None = None
+    _nothing_since: datetime | None = None
     _has_planned = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -204,8 +218,8 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 (Spark's)
         """The next batch's end, with the newest watermark, which Spark writes down before anything is pulled.
 
-        With the trigger "available now" it is `start` once a whole batch brought nothing that was published before the
-        query began.
+        With the trigger "available now" it is `start` once nothing is outstanding that was published before the query
+        began.
         """
         before = Offset.read(start)
         if self._has_planned and self._is_caught_up(before):
@@ -236,14 +250,31 @@ class PubSubStreamReader(Landing, DataSourceStreamReader, SupportsTriggerAvailab
             batches = LandedBatches(self._connections.objects(), offset.run)
             batches.end(offset.batch, keep=self._options.keep_batches)
 
-    def _is_caught_up(self, offset: Offset) -> bool:
+    def _is_caught_up(self, before: Offset) -> bool:
+        """By a reading: an empty batch does not prove that there is no backlog. Where these credentials may take none,
+        once two batches in a row brought nothing older; and where another consumer holds what is outstanding, once
+        nothing came for two leases."""
         if self._available_at is None:
             return False
+        now, brought_nothing = self._connections.clock.now(), self._brought_nothing_older(before)
+        self._nothing_since = (self._nothing_since or now) if brought_nothing else None
+        try:
+            reading = self._connections.backlog().read()
+        except PubSubError:
+            return (
+                brought_nothing
+                and before.batch > 1
+                and self._brought_nothing_older(replace(before, batch=before.batch - 1))
+            )
+        is_held = self._nothing_since is not None and now - self._nothing_since > 2 * self._options.ack_deadline
+        return is_held or reading.no_later_than >= self._available_at
+
+    def _brought_nothing_older(self, offset: Offset) -> bool:
         objects = self._connections.objects()
         batches = LandedBatches(objects, offset.run)
         landings = [landed_under(batches.name(offset.batch, reader), objects) for reader in range(offset.readers)]
         oldest = [landing.landed.oldest_publish_time for landing in landings if landing is not None]
-        return all(moment is None or moment >= self._available_at for moment in oldest)
+        return all(moment is None or moment >= (self._available_at or moment) for moment in oldest)
 
 
 def source_schema(options: SourceOptions) -> T.StructType:

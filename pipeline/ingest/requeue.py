@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemark.pipeline.clock import Clock
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
-from tidemark.pipeline.ingest.judging import JudgedBatch
+from tidemark.pipeline.clock import Clock, to_us
+from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader, RejectionReason
+from tidemark.pipeline.contract.messages import MESSAGE, Messages
+from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, message_columns, messages_of
+from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
 from tidemark.pipeline.lake.tables.rejudged import NOTHING_TOLD, TOLD, Rejudged, judged_otherwise
 from tidemark.pipeline.lake.tables.requeued import NO_IDS, Note, Requeued, without
@@ -64,6 +66,7 @@ class Requeuer:
 
     quarantine: Quarantine
     heartbeats: Heartbeats
+    landing: NewFiles
     requeued: Requeued
     rejudged: Rejudged
     log: TrackingLog
@@ -73,8 +76,9 @@ class Requeuer:
     @classmethod
     def of(cls, lake: Lake, reader: HeartbeatReader, clock: Clock) -> "Requeuer":
         """For a lake and a reader of the contract of now."""
-        parts = lake.quarantine(), lake.heartbeats(), lake.requeued(), lake.rejudged(), lake.tracking_log()
-        return cls(*parts, reader, clock)
+        heartbeats = lake.heartbeats()
+        parts = heartbeats, NewFiles(heartbeats, heartbeats.schema, clock), lake.requeued(), lake.rejudged()
+        return cls(lake.quarantine(), *parts, lake.tracking_log(), reader, clock)
 
     def run(self, meant: Rejected = EVERY, *, dry_run: bool = False, tell: Progress = lambda _: None) -> Requeue:
         """Judge again what is meant, the oldest days first, batch by batch. Raises LakeError; then what had landed
@@ -98,12 +102,13 @@ class Requeuer:
         if not len(rows):
             return Requeue()
         done, to_note, to_tell = Requeue(), [], []
-        for judged in JudgedBatch.parts_of_rows(rows, self.reader, self.log.newest_watermark(), self.clock.now()):
+        now, messages = self.clock.now(), Messages(rows.select(MESSAGE.names).cast(MESSAGE))
+        for judged in judged_rows(messages, self.reader, Asking(to_us(now)), self.log.newest_watermark(), now):
             passing = without(judged.heartbeats, noted)
             there = self._landed(passing["message_id"].combine_chunks(), first, last)
             fresh = without(passing, there)
             if len(fresh) and not dry_run:
-                self.heartbeats.append(fresh)
+                self.landing.add(self.landing.write(fresh), {})
             to_note.append(_settled(judged, passing))
             to_tell.append(judged_otherwise(copies, judged.rejected))
             done += Requeue(
@@ -138,7 +143,7 @@ def _batches(scanned: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _settled(judged: JudgedBatch, passing: pa.Table) -> pa.Array:
+def _settled(judged: JudgedRows, passing: pa.Table) -> pa.Array:
     """The ids that a note names: of the messages that pass whole, and of those heartbeats `passing` whose message waits
     on."""
     rejected = judged.rejected["message_id"].combine_chunks()

@@ -1,277 +1,234 @@
-"""A round of many readers: each takes messages and makes them durable apart from the others, then one transaction makes
-them visible, one entry of the log counts them, and only after that they are acknowledged.
+"""Rounds: many readers take, then one process settles what all of them have taken, while they take again.
 
-So the number of commits and of log entries follows the number of rounds, not the traffic. The order is the guarantee:
-take, add, acknowledge. What is acknowledged is visible to every run that begins later, so the watermark needs to know
-nothing of rounds.
+What a message costs is spread over the readers, and what a round costs is the same at any traffic. Catching up with a
+backlog and landing continuously are both rounds. They differ in when they stop.
 """
 
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
+from itertools import count
 
-import numpy as np
-import pyarrow as pa
-
-from tidemark.pipeline.clock import Clock, from_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.landing import Landed
-from tidemark.pipeline.ingest.tracking import Counted, Persisted, count
-from tidemark.pipeline.lake.log.tracking_log import TrackingLog
-from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
-from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch, Subscription
-from tidemark.pipeline.watermark.histogram import Histogram, Ints
-from tidemark.pipeline.watermark.state import Snapshot
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.errors import ReadingUnavailable
+from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
+from tidemark.pipeline.ingest.readers import BATCH_MESSAGES, Share
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.take import SMALL_SHARE
+from tidemark.pipeline.ingest.ticks import begin_where_new
+from tidemark.pipeline.lake.log.tracking_log import Newest
+from tidemark.pipeline.lake.tables.rounds import says_of
+from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.situation import has_no_backlog
 from tidemark.pipeline.watermark.usage import Usage
 
-FILE_BYTES = 64 << 20
-"""A reader writes what it holds into files when it is larger than this: so much is in memory, and a few times as much
-while it is written."""
+ROUNDS_TOLD = 3
+"""Settled rounds whose attempts the readers are told: a worker may have no task in one of them."""
 
-ACKNOWLEDGED_AT_ONCE = 8
-"""Calls that acknowledge side by side. Each takes a few milliseconds, most of them waiting."""
+NEW = timedelta(minutes=1)
+"""A decision that is older says nothing of the backlogs: nobody ticks."""
 
-NOTHING_USED = Usage()
+A_TRACKER_IN = 4
+"""One reader of so many reads tracking, which costs less than base: all of them while tracking is behind."""
 
-ACKNOWLEDGED_IN_A_CALL = 10_000
-"""Acknowledgements that one of these threads sends, in calls of what a call may hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakenHeartbeats:
-    """What one reader of base has taken in a round: durable files that no version of a table lists yet, and the ids
-    that acknowledge their messages. `landed` counts them; nothing is acknowledged."""
-
-    landed: Landed = field(default_factory=Landed)
-    heartbeats: Sequence[NewFile] = ()
-    rejected: Sequence[NewFile] = ()
-    ack_ids: Sequence[str] = ()
-    usage: Usage = field(default_factory=Usage)
+DRY_ROUNDS, YOUNG_ROUNDS = 2, 2
+"""Rounds in a row that found little, or only young messages, and so end a run. One is not enough: an empty pull proves
+nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakenTimes:
-    """What one reader of tracking has taken in a round: the histogram of its messages, which is nowhere else yet, and
-    the ids that acknowledge them. `attempt` names what the reader would remember once the histogram is durable."""
+class Ended(StrEnum):
+    """Why a run ended."""
 
-    histogram: Histogram
-    messages: int = 0
-    ack_ids: Sequence[str] = ()
-    attempt: str = ""
-    usage: Usage = field(default_factory=Usage)
+    CAUGHT_UP = "caught up"
+    RAN_DRY = "ran dry"
+    TIME_IS_UP = "time is up"
 
 
-def take_heartbeats(
-    subscription: Subscription,
-    *,
-    heartbeats: NewFiles,
-    quarantine: NewFiles,
-    watermark: datetime | None,
-    reader: HeartbeatReader,
-    budget: Budget,
-    clock: Clock,
-) -> TakenHeartbeats:
-    """Pull from base until the budget is spent, judge, and write files. Nothing is acknowledged, and leases are kept
-    until this returns.
-
-    Any number of readers may run at once. A reader that dies, or whose answer is lost, has done nothing: its messages
-    come again, and its files are orphans. A heartbeat below `watermark` is late. Raises PubSubError or LakeError.
-    """
-    taken = TakenHeartbeats()
-    good, bad = _Files(heartbeats), _Files(quarantine)
-    ack_ids: list[str] = []
-    size = 0
-    with ExitStack() as leases:
-        for batch in _batches(subscription, budget, clock):
-            leases.enter_context(subscription.leased(batch.ack_ids))
-            ack_ids.extend(batch.ack_ids)
-            size += batch.size_bytes
-            for judged in JudgedBatch.parts_of(batch.messages, reader, watermark, clock.now()):
-                good.hold(judged.heartbeats)
-                bad.hold(judged.rejected)
-                taken = replace(taken, landed=taken.landed + Landed.of(judged))
-        used = Usage(landed=len(ack_ids), landed_bytes=size)
-        return replace(taken, heartbeats=good.written(), rejected=bad.written(), ack_ids=ack_ids, usage=used)
-
-
-class _Files:
-    """Rows of a table on their way into files."""
-
-    def __init__(self, files: NewFiles) -> None:
-        self._files = files
-        self._held: list[pa.Table] = []
-        self._size = 0
-        self._written: list[NewFile] = []
-
-    def hold(self, rows: pa.Table) -> None:
-        if not len(rows):
-            return
-        self._held.append(rows)
-        self._size += rows.nbytes
-        if self._size >= FILE_BYTES:
-            self.written()
-
-    def written(self) -> Sequence[NewFile]:
-        if self._held:
-            self._written += self._files.write(pa.concat_tables(self._held))
-        self._held, self._size = [], 0
-        return self._written
-
-
-def take_times(
-    subscription: Subscription,
-    *,
-    reader: HeartbeatReader,
-    remembered: "Provisional",
-    laggard: timedelta | None,
-    budget: Budget,
-    clock: Clock,
-) -> TakenTimes:
-    """Pull from tracking until the budget is spent, and count. Nothing is acknowledged, and leases are kept until this
-    returns. Any number of readers may run at once. A message that lags more than `laggard` is judged by its payload as
-    well. Raises PubSubError."""
-    histogram, ack_ids, parts, size = Histogram.empty(), list[str](), list[Counted](), 0
-    with ExitStack() as leases:
-        for batch in _batches(subscription, budget, clock):
-            leases.enter_context(subscription.leased(batch.ack_ids))
-            ack_ids.extend(batch.ack_ids)
-            size += batch.size_bytes
-            counted = count(batch.messages, reader, remembered.copies, laggard)
-            histogram += counted.histogram
-            parts.append(counted)
-    used = Usage(tracked=len(ack_ids), tracked_bytes=size)
-    return TakenTimes(histogram, len(ack_ids), ack_ids, remembered.note(parts), used)
-
-
-def _batches(subscription: Subscription, budget: Budget, clock: Clock) -> Iterator[PulledBatch]:
-    """Batches until the budget is spent, however little comes: a round is as long as its budget says."""
-    until = clock.monotonic() + budget.max_time.total_seconds()
-    messages, size = budget.max_messages, budget.max_bytes
-    while messages > 0 and size > 0 and (left := until - clock.monotonic()) > 0:
-        wanted = min(budget.batch_messages, messages)
-        batch = subscription.pull(wanted, size, left, messages - wanted)
-        messages -= len(batch)
-        size -= batch.size_bytes
-        if len(batch):
-            yield batch
-
-
-class Provisional:
-    """The copies that a process remembers, and those that it may remember once their round is durable.
-
-    Guarantee: a message is remembered only after its histogram is an entry of the log: by the attempt that was counted
-    there. What other attempts have counted, of which Spark may start several, is dropped.
-    """
-
-    def __init__(self, copies: RememberedCopies) -> None:
-        self.copies = copies
-        self._noted: dict[str, tuple[Ints, Ints]] = {}
-
-    def note(self, counted: Sequence[Counted]) -> str:
-        """Note what an attempt has counted in full; the attempt's name."""
-        attempt = uuid.uuid4().hex
-        if self.copies.is_on and counted:
-            keys, publish_us = (
-                np.concatenate([getattr(one, name) for one in counted]) for name in ("keys", "publish_us")
-            )
-            self._noted[attempt] = keys, publish_us
-        return attempt
-
-    def settle(self, attempts: frozenset[str]) -> None:
-        """Remember what these attempts have counted, which is in the log now, and drop what is older."""
-        for attempt in [name for name in self._noted if name in attempts]:
-            self.copies.remember(*self._noted.pop(attempt))
-        for name in list(self._noted)[:-ATTEMPTS_NOTED]:
-            del self._noted[name]
-
-
-ATTEMPTS_NOTED = 4
-"""Attempts of a process that may still be settled: one round is under way while the one before is."""
+Ages = Mapping[Side, timedelta]
+"""How old the oldest unread message of each side is, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What a round has landed and tracked, all of it visible, in the log, and acknowledged as far as that went. `used`
-    is what the next entry of the log has to note, because this round had none."""
+class RoundDone:
+    """A round that is settled. `oldest` is how old the oldest message was that it took from each side, and `ages` what
+    is known of their backlogs since."""
 
-    landed: Landed = field(default_factory=Landed)
-    persisted: Persisted = field(default_factory=Persisted)
-    used: Usage = field(default_factory=Usage)
+    number: int
+    share: Share
+    settled: Settled
+    readers_seconds: float
+    settle_seconds: float
+    oldest: Ages = field(default_factory=dict)
+    ages: Ages = field(default_factory=dict)
 
-    def __add__(self, other: "Settled") -> "Settled":
-        return Settled(self.landed + other.landed, self.persisted + other.persisted, self.used + other.used)
+    @property
+    def messages(self) -> int:
+        """All that were landed, quarantined or tracked."""
+        return self.settled.landed.messages + self.settled.persisted.messages
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether the readers found hardly anything."""
+        return self.messages < SMALL_SHARE * min(BATCH_MESSAGES.values()) * self.share.readers
 
 
-def settle(
-    of_base: Sequence[TakenHeartbeats],
-    of_tracking: Sequence[TakenTimes],
-    *,
-    base: Subscription,
-    tracking: Subscription,
-    heartbeats: NewFiles,
-    quarantine: NewFiles,
-    log: TrackingLog,
-    clock: Clock,
-    says: Mapping[str, str],
-    used: Usage = NOTHING_USED,
-) -> Settled:
-    """Make what the readers of a round have taken visible, then acknowledge it: one entry of the log, one transaction
-    of each table. Leases are kept meanwhile. The entry notes what the readers used, and what rounds before have `used`.
+Beside = Callable[[Callable[[], RoundDone]], "Future[RoundDone]"]
+"""Starts a function beside the caller."""
 
-    Guarantee: what is acknowledged on tracking is in the log; what is acknowledged on base is visible in `heartbeats`
-    or `quarantine`. Any number of rounds may be settled at once, by any number of processes. Assumption: the log has
-    begun. Raises PubSubError or LakeError; then nothing was acknowledged that is not visible, and what is visible and
-    was not acknowledged comes again, as copies.
+
+@dataclass(slots=True)
+class Rounds:
+    """One run of rounds. `run` is a name that no other run has. `read` has the readers of a round take, in whatever
+    processes; `newest` reads the log, beside the settling, which has its own log for itself. `backlogs` are read where
+    no tick decides. `beside` settles a round while the next is read.
     """
-    with ThreadPoolExecutor(ACKNOWLEDGED_AT_ONCE, thread_name_prefix="acknowledge") as pool:
-        used = sum((one.usage for taken in (of_base, of_tracking) for one in taken), used)
-        histogram = sum((one.histogram for one in of_tracking), Histogram.empty())
-        persisted = _settle_tracking(of_tracking, tracking, log, Snapshot(histogram, used, clock.now()), pool)
-        landed = _settle_base(of_base, base, heartbeats, quarantine, says, pool)
-    return Settled(landed, persisted, used=NOTHING_USED if persisted.snapshots else used)
+
+    settings: Settings
+    run: str
+    readers: int
+    settling: Settling
+    read: Callable[[Share], Sequence[Taken]]
+    newest: Callable[[], Newest]
+    backlogs: Mapping[Side, Backlog]
+    clock: Clock
+    beside: Beside | None = None
+    ended: Ended = Ended.TIME_IS_UP
+    _used: Usage = field(default_factory=Usage)
+    _attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
+    _tracking_is_dry: bool = False
+
+    def rounds(self, run_for: timedelta, *, until_young: bool) -> Iterator[RoundDone]:
+        """Rounds until the time is over, or `until_young`: until both backlogs are young, or nothing is found. Each is
+        given once it is settled.
+
+        Guarantee: what is acknowledged is visible and in the log, whatever is killed, and however many runs and ticks
+        read the same subscriptions. Raises PubSubError, LakeError, and what `read` raises. What was settled until then
+        stays, and what was not comes again.
+        """
+        begin_where_new(self.settling.log, self.backlogs[Side.TRACKING], self.clock)
+        with ThreadPoolExecutor(1, thread_name_prefix="settle") as pool:
+            beside: Beside = self.beside or (lambda work: pool.submit(work))
+            until, done = self.clock.monotonic() + run_for.total_seconds(), _Stopping(self.settings)
+            under_way: Future[RoundDone] | None = None
+            for number in count():
+                if self.clock.monotonic() >= until:
+                    break
+                taken = self._taken(number)
+                try:
+                    if under_way is not None:
+                        settled, under_way = self._aged(under_way.result()), None
+                        ended = done.after(settled) if until_young else None
+                        if ended is not None:
+                            self.ended = ended
+                            yield from (settled, self._settled(number, *taken))
+                            return
+                        yield settled
+                except BaseException:  # otherwise it would come again only after minutes: its readers have leased it
+                    self.settling.give_back(taken[1])
+                    raise
+                under_way = beside(lambda number=number, taken=taken: self._settled(number, *taken))  # type: ignore[misc]
+            if under_way is not None:
+                yield under_way.result()
+
+    def _taken(self, number: int) -> tuple[Share, Sequence[Taken], datetime, float]:
+        """The work of the readers of one round, whose leases are kept from now on."""
+        watermark, began, since = self.newest().watermark, self.clock.now(), self.clock.monotonic()
+        decision = None if self._tracking_is_dry else self._decision()
+        trackers = trackers_of(self.readers, decision, self.settings.policy, number)
+        attempts = frozenset[str]().union(*self._attempts)
+        share = Share(self.settings, self.settings.ingest.round, self.readers - trackers, trackers, watermark, attempts)
+        taken = self.read(share)
+        self.settling.hold(taken)
+        return share, taken, began, self.clock.monotonic() - since
+
+    def _settled(
+        self, number: int, share: Share, taken: Sequence[Taken], began: datetime, readers_seconds: float
+    ) -> RoundDone:
+        since = self.clock.monotonic()
+        settled = self.settling.settle(taken, says_of(self.run, number), self._used)
+        self._attempts.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
+        self._used = settled.unsaid
+        oldest = {
+            Side.BASE: settled.landed.oldest_publish_time,
+            Side.TRACKING: settled.persisted.oldest_publish_time,
+        }
+        ages = {side: began - moment for side, moment in oldest.items() if moment is not None}
+        done = RoundDone(number, share, settled, readers_seconds, self.clock.monotonic() - since, ages)
+        self._tracking_is_dry = done.is_dry and not share.landers  # whatever an older decision says
+        return done
+
+    def _decision(self) -> Decision | None:
+        """The newest decision, if it is new."""
+        record, now = self.newest().record, self.clock.now()
+        is_new = record is not None and now - record.decision.at <= max(NEW, 3 * self.settings.watermark.tick)
+        return record.decision if record is not None and is_new else None
+
+    def _aged(self, done: RoundDone) -> RoundDone:
+        """With the ages of both backlogs by the newest decision, or by readings where nobody decides. A backlog whose
+        messages wait for a schema is left out."""
+        decision, ages = self._decision(), dict[Side, timedelta]()
+        waits = {Side.BASE: done.settled.landed.waiting, Side.TRACKING: done.settled.persisted.waiting}
+        for side in (side for side in Side if not waits[side].messages):
+            effective = None if decision is None else getattr(decision, str(side))
+            if effective is not None and effective.newest.observed_at >= self.clock.now() - NEW:
+                ages[side] = effective.newest.age
+            elif decision is None:
+                with suppress(ReadingUnavailable):
+                    ages[side] = self.backlogs[side].read().age
+        return replace(done, ages=ages)
 
 
-def _settle_tracking(
-    taken: Sequence[TakenTimes], subscription: Subscription, log: TrackingLog, entry: Snapshot, pool: ThreadPoolExecutor
-) -> Persisted:
-    ack_ids = [ack_id for one in taken for ack_id in one.ack_ids]
-    if not ack_ids:
-        return Persisted()
-    with subscription.leased(ack_ids):
-        log.append(entry)
-        acknowledged = _acknowledge(subscription, ack_ids, pool)
-    oldest = from_us(int(entry.histogram.first_publish_us.min()))
-    return Persisted(sum(one.messages for one in taken), 1, acknowledged, oldest)
+def trackers_of(readers: int, decision: Decision | None, policy: Policy, number: int) -> int:
+    """How many readers read tracking: all while it is behind base and now, by the newest decision, since the watermark
+    moves only when tracking is ahead. Otherwise a few, or one every other round."""
+    if decision is not None and decision.base is not None and decision.tracking is not None:
+        is_ahead = decision.tracking.oldest_unacked - decision.base.oldest_unacked >= policy.band
+        if not is_ahead and not has_no_backlog(decision.tracking, policy, policy.undecided):
+            return readers
+    return number % 2 if readers == 1 else max(1, readers // A_TRACKER_IN)
 
 
-def _settle_base(
-    taken: Sequence[TakenHeartbeats],
-    subscription: Subscription,
-    heartbeats: NewFiles,
-    quarantine: NewFiles,
-    says: Mapping[str, str],
-    pool: ThreadPoolExecutor,
-) -> Landed:
-    ack_ids = [ack_id for one in taken for ack_id in one.ack_ids]
-    if not ack_ids:
-        return Landed()
-    with subscription.leased(ack_ids):
-        rejected = [file for one in taken for file in one.rejected]
-        quarantine.add(rejected, says)
-        landed = [file for one in taken for file in one.heartbeats]
-        heartbeats.add(landed, says)
-        acknowledged = _acknowledge(subscription, ack_ids, pool)
-    return replace(sum((one.landed for one in taken), Landed()), acknowledged=acknowledged)
+@dataclass
+class _Stopping:
+    """When a run has caught up, or finds nothing on either side though a backlog is old: another consumer holds it."""
+
+    settings: Settings
+    dry: int = 0
+    young: int = 0
+    looked: frozenset[Side] = frozenset()
+
+    def after(self, done: RoundDone) -> Ended | None:
+        """Why the run ends after a round; None: it goes on."""
+        young = self.settings.ingest.stop_below
+        self.dry = self.dry + 1 if done.is_dry else 0
+        self.looked = done.share.sides | (self.looked if done.is_dry else frozenset())
+        self.young = self.young + 1 if all(age < young for age in done.oldest.values()) else 0
+        if len(done.ages) == len(Side) and max(done.ages.values()) < young:
+            return Ended.CAUGHT_UP
+        if self.dry >= DRY_ROUNDS and len(self.looked) == len(Side):
+            return Ended.RAN_DRY if done.ages and max(done.ages.values()) >= young else Ended.CAUGHT_UP
+        known = [age for age in done.ages.values() if age >= young]
+        return Ended.CAUGHT_UP if not known and self.young >= YOUNG_ROUNDS and len(done.ages) < len(Side) else None
 
 
-def _acknowledge(subscription: Subscription, ack_ids: Sequence[str], pool: ThreadPoolExecutor) -> Acknowledged:
-    chunks = [
-        ack_ids[first : first + ACKNOWLEDGED_IN_A_CALL] for first in range(0, len(ack_ids), ACKNOWLEDGED_IN_A_CALL)
-    ]
-    return sum(pool.map(subscription.acknowledge, chunks), Acknowledged())
+def sentence_of(rounds: Sequence[RoundDone]) -> str:
+    """What these rounds, in a row, have done."""
+    first, last, settled = rounds[0], rounds[-1], sum((one.settled for one in rounds), Settled())
+    share, landed, seconds = last.share, settled.landed, sum(one.readers_seconds for one in rounds)
+    rate = f"{sum(one.messages for one in rounds) / seconds:,.0f} messages/s; " if seconds else ""
+    ages = ", ".join(f"{side} {rough(age)}" for side, age in last.ages.items())
+    return (
+        f"{f'round {last.number}' if first is last else f'rounds {first.number} to {last.number}'}: landed "
+        f"{landed.heartbeats} heartbeats ({landed.late} late), quarantined {landed.rejected.total()}, tracked "
+        f"{settled.persisted.messages} messages; {rate}the {share.landers} readers of base and {share.trackers} of "
+        f"tracking took {last.readers_seconds:.1f} s, settling {max(one.settle_seconds for one in rounds):.1f} s at "
+        f"most{f'; age of the backlog: {ages}' if ages else ''}"
+    )

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 from google.protobuf.json_format import ParseDict, ParseError
 from google.pubsub_v1 import PubsubMessage
 
 from tidemark.pipeline.contract.payloads.formats import CONTAINER
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 from tidemark.pipeline.errors import SampleUnusable
+from tidemark.pipeline.pubsub.received import table_of
 
 MOST_SAMPLES = 10_000
 """Messages of one trial, and files of a folder: a trial is a look, and each message is judged by itself."""
@@ -36,16 +38,13 @@ TELLING_KEYS = frozenset(("messageId", "message_id", "publishTime", "publish_tim
 
 BASE64 = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
-PulledMessage = Any
-"""A `google.pubsub.v1.PubsubMessage` as plain protobuf, as pulls bring it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A message, and where it is from: a file's name and line, or the message's id."""
+    """A message, in the columns of MESSAGE, and where it is from: a file's name and line, or the message's id."""
 
     name: str
-    message: PulledMessage
+    message: pa.Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def _message_in(value: Any) -> dict[str, Any] | None:
     return value if value.keys() <= MESSAGE_KEYS and value.keys() & TELLING_KEYS else None
 
 
-def _message(fields: dict[str, Any], where: str, reading: Reading) -> PulledMessage:
+def _message(fields: dict[str, Any], where: str, reading: Reading) -> pa.Table:
     data = fields.get("data", "")
     if not isinstance(data, str) or not BASE64.fullmatch(data):
         raise SampleUnusable(f"{where}: its data is not base64, as Pub/Sub's messages have it in JSON")
@@ -186,12 +185,12 @@ def _camel(name: str) -> str:
     return first + second.capitalize()
 
 
-def _bare(payload: bytes, reading: Reading) -> PulledMessage:
+def _bare(payload: bytes, reading: Reading) -> pa.Table:
     return _dated(PubsubMessage.pb()(data=payload, attributes=dict(reading.attributes)), reading)
 
 
-def _dated(message: PulledMessage, reading: Reading) -> PulledMessage:
+def _dated(message: Any, reading: Reading) -> pa.Table:
     at = reading.published or (None if message.HasField("publish_time") else reading.now)
     if at is not None:
         message.publish_time.FromDatetime(at)
-    return message
+    return table_of([message])

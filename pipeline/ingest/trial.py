@@ -1,15 +1,19 @@
 """A trial: what the contract makes of sample messages. It judges as the landing does, and lands nothing."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tidemark.pipeline.clock import from_us
-from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.judging import JudgedBatch, publish_times_us
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.contract.heartbeat import Asking, HeartbeatReader
+from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.ingest.samples import Sample
+
+UNDECIDED = "UNDECIDED"
+"""Stands for a reason where a sample cannot be judged now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,25 +76,22 @@ def try_samples(samples: Sequence[Sample], reader: HeartbeatReader, now: datetim
     return Trial(len(samples), [verdict for sample in samples for verdict in _verdicts(sample, reader, now)])
 
 
-def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> list[Verdict]:
-    judged = JudgedBatch.of([sample.message], reader, None, now)
-    (published_us,) = publish_times_us([sample.message])
-    published = from_us(published_us)
-    others = {name: frozenset(rows) for name, rows in judged.rows_of_another_kind.items()}
-    heartbeats = [
-        Verdict(
-            sample=sample.name + row["message_id"].removeprefix(sample.message.message_id),
-            published=published,
-            stream_id=row["stream_id"],
-            event_time=row["event_time"],
-            publisher_id=row["publisher_id"],
-            fields={name: row[name] for name in reader.contract.fields},
-            of_another_kind=tuple(name for name, rows in others.items() if number in rows),
-        )
-        for number, row in enumerate(judged.heartbeats.to_pylist())
-    ]
-    rejected = [
-        Verdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])
-        for row in judged.rejected.to_pylist()
-    ]
-    return heartbeats + rejected
+def _verdicts(sample: Sample, reader: HeartbeatReader, now: datetime) -> Iterator[Verdict]:
+    messages = Messages(sample.message)
+    published, message_id = from_us(int(messages.published_us[0])), sample.message["message_id"][0].as_py()
+    for judged in judged_rows(messages, reader, Asking(to_us(now)), None, now):
+        others = {name: frozenset(rows) for name, rows in judged.rows_of_another_kind.items()}
+        for number, row in enumerate(judged.heartbeats.to_pylist()):
+            yield Verdict(
+                sample=sample.name + row["message_id"].removeprefix(message_id),
+                published=published,
+                stream_id=row["stream_id"],
+                event_time=row["event_time"],
+                publisher_id=row["publisher_id"],
+                fields={name: row[name] for name in reader.contract.fields},
+                of_another_kind=tuple(name for name, rows in others.items() if number in rows),
+            )
+        for row in judged.rejected.to_pylist():
+            yield Verdict(sample=sample.name, published=published, reason=row["reason"], detail=row["detail"])
+        for undecided in judged.undecided.values():
+            yield Verdict(sample=sample.name, published=published, reason=UNDECIDED, detail=undecided.why)

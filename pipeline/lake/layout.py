@@ -1,6 +1,6 @@
 """The layout of a lake: where its tables and its log are, and the factory of its parts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 
@@ -14,6 +14,7 @@ from tidemark.pipeline.lake.store.address import arrow_files, open_objects, stor
 from tidemark.pipeline.lake.store.admission import Admission, AdmittedObjects
 from tidemark.pipeline.lake.store.objects import ObjectStore, ReplaceableObjects
 from tidemark.pipeline.lake.tables import corrections, diffs, heartbeats, own_table, quarantine, windowed
+from tidemark.pipeline.lake.tables.accepted_schemas import AcceptedSchemas
 from tidemark.pipeline.lake.tables.failed_runs import FailedRuns, tables_with_notes
 from tidemark.pipeline.lake.tables.failed_ticks import FailedTicks
 from tidemark.pipeline.lake.tables.judged_by import JudgedBy
@@ -64,7 +65,12 @@ class Lake:
 
     def tracking_log(self, kept_bytes: int = 0) -> TrackingLog:
         """The numbered log of snapshots and decisions."""
-        return TrackingLog(self.objects(), checkpoint_every=self._settings.checkpoint_every, kept_bytes=kept_bytes)
+        return TrackingLog(
+            self.objects(),
+            checkpoint_every=self._settings.checkpoint_every,
+            kept_bytes=kept_bytes,
+            clock=self._clock,
+        )
 
     def watermark_object(self) -> WatermarkObject:
         """The newest decision in one object, for other systems."""
@@ -86,6 +92,10 @@ class Lake:
     def requeued(self) -> Requeued:
         """Which rejected messages were requeued."""
         return Requeued(self.objects())
+
+    def accepted_schemas(self, of_settings: Iterable[str] = ()) -> AcceptedSchemas:
+        """Which schemas messages may name."""
+        return AcceptedSchemas(self.objects(), of_settings)
 
     def judged_by(self) -> JudgedBy:
         """By which message contract quarantine was judged last."""

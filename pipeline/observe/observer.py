@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tidemark.pipeline.ingest.landing import Landed
-from tidemark.pipeline.ingest.tracking import Tracked
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.ticks import Tracked
 
 RESULTS = SUCCESS, FAILURE, CANCELED = "success", "failure", "canceled"
 """How a run ends."""

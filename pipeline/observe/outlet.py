@@ -5,6 +5,7 @@ thread of our own, which a forked process does not inherit, unlike the one of Op
 """
 
 import importlib.util
+from collections.abc import Iterable
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,14 @@ def check_libraries(chosen: MetricsSettings) -> None:
         raise ToolMissing(f'metrics.export = "{chosen.export}" needs more libraries: pip install "{EXTRA}"')
 
 
-def outlet_of(chosen: MetricsSettings) -> "ProcessOutlet":
-    """This process' outlet for these settings, opened if it is not. Raises OSError if the port is taken."""
+def outlet_of(chosen: MetricsSettings, allowed_hosts: Iterable[str] = ()) -> "ProcessOutlet":
+    """This process' outlet for these settings, opened if it is not, which is asked under these names as well. Raises
+    OSError if the port is taken."""
     with _lock:
         key = chosen.model_dump_json()
         if key not in _open:
             _open[key] = ProcessOutlet(chosen)
+        _open[key].allowed_hosts.update(name.lower() for name in allowed_hosts)
         return _open[key]
 
 
@@ -52,9 +55,11 @@ class ProcessOutlet:
         self._chosen = chosen
         self._recorders: list[Recorder] = []
         self._ended = Event()
+        self.allowed_hosts = set[str]()
         self._telemetry = self._exporting() if chosen.export else None
         scrape = None if self._telemetry is None else self._telemetry.scrape
-        self._server = serve(chosen.host, chosen.port, Asked(self.problems, scrape)) if chosen.listens else None
+        asked = Asked(self.problems, self.allowed_hosts, scrape)
+        self._server = serve(chosen.host, chosen.port, asked) if chosen.listens else None
         if chosen.export == "otlp":
             Thread(target=self._send, name="metrics", daemon=True).start()
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, ParamSpec, Protocol
 
 from tidemark.pipeline.clock import Clock, to_us
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.ingest.landing import Landed
-from tidemark.pipeline.ingest.tracking import Tracked
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.ticks import Tracked
 from tidemark.pipeline.observe import instruments as them
 from tidemark.pipeline.observe.health import SensorBeat, problems
 from tidemark.pipeline.observe.instruments import PIPELINE, Instrument

@@ -4,11 +4,13 @@ It answers GET, changes nothing, and tells counts, ages and names of sensors, ne
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+
+from tidemark.pipeline.hosts import is_ours
 
 TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
 
@@ -18,13 +20,18 @@ IDLE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where the answers come from; without `scrape` there are no metrics here."""
+    """Where the answers come from, and the host names that may be asked besides loopback and addresses; without
+    `scrape` there are no metrics here."""
 
     problems: Callable[[], list[str]]
+    allowed_hosts: Collection[str] = ()
     scrape: Callable[[], bytes] | None = None
 
-    def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        """The status, the content type and the content of a page."""
+    def answer(self, path: str, hosts: Sequence[str]) -> tuple[HTTPStatus, str, bytes]:
+        """The status, the content type and the content of a page, for a request with these `Host` headers."""
+        if not is_ours(hosts, self.allowed_hosts, any_address=True):
+            refused = {"error": f"the host {', '.join(hosts)!a} is not ours; add it to dagster.allowed_hosts"}
+            return HTTPStatus.FORBIDDEN, JSON, json.dumps(refused).encode() + b"\n"
         match path.partition("?")[0]:
             case "/livez":
                 return HTTPStatus.OK, JSON, b'{"alive": true}\n'
@@ -45,7 +52,7 @@ def serve(host: str, port: int, asked: Asked) -> ThreadingHTTPServer:
         timeout = IDLE_SECONDS
 
         def do_GET(self) -> None:
-            status, content_type, content = asked.answer(self.path)
+            status, content_type, content = asked.answer(self.path, self.headers.get_all("Host", []))
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))

@@ -7,7 +7,7 @@ comes after its batch belongs to the next one.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -15,23 +15,24 @@ from threading import RLock, get_ident
 from typing import Any
 
 import grpc
+import pyarrow as pa
 from google.api_core import exceptions as api
 from google.api_core.gapic_v1.routing_header import to_grpc_metadata
-from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, PullResponse, SubscriberClient
+from google.pubsub_v1 import ModifyAckDeadlineRequest, PullRequest, SubscriberClient
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.pubsub.leases import IDS_PER_CALL
+from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING, received_of
 
 logger = logging.getLogger(__name__)
-
-IDS_PER_CALL = 2500
-"""Acknowledgement ids in one request: ids have up to about 200 bytes, a request 512 KiB."""
 
 LEASED_WITHIN_SECONDS = 10.0
 LATE, OVER = 0.25, 0.8
 """Shares of a lease. A batch is pulled within a third, and its leases are extended first after another third: what
 waited for longer than LATE is extended before. What waited for longer than OVER may be delivered again by then."""
 
-EMPTY = PullResponse()._pb
+PULL = "/google.pubsub.v1.Subscriber/Pull"
+"""The method, whose answer is taken as bytes."""
 
 PULL_AT_MOST = 1000
 """Messages asked for by one pull: the service's own limit. The official emulator answers with at most 100."""
@@ -75,6 +76,7 @@ class Pulls:
         on_call: Callable[[], None] | None = None,
     ) -> None:
         self._transport = client.transport
+        self._pull = client.transport.grpc_channel.unary_unary(PULL, request_serializer=PullRequest.serialize)
         self._path = path
         self._metadata = (to_grpc_metadata((("subscription", path),)),)
         self._clock = clock
@@ -83,7 +85,7 @@ class Pulls:
         self._keeps = keeps
         self._on_call = on_call
         self._answers: SimpleQueue[tuple[float, bool, int, Any]] = SimpleQueue()
-        self._waiting: deque[tuple[float, Sequence[Any], int]] = deque()  # since when, received messages, their bytes
+        self._waiting: deque[tuple[float, pa.Table, int]] = deque()  # since when, received messages, their bytes
         self._under_way = 0
         self._lock = RLock()  # of the next four, which gRPC's threads change as well
         self._wanted = 0  # messages, those that wait and are asked for included
@@ -97,7 +99,7 @@ class Pulls:
         self._refused: Exception | None = None  # for want of quota, and nothing came since
         self._failed: Exception | None = None  # raised when what came before it is taken
 
-    def take(self, at_most: int, seconds: float) -> tuple[Sequence[Any], int]:
+    def take(self, at_most: int, seconds: float) -> tuple[pa.Table, int]:
         """Received messages of one answer, at most so many, and their bytes; none if nothing comes within `seconds`.
 
         Raises GoogleAPICallError if a pull failed, unless by its own deadline, when what came before is taken; for want
@@ -117,13 +119,13 @@ class Pulls:
             self._failed = self._refused = None
             if error is not None:
                 raise error
-            return (), 0
+            return NOTHING, 0
         since, received, size = self._waiting.popleft()
         if self._clock.monotonic() - since > self._lease_seconds * LATE:
-            self._lease([message.ack_id for message in received], int(self._lease_seconds))
+            self.lease(received[ACK_ID].to_pylist(), int(self._lease_seconds))
         if len(received) > at_most:
-            rest = received[at_most:]
-            received, left_size = received[:at_most], size * len(rest) // len(received)
+            rest = received.slice(at_most)
+            received, left_size = received.slice(0, at_most), size * len(rest) // len(received)
             self._waiting.appendleft((since, rest, left_size))
             size -= left_size
         self._taken(len(received), size)
@@ -152,8 +154,8 @@ class Pulls:
         self._is_open = False
         self._began = self._clock.monotonic()
         self._sort_in(block_seconds=0.0)
-        self._give_back(message for _, received, _ in self._waiting for message in received)
         while self._waiting:
+            self.lease(self._waiting[0][1][ACK_ID].to_pylist(), GIVEN_BACK_SECONDS)
             self._drop()
 
     def _open(self) -> None:
@@ -181,26 +183,26 @@ class Pulls:
             found = True
             self._under_way -= is_last
             answer = self._checked(since, answer)
-            if answer.received_messages:
-                self._waiting.append((since, answer.received_messages, size))
+            if len(answer):
+                self._waiting.append((since, answer, size))
         while self._waiting and self._clock.monotonic() - self._waiting[0][0] > self._lease_seconds * OVER:
             self._drop()
         return found
 
-    def _checked(self, since: float, answer: Any) -> Any:
+    def _checked(self, since: float, answer: Any) -> pa.Table:
         """An answer, or an empty one for an error, which is remembered unless it came while nobody took."""
         if not isinstance(answer, Exception):
             self._refused = None
             return answer
         if since < self._began:
-            return EMPTY
+            return NOTHING
         if not isinstance(answer, api.TooManyRequests | api.DeadlineExceeded):
             self._failed = answer
-            return EMPTY
+            return NOTHING
         if isinstance(answer, api.TooManyRequests):
             self._refused = answer
         self._rests_until = self._clock.monotonic() + REST_SECONDS
-        return EMPTY
+        return NOTHING
 
     def _send(self, wanted: int) -> None:
         """Have as many pulls under way as the level says, for messages that are wanted and not asked for yet.
@@ -229,21 +231,23 @@ class Pulls:
         if self._on_call is not None:
             self._on_call()
         request = PullRequest(subscription=self._path, max_messages=asks)
-        call = self._transport.pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
+        call = self._pull.future(request, timeout=DEADLINE_SECONDS, metadata=self._metadata)
         call.add_done_callback(partial(self._done, asks))
 
     def _done(self, asks: int, call: Any) -> None:
         """Called in one of gRPC's threads: the next pull is sent from here, so that it does not wait for the taker."""
+        size = 0
         try:
-            answer = call.result()._pb
+            content = call.result()
+            answer, size = received_of(content), len(content)
         except grpc.RpcError as error:
             answer = api.from_grpc_error(error)
         except Exception as error:  # such as a channel that was closed; raised where it is taken
             answer = error
         if not self._is_open and not isinstance(answer, Exception):
-            self._give_back(answer.received_messages)
-            answer = EMPTY
-        found, size = (0, 0) if isinstance(answer, Exception) else (len(answer.received_messages), answer.ByteSize())
+            self.lease(answer[ACK_ID].to_pylist(), GIVEN_BACK_SECONDS)
+            answer, size = NOTHING, 0
+        found = 0 if isinstance(answer, Exception) else len(answer)
         now = self._clock.monotonic()
         with self._lock:
             self._asked -= asks
@@ -264,16 +268,16 @@ class Pulls:
                     self._asked -= next_asks
                 self._answers.put((now, True, 0, error))
 
-    def _give_back(self, received: Iterable[Any]) -> None:
-        ack_ids = [message.ack_id for message in received]
+    def lease(self, ack_ids: Sequence[str], seconds: int) -> None:
+        """Ask that messages are leased for so long from now. The answers are not waited for."""
         with suppress(ValueError):  # the channel was closed
             for start in range(0, len(ack_ids), IDS_PER_CALL):
-                self._lease(ack_ids[start : start + IDS_PER_CALL], GIVEN_BACK_SECONDS)
-
-    def _lease(self, ack_ids: Sequence[str], seconds: int) -> None:
-        """Ask that messages are leased for so long from now. The answer is not waited for."""
-        request = ModifyAckDeadlineRequest(subscription=self._path, ack_ids=ack_ids, ack_deadline_seconds=seconds)
-        call = self._transport.modify_ack_deadline.future(
-            request, timeout=LEASED_WITHIN_SECONDS, metadata=self._metadata
-        )
-        call.add_done_callback(lambda _: None)  # gRPC cancels a call that nobody holds
+                request = ModifyAckDeadlineRequest(
+                    subscription=self._path,
+                    ack_ids=ack_ids[start : start + IDS_PER_CALL],
+                    ack_deadline_seconds=seconds,
+                )
+                call = self._transport.modify_ack_deadline.future(
+                    request, timeout=LEASED_WITHIN_SECONDS, metadata=self._metadata
+                )
+                call.add_done_callback(lambda _: None)  # gRPC cancels a call that nobody holds

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
@@ -37,14 +38,14 @@ DELETE = "pubsub.subscriptions.delete on it"
 
 def sample_messages(
     client: SubscriberClient, settings: PubSubSettings, clock: Clock, count: int, wait: timedelta
-) -> list[Any]:
-    """At most so many messages of what is published to the topic within the wait, as plain protobuf, each once.
+) -> list[pa.Table]:
+    """At most so many messages of what is published to the topic within the wait, each once, as a row of MESSAGE.
 
     The subscription is deleted however this ends, unless the process is killed. Raises SubscriptionMissing if there is
     no topic, PermissionMissing, PubSubUnreachable.
     """
     until = clock.monotonic() + wait.total_seconds()
-    found: dict[str, Any] = {}
+    found: dict[str, pa.Table] = {}
     size = 0
     with _throw_away(client, settings) as path:
         pulling = settings.model_copy(update={"ack_deadline": LEASE})
@@ -52,7 +53,8 @@ def sample_messages(
         try:
             while len(found) < count and size < MOST_BYTES and (left := until - clock.monotonic()) > 0:
                 batch = subscription.pull(count - len(found), MOST_BYTES - size, left)
-                found |= {message.message_id: message for message in batch.messages}
+                table = batch.messages.table
+                found |= {one: table.slice(row, 1) for row, one in enumerate(table["message_id"].to_pylist())}
                 size += batch.size_bytes
                 subscription.acknowledge(batch.ack_ids)  # on this subscription alone, so that none comes twice
         finally:

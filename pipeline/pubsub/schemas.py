@@ -1,48 +1,58 @@
 """The schemas that Pub/Sub keeps: each message of a topic with a schema names the revision that it was written with."""
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
+from cachetools import LRUCache
 from google.api_core import exceptions as api
-from google.pubsub_v1 import PublisherClient, SchemaServiceClient, types
+from google.pubsub_v1 import SchemaServiceClient, types
 
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
-from tidemark.pipeline.contract.payloads.definitions import (
-    DELETED_SCHEMA,
-    SCHEMA_NAME,
-    Definition,
-    revision_of,
-)
+from tidemark.pipeline.contract.payloads.definitions import DELETED_SCHEMA, NAME, SCHEMA_NAME, Definition, revision_of
 from tidemark.pipeline.contract.payloads.formats import Encoding
-from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
-from tidemark.pipeline.errors import PermissionMissing, SubscriptionMissing
-from tidemark.pipeline.pubsub.connection import client_of, publisher_client, reported, retrying
-from tidemark.pipeline.settings_sections import PubSubSettings, Server
-
-NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
+from tidemark.pipeline.errors import PubSubError
+from tidemark.pipeline.pubsub.connection import client_of, reported, retrying
+from tidemark.pipeline.settings_sections import Server
 
 ENCODINGS: Mapping[Any, Encoding] = {
     types.Schema.Type.AVRO: Encoding.AVRO,
     types.Schema.Type.PROTOCOL_BUFFER: Encoding.PROTOBUF,
 }
 
-GET = "pubsub.schemas.get"
-GET_TOPIC = "pubsub.topics.get"
+LIST = "pubsub.schemas.listRevisions"
+
+AGAIN_US, AFTER_FAILURE_US = 1_000_000, 30_000_000
+"""A schema's revisions are listed again so long after the last time, at the earliest, and after a failure."""
+
+MOST_SCHEMAS = 20
+"""Schemas that are looked up for one batch, and kept. There is more than one only until the first is accepted, or where
+the settings name several."""
+
+
+class Accepted(Protocol):
+    """Which schemas the pipeline reads. The set only grows."""
+
+    def names(self) -> frozenset[str]:
+        """Their full names. None at all: the first that is found is accepted."""
+
+    def accept(self, name: str) -> None:
+        """Accept the first one, unless another process was faster."""
 
 
 class PubSubSchemas:
-    """Looks schemas up in Pub/Sub, for the messages of a topic in a project; the topic's name may be unknown. Each
-    client is made when it is first needed."""
+    """Looks schemas up in Pub/Sub, those that are `accepted`; without, any. One listing of a schema answers for all of
+    its revisions, those that do not exist included. The client is made when it is first needed."""
 
-    def __init__(self, server: Server, call_timeout: timedelta, project: str, topic_path: str | None = None) -> None:
+    def __init__(self, server: Server, call_timeout: timedelta, accepted: Accepted | None = None) -> None:
         self._server = server
         self._bounds: dict[str, Any] = {"retry": retrying(call_timeout), "timeout": call_timeout.total_seconds()}
-        self._project, self._topic_path = project, topic_path
+        self._accepted = accepted
         self._client: SchemaServiceClient | None = None
-        self._topics: PublisherClient | None = None
-        self._has_read = False
+        self._listed: LRUCache[str, tuple[int, Mapping[str, Definition | None]]] = LRUCache(MOST_SCHEMAS)
+        self._failed: LRUCache[str, tuple[int, str]] = LRUCache(MOST_SCHEMAS)
+        self._asked_at_us = self._asked = 0
 
     def name(self, attributes: Mapping[str, str]) -> str:
         """The schema's full name with its revision. Raises Unreadable."""
@@ -53,64 +63,58 @@ class PubSubSchemas:
             raise Unreadable("its schema was deleted in Pub/Sub")
         if not NAME.fullmatch(schema):
             raise Unreadable(f"{SCHEMA_NAME} = {quoted(schema)} is not of the form projects/PROJECT/schemas/NAME")
+        self._refuse_others(schema)
         return f"{schema}@{revision_of(attributes)}"
 
-    def find(self, name: str) -> Definition | None:
-        """The revision of that name, or None if there is none.
+    def _refuse_others(self, schema: str) -> None:
+        accepted = self._accepted.names() if self._accepted is not None else ()
+        if accepted and schema not in accepted:
+            raise Unreadable(
+                f"its schema {quoted(schema)} is not accepted: the pipeline reads {', '.join(sorted(accepted))}. If "
+                "the topic has another one now, name both in message.schema, and requeue"
+            )
 
-        Raises PermissionMissing if the topic's own schema may not be read, Unreadable if another one may not (a message
-        may name any), and PubSubUnreachable.
-        """
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
+        """The revision of that name, or None if there is none, and when its schema was asked for. The first schema that
+        is found is accepted. Raises Unknown, and Unreadable where another one was accepted meanwhile."""
+        schema, _, revision = name.partition("@")
+        asked_us, found = self._listed.get(schema, (0, {}))
+        if revision not in found and at_us - asked_us >= AGAIN_US:
+            asked_us, found = self._listed[schema] = at_us, self._revisions(schema, at_us)
+        if found and self._accepted is not None and not self._accepted.names():
+            self._accepted.accept(schema)
+            self._refuse_others(schema)
+        return found.get(revision), asked_us
+
+    def _revisions(self, schema: str, at_us: int) -> Mapping[str, Definition | None]:
+        failed_us, why = self._failed.get(schema, (0, ""))
+        if at_us - failed_us < AFTER_FAILURE_US:
+            raise Unknown(why)
+        self._asked_at_us, self._asked = at_us, self._asked + 1 if self._asked_at_us == at_us else 1
+        if self._asked > MOST_SCHEMAS:
+            raise Unknown(f"its schema {quoted(schema)} was not looked up yet, after {MOST_SCHEMAS} others")
         if self._client is None:
             self._client = client_of(SchemaServiceClient, *self._server)
+        request = {"name": schema, "view": types.SchemaView.FULL}
         try:
-            with reported("read the schema", name, f"{GET} on it"):
+            with reported("list the revisions of the schema", schema, f"{LIST} on it"):
                 try:
-                    found = self._client.get_schema(
-                        request={"name": name, "view": types.SchemaView.FULL}, **self._bounds
-                    )
+                    listed = list(self._client.list_schema_revisions(request=request, **self._bounds))
                 except (api.NotFound, api.InvalidArgument):
-                    return None
-        except PermissionMissing as error:
-            is_of_schema = isinstance(error.__cause__, api.PermissionDenied)  # otherwise there are no credentials
-            if not is_of_schema or self._is_own(name.partition("@")[0]):
-                raise
-            raise Unreadable(
-                f"its schema {quoted(name)} may not be read with these credentials, and is not known as the topic's "
-                f"own: grant {GET} on it, and requeue"
-            ) from error
-        self._has_read = True
-        encoding = ENCODINGS.get(found.type_)
-        return None if encoding is None else Definition(name, encoding, found.definition.encode())
+                    return {}
+        except PubSubError as error:
+            self._failed[schema] = at_us, str(error)
+            raise Unknown(str(error)) from error
+        return {one.revision_id: _definition(f"{schema}@{one.revision_id}", one) for one in listed}
 
-    def _is_own(self, schema: str) -> bool:
-        """Whether a schema that may not be read is the topic's, so that no message can be read by it until that is
-        mended; otherwise one message alone is to blame.
 
-        The topic says it, where these credentials may look at it. Where they may not, the settings do: the roles grant
-        reading all schemas of the pipeline's project, so one of that project is the pipeline's concern, unless another
-        has been read, which shows that the grant is narrower.
-        """
-        of_topic = self._of_topic()
-        if of_topic is not None:
-            return schema == of_topic
-        return not self._has_read and schema.split("/")[1] == self._project
-
-    def _of_topic(self) -> str | None:
-        """The name of the topic's schema now, empty if it has none; None if that cannot be known."""
-        if self._topic_path is None:
-            return None
-        if self._topics is None:
-            self._topics = publisher_client(*self._server)
-        try:
-            with reported("look up", self._topic_path, f"{GET_TOPIC} on it"):
-                return str(self._topics.get_topic(topic=self._topic_path, **self._bounds).schema_settings.schema)
-        except (PermissionMissing, SubscriptionMissing):
-            return None
+def _definition(name: str, schema: Any) -> Definition | None:
+    encoding = ENCODINGS.get(schema.type_)
+    return None if encoding is None else Definition(name, encoding, schema.definition.encode())
 
 
 class Asked(Protocol):
-    """Settings that say where Pub/Sub is asked, and in which project."""
+    """Settings that say where Pub/Sub is asked."""
 
     @property
     def server(self) -> Server: ...
@@ -118,11 +122,8 @@ class Asked(Protocol):
     @property
     def call_timeout(self) -> timedelta: ...
 
-    @property
-    def project(self) -> str: ...
 
-
-def reader_of(contract: MessageContract, asked: Asked) -> HeartbeatReader:
-    """The reader of a contract. It asks Pub/Sub for schemas where the contract needs them, and names no file."""
-    topic_path = asked.topic_path if isinstance(asked, PubSubSettings) else None
-    return HeartbeatReader(contract, PubSubSchemas(asked.server, asked.call_timeout, asked.project, topic_path))
+def reader_of(contract: MessageContract, asked: Asked, accepted: Accepted | None = None) -> HeartbeatReader:
+    """The reader of a contract. It asks Pub/Sub for the schemas that are `accepted`, where the contract needs them and
+    names no file."""
+    return HeartbeatReader(contract, PubSubSchemas(asked.server, asked.call_timeout, accepted))

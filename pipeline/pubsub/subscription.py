@@ -1,24 +1,26 @@
-"""Pulling and acknowledging: batches of what unary pulls bring, leases that are extended while a batch is written.
+"""Pulling and acknowledging: batches of what unary pulls bring, whose leases are kept until they are acknowledged.
 
 Acknowledging is the caller's last step: a batch is acknowledged only after it is durable.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Protocol
 from weakref import finalize
 
+import pyarrow as pa
 from google.api_core import exceptions as api
 from google.pubsub_v1 import SubscriberClient
 
 from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.messages import Messages
 from tidemark.pipeline.errors import PubSubError
 from tidemark.pipeline.pubsub.connection import TRANSIENT, reported, retrying
-from tidemark.pipeline.pubsub.pulls import IDS_PER_CALL, Pulls
+from tidemark.pipeline.pubsub.leases import IDS_PER_CALL, Leases
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS, Pulls
+from tidemark.pipeline.pubsub.received import ACK_ID, NOTHING
 from tidemark.pipeline.settings_sections import PullSettings
 from tidemark.pipeline.settings_types import ZERO
 
@@ -38,10 +40,9 @@ CONSUME = "pubsub.subscriptions.consume (roles/pubsub.subscriber) on it"
 
 @dataclass(frozen=True, slots=True)
 class PulledBatch:
-    """Messages that Pub/Sub has leased to us, as plain protobuf (`google.pubsub.v1.PubsubMessage`), with the ids
-    that acknowledge them, in the same order."""
+    """Messages that Pub/Sub has leased to us, with the ids that acknowledge them, in the same order."""
 
-    messages: Sequence[Any]
+    messages: Messages
     ack_ids: Sequence[str]
     size_bytes: int
 
@@ -69,14 +70,20 @@ class Subscription(Protocol):
         """The full resource name."""
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog. So many messages
-        more may be pulled `ahead` while its leases are kept, for the next batch."""
-
-    def leased(self, ack_ids: Sequence[str]) -> AbstractContextManager[None]:
-        """A context in which the leases of these messages are extended before they run out."""
+        """A batch, as far as it comes within the bounds; an empty one does not prove an empty backlog. Its leases are
+        kept until it is acknowledged or given back. So many messages more may be pulled `ahead` meanwhile."""
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         """Tell Pub/Sub that these messages are durable."""
+
+    def hold(self, ack_ids: Sequence[str]) -> None:
+        """Keep the leases of messages that another process has pulled."""
+
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        """Let go of messages, which are delivered again after so long."""
+
+    def pause(self) -> None:
+        """Nothing is pulled for a while."""
 
 
 class PullMeter(Protocol):
@@ -119,10 +126,10 @@ class PubSubSubscription:
             keeps=idle.total_seconds() <= self._lease_seconds * KEPT_SHARE,
             on_call=None if meter is None else meter.called,
         )
+        self._leases = leases = Leases(path, self._lease_seconds, _extending(client, path, settings))
         self._meter = meter
-        self._ahead = 0
-        self._is_quick = True
-        finalize(self, self._pulls.close)
+        self._given_at = clock.monotonic()
+        finalize(self, _end, self._pulls, leases)
 
     @property
     def path(self) -> str:
@@ -134,15 +141,16 @@ class PubSubSubscription:
         A batch is pulled within a third of the ack deadline, so that its first lease outlives its pulling.
         Raises PubSubUnreachable, SubscriptionMissing, PermissionMissing, if nothing was pulled before.
         """
-        until = self._clock.monotonic() + min(seconds, self._lease_seconds / 3)
+        began = self._clock.monotonic()
+        until = began + min(seconds, self._lease_seconds / 3)
+        is_quick = began - self._given_at < self._lease_seconds * QUICK_SHARE
         wait = self._settings.pull_wait.total_seconds()
-        messages: list[Any] = []
-        ack_ids: list[str] = []
-        size = 0
-        while len(messages) < max_messages and size < max_bytes and (left := until - self._clock.monotonic()) > 0:
+        found: list[pa.Table] = [NOTHING]
+        messages = size = 0
+        while messages < max_messages and size < max_bytes and (left := until - self._clock.monotonic()) > 0:
             try:
                 with reported("pull from", self._path, CONSUME):
-                    taken, taken_bytes = self._pulls.take(max_messages - len(messages), min(wait, left))
+                    taken, taken_bytes = self._pulls.take(max_messages - messages, min(wait, left))
             except PubSubError as error:
                 if not messages:
                     self._pulls.pause()
@@ -150,65 +158,45 @@ class PubSubSubscription:
                 logger.warning("a batch ends early: %s", error)
                 ahead = 0
                 break
-            if not taken:
+            if not len(taken):
                 ahead = 0
                 break
             size += taken_bytes
-            for received in taken:
-                messages.append(received.message)
-                ack_ids.append(received.ack_id)
+            messages += len(taken)
+            found.append(taken)
         self._pulls.pause()
-        self._ahead = min(ahead, AHEAD_MESSAGES)
         if self._meter is not None:
-            self._meter.pulled(len(messages), size)
-        return PulledBatch(messages, ack_ids, size)
+            self._meter.pulled(messages, size)
+        batch = pa.concat_tables(found)
+        ack_ids = batch[ACK_ID].to_pylist()
+        self._leases.hold(ack_ids)
+        if is_quick:
+            self._pulls.go_ahead(min(ahead, AHEAD_MESSAGES))
+        self._given_at = self._clock.monotonic()
+        return PulledBatch(Messages(batch.drop_columns(ACK_ID)), ack_ids, size)
+
+    def pause(self) -> None:
+        """Pull nothing more; what is under way belongs to the next batch."""
+        self._pulls.pause()
 
     def close(self) -> None:
-        """Give back what was pulled ahead. Pulling again is allowed."""
+        """Give back what was pulled ahead, and keep no lease. Pulling again is allowed."""
         self._pulls.close()
+        self._leases.close()
 
-    @contextmanager
-    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        """Extend the leases every third of the ack deadline for as long as the block runs, and meanwhile pull ahead.
+    def hold(self, ack_ids: Sequence[str]) -> None:
+        """Keep the leases of messages that another process has pulled."""
+        self._leases.hold(ack_ids)
 
-        An extension that fails is logged and tried again: at worst the messages are delivered twice.
-        """
-        done = Event()
-
-        def keep() -> None:
-            while not done.wait(self._lease_seconds / 3):
-                self._extend(ack_ids)
-
-        keeper = Thread(target=keep, name=f"leases of {self._path}", daemon=True)
-        keeper.start()
-        began, ahead, self._ahead = self._clock.monotonic(), self._ahead, 0
-        try:
-            if self._is_quick:
-                self._pulls.go_ahead(ahead)
-            yield
-        finally:
-            self._pulls.pause()
-            self._is_quick = self._clock.monotonic() - began < self._lease_seconds * QUICK_SHARE
-            done.set()
-            keeper.join()
-
-    def _extend(self, ack_ids: Sequence[str]) -> None:
-        for start in range(0, len(ack_ids), IDS_PER_CALL):
-            try:
-                self._client.modify_ack_deadline(
-                    subscription=self._path,
-                    ack_ids=list(ack_ids[start : start + IDS_PER_CALL]),
-                    ack_deadline_seconds=int(self._lease_seconds),
-                    retry=None,
-                    timeout=self._settings.call_timeout.total_seconds(),
-                )
-            except api.GoogleAPICallError as error:
-                logger.warning("leases on %s were not extended, messages may come again: %s", self._path, error)
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        """Let go of messages, which are delivered again after so long. The answer is not waited for."""
+        self._leases.let_go(ack_ids)
+        self._pulls.lease(ack_ids, seconds)
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        """Acknowledge in chunks. A chunk that fails is reported, and the others go on.
+        """Acknowledge in chunks, and keep no lease of these. A chunk that fails is reported, and the others go on.
 
-        Raises SubscriptionMissing and PermissionMissing, which trying again does not mend.
+        Raises SubscriptionMissing and PermissionMissing, which trying again does not fix.
         """
         outcome = Acknowledged()
         for start in range(0, len(ack_ids), IDS_PER_CALL):
@@ -224,6 +212,28 @@ class PubSubSubscription:
                     outcome += Acknowledged(count=len(chunk))
                 except (*TRANSIENT, api.RetryError, api.InvalidArgument, api.FailedPrecondition) as error:
                     outcome += Acknowledged(failed=len(chunk), problems=(str(error),))
+                finally:
+                    self._leases.let_go(chunk)
         if outcome.failed:
             logger.warning("%s: %d acknowledgements failed: %s", self._path, outcome.failed, outcome.problems)
         return outcome
+
+
+def _extending(client: SubscriberClient, path: str, settings: PullSettings) -> Callable[[Sequence[str]], None]:
+    """A function that extends leases: no part of the subscription, whose end ends the keeper of its leases."""
+
+    def extend(ack_ids: Sequence[str]) -> None:
+        client.modify_ack_deadline(
+            subscription=path,
+            ack_ids=list(ack_ids),
+            ack_deadline_seconds=int(settings.ack_deadline.total_seconds()),
+            retry=None,
+            timeout=settings.call_timeout.total_seconds(),
+        )
+
+    return extend
+
+
+def _end(pulls: Pulls, leases: Leases) -> None:
+    pulls.close()
+    leases.close()

@@ -5,14 +5,17 @@ from tidemark.pipeline.settings import Settings
 COMPUTE_WINDOWS = "compute_windows"
 """The job that computes a range of windows."""
 
-DRAIN = "drain"
-"""The job that drains an outage's backlog."""
-
-LAND_CONTINUOUSLY = "land_continuously"
-"""The job whose readers land and track without an end, and the sensor that keeps a run of it at work."""
+INGEST = "ingest"
+"""The job whose readers on Spark pull instead of the ticks, and the sensor that requests it."""
 
 READS = "tidemark/reads"
 """The tag of such a run that has settled its first round: ticks need not pull."""
+
+STAYS = "tidemark/stays"
+"""The tag of such a run that goes on although it has caught up: ticks could not keep up before."""
+
+ENDED = "tidemark/ended"
+"""The tag that says why such a run ended."""
 
 REQUEUE = "requeue"
 """The job that judges quarantine again, and the sensor that requests it."""
@@ -25,9 +28,6 @@ PIPELINE = "tidemark/pipeline"
 
 TICK = "tidemark/tick"
 """The tag with the id of the tick that requested a run."""
-
-DRAINED = "tidemark/drained"
-"""The tag that says why a drain ended."""
 
 RANGE_START, RANGE_END = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
 """Dagster's tags for one run over a contiguous range of partitions."""

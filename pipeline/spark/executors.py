@@ -1,6 +1,6 @@
 """What tasks run on an executor before anything of tidemark is known to be there. These functions travel by value, so
-that an executor without tidemark or Polars can say so. Then the DataFrame functions compute instead, and a drain or a
-source is refused before anything is pulled."""
+that an executor without tidemark or Polars can say so. Then the DataFrame functions compute instead, and readers are
+refused before anything is pulled."""
 
 import pickle
 import re
@@ -68,19 +68,19 @@ def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """One row a task: its machine, its Python, and why that cannot run tidemark, or nothing."""
     import platform
 
-    unable = _unable("slices", "drain", "pubsub_source")
+    unable = _unable("spark.slices", "ingest.on_spark", "ingest.pubsub_source")
     for _ in batches:
         said = {"machine": platform.node(), "python": sys.executable, "unable": unable}
         yield pa.RecordBatch.from_pylist([said])
 
 
 def _unable(*modules: str) -> str:
-    """Why this executor cannot run these modules of `tidemark.pipeline.spark` as the driver means them; "" if it can.
-    `slices` alone, unless there are others."""
+    """Why this executor cannot run these modules of `tidemark.pipeline` as the driver means them; "" if it can.
+    `spark.slices` alone, unless there are others."""
     from importlib import import_module
 
     try:
-        found = [import_module(f"tidemark.pipeline.spark.{name}") for name in modules or ("slices",)]
+        found = [import_module(f"tidemark.pipeline.{name}") for name in modules or ("spark.slices",)]
         there = found[0].CONTRACT
     except (ImportError, AttributeError) as error:
         return str(error)

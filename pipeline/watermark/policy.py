@@ -14,7 +14,8 @@ class Policy:
     of the least event times, against clocks that run slow, and `frontier_quantile` over that share of the greatest.
     `reading_slack` is subtracted from the tracking reading and `base_slack` from the base reading, because the service
     may show a message a moment after its publish time. A message that is published more than `max_lag` after its event
-    does not hold the watermark; without one, every message does.
+    does not hold the watermark; without one, every message does. For as long as `undecided`, tracking may hold messages
+    that it cannot judge yet, and does not count as behind.
     """
 
     rule: Literal["band", "frontier"] = "band"
@@ -30,3 +31,4 @@ class Policy:
     reading_slack: timedelta = timedelta(0)
     base_slack: timedelta = timedelta(0)
     max_lag: timedelta | None = None
+    undecided: timedelta = timedelta(0)

@@ -118,8 +118,9 @@ def complete(s: Situation) -> Verdict:
 
 
 def ready(s: Situation) -> Verdict:
-    """4. Tracking has read far enough: near now, or ahead of base by the band. A clock that runs ahead hides it."""
-    if has_no_backlog(known(s.tracking), s.policy):
+    """4. Tracking has read far enough: near now, except for what it cannot judge yet, or ahead of base by the band. A
+    clock that runs ahead hides it."""
+    if has_no_backlog(known(s.tracking), s.policy, s.policy.undecided):
         return Passed(Finding.NEAR_NOW)
     if s.oldest_tracking - s.oldest_base >= s.policy.band:
         return Passed(Finding.AHEAD_OF_BASE)

@@ -89,9 +89,9 @@ def was_sought(reading: EffectiveReading | None, before: EffectiveReading | None
     return reading is not None and before is not None and reading.epoch > before.epoch
 
 
-def has_no_backlog(reading: EffectiveReading, policy: Policy) -> bool:
-    """Whether the reading is within `near_real_time` of the moment at which it was observed."""
-    return reading.observed_at - reading.oldest_unacked <= policy.near_real_time
+def has_no_backlog(reading: EffectiveReading, policy: Policy, beyond: timedelta = timedelta(0)) -> bool:
+    """Whether the reading is within `near_real_time` of the moment at which it was observed, or so much `beyond`."""
+    return reading.observed_at - reading.oldest_unacked <= policy.near_real_time + beyond
 
 
 def clock_ahead(s: Situation) -> timedelta | None:

@@ -39,25 +39,29 @@ class Snapshot:
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """A decision with what went into it: the policy, and the two readings of its tick (None: there was none). `usage`
-    is what its process asked of Pub/Sub since its decision before; None where nobody counted."""
+    is what its process asked of Pub/Sub since its decision before; None where nobody counted. `contract` names what its
+    process judges messages by; empty where it does not say."""
 
     decision: Decision
     base: Reading | None
     tracking: Reading | None
     policy: Policy
     usage: Usage | None = None
+    contract: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Takes the place of an entry that is beyond repair: tracking no longer knows all that it acknowledged before.
+    """Says that tracking no longer knows all that it acknowledged before, as base will judge it: an entry is beyond
+    repair, whose place this takes, or messages are judged by another `contract` from here on.
 
-    The lost entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
+    A lost entry may have been the newest decision, so `watermark_at_least` says how far the watermark is known to
     have come.
     """
 
     what: str
     watermark_at_least: datetime | None = None
+    contract: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class WatermarkState:
     publish-time buckets below `pruned_before` were dropped; `pruned_frontier` is their frontier. `is_missing_entries`
     holds from the note of a loss until a decision has raised `complete_from`. The watermark is never below
     `watermark_at_least`, the floor that such a note left. `released_before` holds until base is sought. `account` is
-    what the decisions of a day noted.
+    what the decisions of a day noted. `contract` is the newest that messages are judged by.
     """
 
     number: int = -1
@@ -93,6 +97,7 @@ class WatermarkState:
     pruned_frontier: Cell | None = None
     released_before: datetime | None = None
     account: Account = field(default_factory=Account)
+    contract: str = ""
 
     @property
     def decision(self) -> Decision | None:
@@ -120,7 +125,10 @@ class WatermarkState:
                 return self._after_decision(number, entry)
             case Lost():
                 floor = _latest(self.watermark_at_least, entry.watermark_at_least)
-                return replace(self, number=number, is_missing_entries=True, watermark_at_least=floor)
+                contract = entry.contract or self.contract
+                return replace(
+                    self, number=number, is_missing_entries=True, watermark_at_least=floor, contract=contract
+                )
             case Released():
                 return replace(self, number=number, released_before=_latest(entry.before, self.released_before))
 
@@ -177,6 +185,7 @@ class WatermarkState:
             # A decision that was made before the loss was found may follow the note of it, and does not settle it.
             is_missing_entries=self.is_missing_entries and not decision.knows_of_a_loss,
             account=self.account.after(decision.at, record.usage),
+            contract=record.contract or self.contract,
         )
 
     def _pruned(self, record: DecisionRecord) -> tuple[Histogram, int | None, Cell | None]:

@@ -136,8 +136,8 @@ class Faults:
                 self.awaited.remove(one)
 
     def _must_come_back(self) -> bool:
-        """Whether anything is awaited that comes back by itself, unlike a run's worker or a drain's task."""
-        as_needed = (f"kill -9 {Target.RUN}", f"kill -9 {Target.TASK}")
+        """Whether anything is awaited that comes back by itself, unlike a run's worker or a reader."""
+        as_needed = (f"kill -9 {Target.RUN}", f"kill -9 {Target.READER}")
         return any(one.incident.what not in as_needed for one in self.awaited)
 
     # Kills
@@ -196,10 +196,10 @@ class Faults:
             family = parent.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        belongs = is_run_worker if target is Target.RUN else self._is_drain_task
+        belongs = is_run_worker if target is Target.RUN else self._is_reader
         return [one for one in family if is_alive(one) and belongs(one)]
 
-    def _is_drain_task(self, process: psutil.Process) -> bool:
+    def _is_reader(self, process: psutil.Process) -> bool:
         """A Python worker of Spark's that talks to Pub/Sub: no other kind does."""
         port = int(str(self.house.settings.pubsub.emulator_host).rpartition(":")[2])
         with suppress(psutil.Error):

@@ -19,7 +19,7 @@ class Target(StrEnum):
     CODE_SERVER = "Dagster code server"
     SPARK = "Spark Connect"
     RUN = "run worker"
-    TASK = "drain task"
+    READER = "reader"
 
 
 SERVICES = (Target.DAEMON, Target.CODE_SERVER, Target.SPARK)
@@ -75,17 +75,17 @@ def plan_of(
     targets_of: tuple[Target, ...] = tuple(Target),
     gap_seconds: tuple[float, float] = KILL_GAP_SECONDS,
 ) -> Plan:
-    """The plan of a seed: every target about equally often, and each trouble somewhere in its share of the time. Drain
-    tasks are killed in the first half, while there is a backlog."""
+    """The plan of a seed: every target about equally often, and each trouble somewhere in its share of the time.
+    Readers are killed in the first half, while there is a backlog."""
     random = Random(seed)
     targets: list[Target] = []
     while len(targets) < kills:
         targets += random.sample(targets_of, len(targets_of))
     targets = targets[:kills]
-    tasks = targets.count(Target.TASK)
-    targets = [target for target in targets if target is not Target.TASK]
-    for _ in range(tasks):
-        targets.insert(random.randint(0, max(0, kills // 2 - 1)), Target.TASK)
+    readers = targets.count(Target.READER)
+    targets = [target for target in targets if target is not Target.READER]
+    for _ in range(readers):
+        targets.insert(random.randint(0, max(0, kills // 2 - 1)), Target.READER)
     moments, at = [], 0.0
     for _ in range(kills):
         at += random.uniform(*gap_seconds)

@@ -57,14 +57,12 @@ near_real_time = "5s"
 idle_timeout = "{idle}"
 max_idle_lag = "5s"
 
-[drain]
+[ingest]
 readers = 3
+run_for = "5m"
 start_after = "{start_after}"
 start_size = {start_size}
 stop_below = "10s"
-round_seconds = "10s"
-max_seconds = "5m"
-batch_messages = 250
 
 [lake]
 uri = "file:lake"

@@ -99,7 +99,7 @@ def show(summary: Summary, console: Console) -> None:
     for name, value, note in (
         ("started again", sum(summary.restarts.values()), counted(summary.restarts)),
         *((f"runs of {job}", sum(by.values()), counted(by)) for job, by in sorted(summary.runs.items())),
-        ("drained in", len(summary.drains), f"runs, {sum(len(one.rounds) for one in summary.drains)} rounds"),
+        ("read in", len(summary.drains), f"runs, {sum(len(one.rounds) for one in summary.drains)} rounds"),
         ("published", published.messages, f"{published.duplicates} of them duplicates"),
         ("landed", found.landed, "rows of heartbeats, copies included"),
         ("quarantined", sum(found.quarantined.values()), counted(found.quarantined)),

@@ -25,9 +25,9 @@ from tidemark.pipeline.clock import SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
 from tidemark.pipeline.demo.shapes.names import ShapeName
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
@@ -106,10 +106,11 @@ def tick(place: Place) -> None:
     """One landing tick and one tracking tick."""
     settings, client = place.settings, subscriber_client(place.settings.pubsub.emulator_host)
     pubsub, lake, reader = settings.pubsub, place.lake(), HeartbeatReader(settings.contract)
+    heartbeats, quarantine = new_files(lake, CLOCK)
     land(
         PubSubSubscription(client, pubsub.base_path, CLOCK, pubsub),
-        heartbeats=lake.heartbeats(),
-        quarantine=lake.quarantine(),
+        heartbeats=heartbeats,
+        quarantine=quarantine,
         log=lake.tracking_log(),
         reader=reader,
         budget=BUDGET,

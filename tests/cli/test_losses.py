@@ -10,7 +10,7 @@ from tests.lake.builders import Beat, append_beats, columns_of, lake_in
 from tests.quality.staleness_history import LOOKBACK, WINDOWING, WINDOWS, History, new_history
 from tests.watermark.builders import at, effective, published, seconds
 from tidemark.pipeline.cli.app import app
-from tidemark.pipeline.cli.lake import loss_details, loss_facts, round_facts
+from tidemark.pipeline.cli.lake import ingest_facts, loss_details, loss_facts
 from tidemark.pipeline.clock import ManualClock, SystemClock, iso
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
@@ -18,10 +18,11 @@ from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.rounds import says_of
 from tidemark.pipeline.quality import staleness
 from tidemark.pipeline.quality.status import read_losses
-from tidemark.pipeline.settings_sections import LandingSettings
+from tidemark.pipeline.settings_sections import IngestSettings
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Snapshot
+from tidemark.pipeline.watermark.usage import Usage
 
 
 @pytest.fixture
@@ -52,15 +53,29 @@ def test_status_counts_what_is_late_missed_and_lost_and_names_where(history: His
     assert details["lost_by_minute"] == [{"minute": at(60), "tracked": 3, "landed": 2, "at_least": 1, "at_most": 1}]
 
 
-def test_status_tells_the_newest_round_where_a_run_lands(history: History) -> None:
-    continuous, heartbeats = LandingSettings(mode="continuous"), history.lake.heartbeats()
-    assert round_facts(history.lake, LandingSettings(), at(600)) == {}
-    assert round_facts(history.lake, continuous, at(600)) == {"last_round": None}
+def test_status_tells_the_newest_round_where_readers_on_spark_pull_all_the_time(history: History) -> None:
+    continuous, heartbeats = IngestSettings(mode="continuous"), history.lake.heartbeats()
+    number = history.lake.tracking_log().catch_up().number
+    assert ingest_facts(history.lake, IngestSettings(), number, at(600)) == {}
+    assert ingest_facts(history.lake, continuous, number, at(600)) == {"last_round": None}
     new = NewFiles(heartbeats, heartbeats.schema, ManualClock(at(600)))
     new.add(new.write(heartbeat_rows(columns_of([Beat("a", 1.0)]), {})), says_of("run", 7))
-    facts = round_facts(history.lake, continuous, SystemClock().now())
+    facts = ingest_facts(history.lake, continuous, number, SystemClock().now())
     assert (facts["last_round"], facts["last_round_run"]) == (7, "run")
     assert abs(facts["last_round_ago"].total_seconds()) < 300
+
+
+def test_status_tells_how_reading_goes_where_it_is_behind(history: History) -> None:
+    log = history.lake.tracking_log()
+    for second, base, tracking in ((700, 100, 640), (800, 300, 600)):
+        sides = effective(base, observed=second), effective(tracking, observed=second)
+        decision = Decision(at=at(second), watermark=at(590), reason=Reason.ADVANCED, base=sides[0], tracking=sides[1])
+        log.append(DecisionRecord(decision, *(one.newest for one in sides), Policy(), usage=Usage(landed=5_000)))
+    facts = ingest_facts(history.lake, IngestSettings(), log.catch_up().number, at(801))
+    assert facts["reading"] == (
+        "catching up: 50 messages/s, about 8m20s; the oldest message of base is 8m20s old; "
+        "falling behind: 0 messages/s are read, and the oldest message of tracking is 3m20s old"
+    )
 
 
 def test_a_long_check_of_what_is_missed_is_given_up_after_seconds_and_says_what_is_left(

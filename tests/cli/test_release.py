@@ -4,7 +4,6 @@ import getpass
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.ingest.fakes import World
+from tests.ingest.fakes import World, WorldSubscription
 from tests.watermark.builders import START, at
 from tidemark.pipeline.cli import release
 from tidemark.pipeline.cli.app import app
 from tidemark.pipeline.clock import iso
 from tidemark.pipeline.errors import LakeError, ReadingUnavailable
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.replay.log_ticks import recorded_ticks
 from tidemark.pipeline.replay.replay import verify
 from tidemark.pipeline.watermark.decision import Reason
@@ -46,7 +45,7 @@ class Operator:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = World(folder)
-        self.elsewhere = ExitStack()
+        self.elsewhere = WorldSubscription(self.world, "base")
         (folder / "tidemark.toml").write_text(CONFIG.format(lake=self.world.folder))
         monkeypatch.setenv("TIDEMARK_CONFIG", str(folder / "tidemark.toml"))
         monkeypatch.delenv("PUBSUB_EMULATOR_HOST", raising=False)
@@ -63,7 +62,7 @@ class Operator:
     def lose_one(self) -> None:
         """Publish a message that another consumer takes from base, and keeps."""
         self.straggler = self.world.topic.publish(self.now - 1)
-        self.elsewhere.enter_context(self.world.base.leased(self.world.base.pull(1, 1000, 1).ack_ids))
+        assert len(self.elsewhere.pull(1, 1000, 1)) == 1
         self.world.wait(1)
 
     @property

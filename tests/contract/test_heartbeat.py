@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ingest.judged import read_payload
 from tests.watermark.builders import bounded
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit, read_event_time
@@ -25,7 +26,6 @@ from tidemark.pipeline.contract.heartbeat import (
     RejectionReason,
     compared_columns,
     read_field,
-    read_payload,
 )
 from tidemark.pipeline.contract.places import Place, finder, id_of, values_at
 

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     import tidemark.assets.location  # noqa: F401 (built once here, where the warning is expected)
 
 HERE = Path(__file__).parent
-ON_ONE_SESSION = ("test_backlog", "test_repair", "test_silence", "test_staleness")
+ON_ONE_SESSION = ("test_backlog", "test_ingest", "test_repair", "test_silence", "test_staleness")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

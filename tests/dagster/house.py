@@ -22,6 +22,8 @@ from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.pubsub.spending import Meter
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.quality.status import LakeReport, read_report
 from tidemark.pipeline.services.dagster_names import PIPELINE
 from tidemark.pipeline.settings import Settings
@@ -71,9 +73,10 @@ class Hasty(SystemClock):
 
 class ModelWorld:
     """A topic of the model with base and tracking, on a clock that moves when told to. It is its own publisher, and
-    what a subscription of the model asks of a process."""
+    what a subscription of the model asks of a process. `at_most` bounds what a pull of a subscription brings."""
 
     def __init__(self, pubsub: PubSubSettings) -> None:
+        self.at_most = dict[str, int]()
         self.clock = ManualClock(SystemClock().now())  # Dagster notes its runs by the machine's clock
         self.model = PubSubModel(rng=random.Random(0))
         self.model.create_topic(a_topic(pubsub.topic_path))
@@ -99,6 +102,21 @@ class ModelWorld:
         return True
 
 
+class MeteredSubscription(ModelSubscription):
+    """A subscription of the model whose pulls are counted, as the client counts them."""
+
+    def __init__(self, world: ModelWorld, path: str, meter: Meter) -> None:
+        super().__init__(world.model, path, world)
+        self._world, self._meter = world, meter
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
+        at_most = self._world.at_most.get(self._name, max_messages)
+        batch = super().pull(min(max_messages, at_most), max_bytes, seconds, ahead)
+        self._meter.called()
+        self._meter.pulled(len(batch), batch.size_bytes)
+        return batch
+
+
 class ModelPubSub(PubSubResource):
     """Base and tracking of a world."""
 
@@ -120,7 +138,7 @@ class ModelPubSub(PubSubResource):
         return 0
 
     def _of_model(self, path: str) -> ModelSubscription:
-        return ModelSubscription(self.world.model, path, self.world)
+        return MeteredSubscription(self.world, path, self.spending().meter(path))
 
 
 def publish(

@@ -27,7 +27,7 @@ from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.lake.tables.diffs import diff_schema
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
-from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, DRAIN, LAND_CONTINUOUSLY, PIPELINE, REQUEUE
+from tidemark.pipeline.services.dagster_names import COMPUTE_BACKLOG, INGEST, PIPELINE, REQUEUE
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import LENGTHS, PubSubSettings, WatermarkSettings, WindowSettings
@@ -37,7 +37,7 @@ from tidemark.resources.pubsub import PubSubResource
 EVERY_ASSET = {TRACKING_HISTOGRAM, WATERMARK, HEARTBEATS, QUARANTINED, HEARTBEAT_DIFFS}
 FIELDS = {"temperature": FieldKind.NUMBER, "status": FieldKind.TEXT}
 JOBS = (
-    *(COMPUTE_WINDOWS, COMPUTE_BACKLOG, DRAIN, LAND_CONTINUOUSLY),
+    *(COMPUTE_WINDOWS, COMPUTE_BACKLOG, INGEST),
     *(REPAIR, REQUEUE, HOUSEKEEPING, TUNE_WATERMARK),
 )
 

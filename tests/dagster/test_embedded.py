@@ -74,7 +74,7 @@ def test_two_pipelines_and_a_project_with_the_same_names_are_one_project(folder:
         for job in (
             "compute_windows",
             "compute_backlog",
-            "drain",
+            "ingest",
             "repair",
             "requeue",
             "housekeeping",
@@ -154,7 +154,7 @@ def test_a_component_is_a_pipeline_that_yaml_names(folder: Path) -> None:
             assert isinstance(component, tidemark.Pipeline)
             keys = td.pipeline("orders.toml", name="orders").definitions().resolve_all_asset_keys()
             assert set(loaded.resolve_all_asset_keys()) == set(keys)
-            assert (folder / "orders-lake").as_posix() in str(loaded.resolve_job_def("orders_drain").tags)
+            assert (folder / "orders-lake").as_posix() in str(loaded.resolve_job_def("orders_ingest").tags)
 
 
 def test_the_package_lists_its_component() -> None:

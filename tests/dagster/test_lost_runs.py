@@ -18,14 +18,14 @@ from tests.dagster.house import Ticking, settings_of
 from tests.dagster.test_run_launcher import CodeServer, until
 from tests.official_emulator import free_port
 from tidemark.assets import lost_runs
-from tidemark.assets.drain import draining
+from tidemark.assets.ingest import run_at_work
 from tidemark.assets.lost_runs import BEAT, SILENT_FOR, STARTS_WITHIN, beating, report_dead
 from tidemark.assets.requests import LONGEST_PAUSE, pause_of
 from tidemark.assets.runs import MAX_RUNTIME_SECONDS, Runs, tags_of
 from tidemark.pipeline.clock import SystemClock
-from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, DRAIN
+from tidemark.pipeline.services.dagster_names import COMPUTE_WINDOWS, INGEST, READS
 from tidemark.pipeline.settings import Settings
-from tidemark.pipeline.settings_sections import LONGEST_RUN, DrainSettings, LakeSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import LONGEST_RUN, LakeSettings, PubSubSettings
 
 SECOND = timedelta(seconds=1)
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,23 +104,23 @@ def test_a_run_that_says_something_is_waited_for_until_it_is_older_than_any(runs
     assert status_of(runs, run) is STATUS.FAILURE
 
 
-def test_landing_goes_on_once_nothing_is_heard_of_a_drain(runs: Runs) -> None:
-    run, now = noted(runs, STATUS.STARTED, DRAIN), SystemClock().now()
-    chosen = DrainSettings(max_seconds=timedelta(hours=1))
-    assert draining(runs, now, chosen) == run.run_id
-    assert draining(runs, now + SILENT_FOR + SECOND, chosen) is None
+def test_ticks_pull_again_once_nothing_is_heard_of_a_run_whose_readers_pull(runs: Runs) -> None:
+    run, now = noted(runs, STATUS.STARTED, INGEST), SystemClock().now()
+    runs.instance.add_run_tags(run.run_id, {READS: "true"})
+    assert run_at_work(runs, now, runs.settings) == run.run_id
+    assert run_at_work(runs, now + SILENT_FOR + SECOND, runs.settings) is None
 
 
-def test_the_drain_sensor_reports_a_dead_drain_though_there_is_no_backlog(
+def test_the_ingest_sensor_reports_a_dead_run_though_there_is_no_backlog(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
     world = Ticking(settings_of(PubSubSettings(), tmp_path), instance)
-    run = world.run(DRAIN, STATUS.STARTED)
-    world.tick(DRAIN)
+    run = world.run(INGEST, STATUS.STARTED)
+    world.tick(INGEST)
     assert status_of(world.runs, run) is STATUS.STARTED
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lost_runs, "SILENT_FOR", timedelta(0))
-        world.tick(DRAIN)
+        world.tick(INGEST)
     assert status_of(world.runs, run) is STATUS.FAILURE
 
 

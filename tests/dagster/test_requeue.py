@@ -22,7 +22,7 @@ from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import (
     ON_CHANGE,
     DagsterSettings,
-    LandBudget,
+    IngestSettings,
     QuarantineSettings,
     WindowSettings,
 )
@@ -173,7 +173,7 @@ def test_by_hand_there_is_no_sensor_and_a_requeue_by_hand_counts_as_the_look(
     assert {sensor.name for sensor in by_hand.definitions.sensors or ()} == {
         "tracking",
         "landing",
-        "drain",
+        "ingest",
         "staleness",
     }
     ticking = Ticking(by_itself(tmp_path, WRONG), instance, world.clock, world)
@@ -215,7 +215,7 @@ def test_the_digest_is_of_what_messages_are_judged_by_and_of_nothing_else() -> N
     same = [
         Settings(),
         Settings(message=MessageSettings(stream_id="attribute:stream_id")),
-        Settings(land=LandBudget(max_messages=7)),
+        Settings(ingest=IngestSettings(readers=7)),
     ]
     assert len({settings.contract_digest for settings in same}) == 1
     fields: Any = {"a": "number"}

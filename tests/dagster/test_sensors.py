@@ -29,7 +29,7 @@ from tidemark.assets.requests import pause_of
 from tidemark.pipeline.clock import Clock, SystemClock, iso
 from tidemark.pipeline.errors import CorruptObject, LakeUnwritable, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.lake.tables.windowed import DiffRun
-from tidemark.pipeline.services.dagster_names import DRAIN, RANGE_END, RANGE_START
+from tidemark.pipeline.services.dagster_names import INGEST, RANGE_END, RANGE_START
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.windows import Window
@@ -243,9 +243,9 @@ def test_somebody_else_s_runs_of_jobs_with_our_names_stop_nothing(
     publish_backlog(world, ticking.settings)
     for status in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.FAILURE):
         ticking.run(COMPUTE_WINDOWS, status, tags)
-    ticking.run(DRAIN, dg.DagsterRunStatus.STARTED, tags)
+    ticking.run(INGEST, dg.DagsterRunStatus.STARTED, tags)
     assert ticking.land_and_close().run_requests
-    assert pause_of(ticking.runs, DRAIN, CLOCK.now()) is None
+    assert pause_of(ticking.runs, INGEST, CLOCK.now()) is None
 
 
 def test_after_failed_runs_the_pause_grows_and_a_success_ends_it(ticking: Ticking, world: ModelWorld) -> None:

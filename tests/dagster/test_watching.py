@@ -10,17 +10,20 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from tests.dagster.house import SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish
+from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.landed_by_runs import LandedByRuns
 from tidemark.assets.watching import EndedRuns
 from tidemark.pipeline.cli.app import app
+from tidemark.pipeline.clock import iso
 from tidemark.pipeline.contract.heartbeat import RejectionReason
+from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_NAME, SCHEMA_REVISION
+from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable
-from tidemark.pipeline.ingest.landing import Landed
-from tidemark.pipeline.ingest.tracking import Persisted
+from tidemark.pipeline.ingest.outcome import Landed, Persisted
 from tidemark.pipeline.observe.observer import EndedRun, Observer
 from tidemark.pipeline.services.dagster_names import TICK
+from tidemark.pipeline.settings_message import MessageSettings
 
 
 def test_a_run_carries_the_id_of_the_tick_that_requested_it(ticking: Ticking, world: ModelWorld) -> None:
@@ -70,6 +73,49 @@ def test_a_sensor_whose_ticks_fail_has_a_note_until_one_succeeds(
     assert "ticks_failed" not in status(ticking, tmp_path, monkeypatch)
 
 
+def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_show(
+    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its messages name a schema that does not exist: base waits for half a minute, and tracking for twice as long."""
+    world = ModelWorld(PUBSUB)
+    with served(world.model) as address:
+        asked = PUBSUB.model_copy(update={"emulator_host": address})
+        message = MessageSettings(payload="avro", event_time="payload:at", stream_id="payload:device")
+        settings = settings_of(asked, tmp_path).model_copy(update={"message": message})
+        ticking = Ticking(settings, instance, world.clock, world)
+        named = {SCHEMA_NAME: "projects/p/schemas/beats", SCHEMA_REVISION: "1a2b3c4d", SCHEMA_ENCODING: "BINARY"}
+        world.publish(asked.topic_path, [{"data": b"beat", "attributes": named}])
+        began = world.clock.now()
+        for _ in range(2):
+            world.clock.advance(timedelta(seconds=10))
+            assert ticking.land().asset_events == []
+            ticking.track()
+        why = (
+            "1 messages are not acknowledged, because they cannot be judged yet: its schema "
+            "'projects/p/schemas/beats@1a2b3c4d' does not exist"
+        )
+        since = iso(began + timedelta(seconds=10))
+        notes = ticking.lake().failed_ticks().newest()
+        assert [note.sentence() for note in notes] == [
+            f"the sensor {sensor} waits since {since}: {why}" for sensor in ("landing", "tracking")
+        ]
+        said = status(ticking, tmp_path, monkeypatch)
+        assert said["ticks_waiting"] == {"landing": why, "tracking": why}
+        assert "ticks_failed" not in said
+        explained = CliRunner().invoke(app, ["explain", "--json"])
+        assert json.loads(explained.output)["ticks_failing"] == [note.sentence() for note in notes]
+        for command in ("explain", "status"):
+            assert f"the sensor landing waits since {since}" in CliRunner().invoke(app, [command]).output
+        world.clock.advance(timedelta(seconds=20))
+        assert [event.asset_key.to_user_string() for event in ticking.land().asset_events] == ["quarantine"]
+        ticking.track()
+        assert [note.sensor for note in ticking.lake().failed_ticks().newest()] == ["tracking"]
+        world.clock.advance(timedelta(seconds=30))
+        ticking.track()
+    assert ticking.lake().failed_ticks().newest() == []
+    assert ticking.lake().quarantine().reasons().waiting == {"UNREADABLE_PAYLOAD": 1}
+
+
 def status(ticking: Ticking, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     file = folder / "tidemark.toml"
     file.write_text(f'[lake]\nuri = "{ticking.settings.lake.uri}"\n[windows]\nlength = "1m"\n')
@@ -111,13 +157,13 @@ def test_each_run_that_ends_is_counted_once_and_those_of_others_never(ticking: T
     for tags in SOMEBODY_ELSES:
         ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE, tags)
     ticking.run("compute_windows", dg.DagsterRunStatus.FAILURE)
-    ticking.run("drain", dg.DagsterRunStatus.CANCELED)
+    ticking.run("ingest", dg.DagsterRunStatus.CANCELED)
     going_on = ticking.run("compute_backlog", dg.DagsterRunStatus.STARTED)
     for _ in range(3):
         looked.tell(ticking.runs, told)
     assert sorted((run.job, run.result) for run in told.ended) == [
         ("compute_windows", "failure"),
-        ("drain", "canceled"),
+        ("ingest", "canceled"),
     ]
     assert list(told.under_way) == ["compute_backlog"]
     ticking.instance.report_run_failed(going_on)

@@ -11,6 +11,7 @@ import orjson
 import pytest
 from google.pubsub_v1 import PubsubMessage
 
+from tests.ingest.judged import histogram_of, judged
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader, RejectionReason
 from tidemark.pipeline.demo.shapes.all_shapes import SHAPES
@@ -18,8 +19,6 @@ from tidemark.pipeline.demo.shapes.names import ShapeName
 from tidemark.pipeline.demo.shapes.shape import Message, Shape
 from tidemark.pipeline.demo.synthetic_beats import DUPLICATE, HEARTBEAT, KINDS, SyntheticSource, compose, messages
 from tidemark.pipeline.demo.truth import truth_of
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.tracking import histogram_of
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.watermark.histogram import Histogram
 
@@ -52,7 +51,7 @@ class Played:
             PubsubMessage(data=one.payload, attributes=one.attributes, message_id=its_id, publish_time=PUBLISHED)._pb
             for one, its_id in zip(self.composed, ids, strict=True)
         ]
-        self.judged = JudgedBatch.of(self.pulled, self.reader, None, PUBLISHED)
+        self.judged = judged(self.pulled, self.reader, None, PUBLISHED)
 
 
 def settings_of(shape: Shape, folder: Path) -> Settings:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ingest.judged import read_payload
 from tidemark.pipeline.clock import duration_us, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import (
     FieldKind,
@@ -16,7 +17,6 @@ from tidemark.pipeline.contract.heartbeat import (
     HeartbeatReader,
     Rejection,
     read_field,
-    read_payload,
 )
 from tidemark.pipeline.demo.shapes.json_object import JsonObject
 from tidemark.pipeline.demo.shapes.shape import REASONS

@@ -9,7 +9,7 @@ import pytest
 
 from tests.deploy.hcl import Block, parsed
 from tidemark.pipeline.pubsub.requirements import wanted
-from tidemark.pipeline.settings_sections import DrainSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "terraform"
 MODULE = parsed(FOLDER)
@@ -93,10 +93,10 @@ def test_the_bucket_is_private_and_nothing_but_housekeeping_deletes_in_it() -> N
     assert {block.type for block in bucket.blocks} == {"versioning", "soft_delete_policy", "lifecycle"}
 
 
-def test_an_alert_on_base_waits_until_a_drain_has_begun() -> None:
+def test_an_alert_on_base_waits_until_readers_on_spark_help() -> None:
     ages = variable("oldest_unacked_seconds").arguments["default"]
     base = int(ages.split("base")[1].split("=")[1].split()[0])
-    assert base > DrainSettings().start_after.total_seconds()
+    assert base > IngestSettings().start_after.total_seconds()
 
 
 def test_terraform_itself_finds_it_well_formed(tmp_path: Path) -> None:

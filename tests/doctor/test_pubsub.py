@@ -155,11 +155,11 @@ def test_a_schema_that_may_not_be_looked_at_breaks_only_what_reads_by_it() -> No
         world.provision()
         (finding,) = with_schema(world, AVRO, "BINARY", payload="avro")
         assert finding.level is Level.BROKEN
-        assert "grant pubsub.schemas.get on it" in finding.said
+        assert "grant pubsub.schemas.listRevisions on it" in finding.said
         settings = world.settings.model_copy(update={"message": MessageSettings(payload="avro", schema="/beat.avsc")})
         found = examine(replace(world.setup(), settings=settings), CHECKS)
         assert {one.level for one in found} == {Level.OK}
-        assert "cannot be looked at without pubsub.schemas.get on it, which nothing here needs" in found[0].said
+        assert "cannot be looked at without pubsub.schemas.listRevisions on it, which nothing here" in found[0].said
 
 
 def test_a_regional_endpoint_suits_a_topic_of_that_region_and_a_json_schema_suits_everybody(world: World) -> None:

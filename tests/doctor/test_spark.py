@@ -31,8 +31,8 @@ from tidemark.pipeline.doctor.tables import check_own_tables
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import (
     DagsterSettings,
+    IngestSettings,
     LakeSettings,
-    LandingSettings,
     SparkSettings,
     TableSettings,
 )
@@ -79,19 +79,19 @@ def test_a_spark_that_nobody_starts_is_broken() -> None:
     assert (finding.level, "write sc://localhost:PORT" in finding.said) == (Level.BROKEN, True)
 
 
-def test_readers_that_land_continuously_need_places_beside_windows() -> None:
-    four = LandingSettings(mode="continuous", landers=3, trackers=1)
-    assert Settings(landing=four).server_master == "local[6,4]"
-    assert Settings(landing=LandingSettings(landers=3)).server_master == "local[2,4]"
+def test_readers_that_pull_continuously_need_places_beside_windows() -> None:
+    four = IngestSettings(mode="continuous", readers=4)
+    assert Settings(ingest=four).server_master == "local[6,4]"
+    assert Settings(ingest=IngestSettings(readers=4)).server_master == "local[3,4]"
     remote = here().remote
     for few in (SparkSettings(master="local[4]"), SparkSettings(remote=remote, server_master="local[4,4]")):
-        (finding,) = findings(check_places, spark=few, landing=four)
+        (finding,) = findings(check_places, spark=few, ingest=four)
         assert (finding.level, "4 places for 4 readers" in finding.said) == (Level.WARNING, True)
         assert findings(check_places, spark=few) == []
     for enough in (here(), SparkSettings(master="local[5]")):
-        assert [one.level for one in findings(check_places, spark=enough, landing=four)] == [Level.OK]
+        assert [one.level for one in findings(check_places, spark=enough, ingest=four)] == [Level.OK]
     for unknown in (SparkSettings(master="spark://host:7077"), SparkSettings(master="local[*]")):
-        assert findings(check_places, spark=unknown, landing=four) == []
+        assert findings(check_places, spark=unknown, ingest=four) == []
 
 
 def test_executors_behind_a_token_are_said_not_to_have_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_another_python_of_the_executors_is_a_warning_that_says_what_cannot_run(
     (finding,) = findings(check_python, spark=here())
     assert finding.level is Level.WARNING
     assert "/another/python" in finding.said
-    assert "continuous landing cannot run" in finding.said
+    assert "readers on Spark cannot pull" in finding.said
 
 
 def test_a_token_in_the_settings_is_a_warning_that_does_not_repeat_it() -> None:

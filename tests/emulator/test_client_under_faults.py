@@ -12,16 +12,17 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import unique_pubsub
 from tests.ingest.fakes import CONTRACT
-from tests.pubsub.builders import Pulling, send, subscription_of
+from tests.pubsub.builders import Pulling, ids_of, send, subscription_of
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
 from tidemark.pipeline.errors import PubSubUnreachable, SnapshotRefused
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import Landed, land
-from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
@@ -117,7 +118,7 @@ def test_nothing_is_lost_while_everything_fails_now_and_then(house: House) -> No
         except PubSubUnreachable:
             unanswered += 1
             continue
-        ids = [message.message_id for message in batch.messages]
+        ids = ids_of(batch)
         copies += len(set(ids) & durable)
         durable.update(ids)
         failed += house.base.acknowledge(batch.ack_ids).failed
@@ -151,7 +152,7 @@ def test_a_server_that_goes_away_in_the_middle_of_a_batch_ends_it_and_the_next_p
     house.model.faults = Faults()
     assert house.outstanding() == set(sent)
     rest = subscription.pull(700, MUCH, 5)
-    ids = [message.message_id for batch in (first, rest) for message in batch.messages]
+    ids = [*ids_of(first), *ids_of(rest)]
     assert sorted(ids) == sorted(sent)
 
 
@@ -182,7 +183,7 @@ def test_an_acknowledgement_that_never_gets_through_is_counted_as_failed_and_the
     house.model.faults = Faults()
     house.wait_for_leases()
     again = house.patient().pull(5, MUCH, 5)
-    assert [message.message_id for message in again.messages] == sent
+    assert ids_of(again) == sent
     assert house.base.acknowledge(again.ack_ids).count == 5
     assert not house.outstanding()
 
@@ -202,12 +203,14 @@ def test_an_extension_that_is_refused_costs_a_second_delivery_and_nothing_else(
     hasty = house.settings.model_copy(update={"ack_deadline": timedelta(milliseconds=600)})
     batch = house.patient().pull(5, MUCH, 5)
     house.model.faults = Faults(throttled=1.0)
-    with subscription_of(house.subscriber, hasty, clock=house.clock).leased(batch.ack_ids):
-        house.wait_for_leases()
+    keeping = subscription_of(house.subscriber, hasty, clock=house.clock)
+    keeping.hold(batch.ack_ids)
+    house.wait_for_leases()
+    keeping.close()
     assert "were not extended" in caplog.text
     house.model.faults = Faults()
     again = house.patient().pull(5, MUCH, 5)
-    assert [message.message_id for message in again.messages] == sent
+    assert ids_of(again) == sent
     assert house.base.acknowledge(batch.ack_ids).count == 5
     assert not house.outstanding()
 
@@ -304,10 +307,11 @@ class Ticks:
         return tracked
 
     def land(self) -> Landed:
+        heartbeats, quarantine = new_files(self.lake, self.house.clock)
         return land(
             self.house.base,
-            heartbeats=self.lake.heartbeats(),
-            quarantine=self.lake.quarantine(),
+            heartbeats=heartbeats,
+            quarantine=quarantine,
             log=self.log,
             reader=self.reader,
             budget=BUDGET,

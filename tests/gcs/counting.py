@@ -127,7 +127,7 @@ def by_part(calls: Iterable[Call]) -> Mapping[str, list[Call]]:
 
     The process tells ticks from runs. Of the code server's connections, which each belong to one part for good, the one
     that writes the log is tracking's, and those that write `heartbeats` or `quarantine` are landing's. Those that only
-    read may be of any sensor: landing that opens a table, tracking that chooses windows, the drain's and staleness.
+    read may be of any sensor: landing that opens a table, tracking that chooses windows, ingest's and staleness'.
     """
     calls = list(calls)
     writes = defaultdict[str, set[str]](set)

@@ -1,7 +1,6 @@
-"""What a round of continuous landing asks of Cloud Storage: a few calls, and one for each file."""
+"""What a round of readers on Spark asks of Cloud Storage: a few calls, and one for each file."""
 
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,54 +10,35 @@ from tests.gcs.fault_proxy import FaultProxy
 from tests.gcs.ticking import TickingOnABucket
 from tests.ingest.fakes import CONTRACT
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.rounds import Provisional, Settled, settle, take_heartbeats, take_times
-from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.ingest.outcome import Settled, Taken
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.take import Keeper, Landing, Tracking, take
+from tidemark.pipeline.lake.tables.rounds import says_of
+from tidemark.pipeline.pubsub.subscription import Subscription
 from tidemark.pipeline.settings_sections import LakeSettings
+from tidemark.pipeline.watermark.usage import Usage
 
 pytestmark = pytest.mark.gcs
 
-READERS = 2
-A_READER = Budget(max_messages=4, max_bytes=1 << 20, max_time=timedelta(seconds=5), batch_messages=4)
+READERS, A_READER = 2, 4
+"""Readers of each subscription, and the messages that one of them takes."""
 
 
 def round_of(world: TickingOnABucket) -> tuple[Settled, int]:
     """A round of two readers of each subscription; also how many files they have written."""
-    reader = HeartbeatReader(CONTRACT)
-    good = NewFiles(world.landed_in, world.landed_in.schema, world.clock)
-    bad = NewFiles(world.rejected_in, QUARANTINE, world.clock)
-    remembered = Provisional(RememberedCopies())
+    reader, watermark, clock = HeartbeatReader(CONTRACT), world.log.newest_watermark(), world.clock
+
+    def taken(subscription: Subscription, keeper: Keeper) -> Taken:
+        batch = subscription.pull(A_READER, 1 << 20, 5.0)
+        return take([batch], subscription, keeper, clock, clock.monotonic() + 5.0)
+
     of_base = [
-        take_heartbeats(
-            world.base,
-            heartbeats=good,
-            quarantine=bad,
-            watermark=world.log.newest_watermark(),
-            reader=reader,
-            budget=A_READER,
-            clock=world.clock,
-        )
-        for _ in range(READERS)
+        taken(world.base, Landing(world.landed_in, world.rejected_in, reader, watermark, clock)) for _ in range(READERS)
     ]
-    of_tracking = [
-        take_times(
-            world.tracking, reader=reader, remembered=remembered, laggard=None, budget=A_READER, clock=world.clock
-        )
-        for _ in range(READERS)
-    ]
-    settled = settle(
-        of_base,
-        of_tracking,
-        base=world.base,
-        tracking=world.tracking,
-        heartbeats=good,
-        quarantine=bad,
-        log=world.landing_log,
-        clock=world.clock,
-        says={"tidemark.run": "run"},
-    )
+    of_tracking = [taken(world.tracking, Tracking(reader, RememberedCopies(), None, clock)) for _ in range(READERS)]
+    settling = Settling(world.landing_log, clock, world.tracking, world.base, world.landed_in, world.rejected_in)
+    settled = settling.settle([*of_base, *of_tracking], says_of("run", 0), Usage())
     return settled, sum(len(one.heartbeats) + len(one.rejected) for one in of_base)
 
 

@@ -68,7 +68,7 @@ def test_all_sensors_stay_within_the_budget_of_calls(lake_apart: LakeSettings, p
             proxy.calls()
             found = [
                 ticking.tick(sensor)
-                for sensor in ("landing", "tracking", "drain", *(["staleness"] if number % every == 0 else []))
+                for sensor in ("landing", "tracking", "ingest", *(["staleness"] if number % every == 0 else []))
             ]
             if number >= WARM_UP:
                 calls += table(proxy.calls())

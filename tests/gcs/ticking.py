@@ -7,8 +7,10 @@ from tests.gcs.fault_proxy import FaultProxy
 from tests.ingest.fakes import AMPLE, CONTRACT, FIELDS, World
 from tests.watermark.builders import START
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import Landed, land
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.windowed import DiffRun, Replaced
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -36,7 +38,7 @@ class TickingOnABucket(World):
         self.behind_proxy = Lake(self.through_proxy, FIELDS, self.clock)
         self.log, self.landing_log = self.behind_proxy.tracking_log(), self.behind_proxy.tracking_log()
         self.watermark_object = self.behind_proxy.watermark_object()
-        self.landed_in, self.rejected_in = self.behind_proxy.heartbeats(), self.behind_proxy.quarantine()
+        self.landed_in, self.rejected_in = new_files(self.behind_proxy, self.clock)
         self.index = self.behind_proxy.window_index(*self.windows)
         self.kept, self.diffs = self.behind_proxy.kept_windows(WINDOWING), self.behind_proxy.diffs()
 

@@ -22,7 +22,7 @@ def main() -> None:
         print(f"{name}: {found.rows} rows, {found.differences} differences, {found.missed} missed, {found.late} late")
     print(
         f"their sensor reported {seen.reported}; there are {seen.materializations} materializations of theirs and "
-        f"{seen.evaluations} evaluations; their drain is {', '.join(seen.drains)}; "
+        f"{seen.evaluations} evaluations; their run of ingest is {', '.join(seen.ingests)}; "
         f"{seen.downstream} partitions downstream of orders"
     )
 

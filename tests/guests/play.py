@@ -36,8 +36,8 @@ class Played:
     """What the foreign sensor says that it has reported."""
     materializations: int
     evaluations: int
-    drains: list[str]
-    """The states of the foreign job `drain`'s runs."""
+    ingests: list[str]
+    """The states of the foreign job `ingest`'s runs."""
     downstream: int
     """Partitions of the project's own asset over the windows of `orders`."""
 
@@ -171,6 +171,6 @@ def _seen(instance: dg.DagsterInstance, compared: dict[str, Comparison]) -> Play
         reported=int(cursor),
         materializations=len(instance.fetch_materializations(theirs, limit=10_000).records),
         evaluations=len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10_000)),
-        drains=[run.status.value for run in instance.get_runs(dg.RunsFilter(job_name="drain"))],
+        ingests=[run.status.value for run in instance.get_runs(dg.RunsFilter(job_name="ingest"))],
         downstream=len(instance.get_materialized_partitions(dg.AssetKey("rows_of_orders"))),
     )

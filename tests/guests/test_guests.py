@@ -18,5 +18,5 @@ def test_both_pipelines_are_right_and_every_foreign_event_is_there(tmp_path: Pat
     assert seen.reported > 3
     assert seen.materializations >= seen.reported
     assert seen.evaluations >= seen.reported
-    assert seen.drains == ["STARTED"]
+    assert seen.ingests == ["STARTED"]
     assert seen.downstream > 0

@@ -27,7 +27,7 @@ def takes_long() -> None:
 
 
 @dg.job(executor_def=dg.in_process_executor)
-def drain() -> None:
+def ingest() -> None:
     takes_long()
 
 
@@ -41,15 +41,15 @@ def tracking(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     return dg.SensorResult(asset_events=events, cursor=str(number + 1))
 
 
-@dg.sensor(job=drain, default_status=dg.DefaultSensorStatus.RUNNING)
-def drains_for_long() -> dg.RunRequest:
+@dg.sensor(job=ingest, default_status=dg.DefaultSensorStatus.RUNNING)
+def ingests_for_long() -> dg.RunRequest:
     return dg.RunRequest(run_key="once")
 
 
 defs = dg.Definitions(
     assets=[watermark],
-    jobs=[repair, drain],
-    sensors=[tracking, drains_for_long],
+    jobs=[repair, ingest],
+    sensors=[tracking, ingests_for_long],
     resources={"spark": dg.ResourceDefinition.hardcoded_resource("theirs")},
     executor=dg.in_process_executor,
 )
@@ -105,11 +105,10 @@ band = "10s"
 tick = "5s"
 idle_timeout = "20s"
 
-[drain]
+[ingest]
 start_after = "30s"
 stop_below = "10s"
 readers = 2
-round_seconds = "10s"
 
 [housekeeping]
 dagster_events = "1h"

@@ -24,12 +24,16 @@ from tidemark.pipeline.emulator.server import served as serve_pubsub
 from tidemark.pipeline.identity.components import NEEDS, SCHEMA, Component
 from tidemark.pipeline.identity.methods import (
     BREAK_OFF,
+    IN_PARTS,
     On,
     Permission,
     Unlisted,
     permissions_of_http,
     permissions_of_rpc,
 )
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.windowed import DiffRun
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
 from tidemark.pipeline.pubsub.sampling import sample_messages
@@ -38,8 +42,9 @@ from tidemark.pipeline.services.stack import provision_here
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import ON_CHANGE, PubSubSettings, QuarantineSettings
 
-ONLY_SOMETIMES = {BREAK_OFF}
-"""Needed after a failure: an upload in parts that is given up."""
+ONLY_SOMETIMES = {IN_PARTS, BREAK_OFF}
+"""Needed for what the Delta library writes in parts, such as a checkpoint of a table with very many files; and after a
+failure, when such an upload is given up."""
 
 SECOND = timedelta(seconds=1)
 
@@ -91,7 +96,7 @@ def play(ticking: Ticking, servers: Servers) -> dict[Component, set[Permission]]
         for sensor, component in (
             ("landing", Component.LANDER),
             ("tracking", Component.TRACKER),
-            ("drain", Component.TRACKER),
+            ("ingest", Component.TRACKER),
             ("staleness", Component.CHECKS),
             ("requeue", Component.CHECKS),
         ):
@@ -147,6 +152,23 @@ def test_the_sensors_ask_a_bucket_for_what_the_table_says(
         found = play(ticking, recording)
     for component in (Component.TRACKER, Component.LANDER, Component.CHECKS):
         assert of(component) - ONLY_SOMETIMES <= found[component] <= of(component), component
+
+
+@pytest.mark.gcs
+def test_a_checkpoint_of_a_table_with_very_many_files_is_written_in_parts(tmp_path: Path) -> None:
+    rng, clock = random.Random(0), SystemClock()
+    with recorded_buckets(tmp_path) as buckets:
+        lake = Lake(fresh_lake(buckets.endpoint), {}, clock)
+        heartbeats, _ = new_files(lake, clock)
+        names = (f"event_hour=2026-11-01T12Z/part-{number}.parquet" for number in range(16_000))
+        bounds = ({"message_id": (rng.randbytes(300).hex(), rng.randbytes(300).hex())} for _ in range(16_000))
+        files = [NewFile(name, "2026-11-01T12Z", 1, 1, each) for name, each in zip(names, bounds, strict=True)]
+        heartbeats.add(files, {})
+        table = lake.heartbeats().current()
+        assert table is not None
+        buckets.taken()
+        table.create_checkpoint()
+        assert IN_PARTS in buckets.taken() <= of(Component.LANDER)
 
 
 def test_a_call_that_nobody_has_looked_up_is_noticed() -> None:

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from google.pubsub_v1 import PubsubMessage
 
 from tests.emulator.builders import a_subscription, a_topic
+from tests.ingest.judged import read_payload
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import ManualClock, from_us, to_us
@@ -25,24 +25,25 @@ from tidemark.pipeline.contract.heartbeat import (
     HeartbeatReader,
     MessageContract,
     Rejection,
-    read_payload,
 )
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.ingest.budget import Budget
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.landing import Landed, land
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.ingest.requeue import Requeue, Requeuer
-from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.address import open_objects
 from tidemark.pipeline.lake.store.objects import ObjectStore
-from tidemark.pipeline.lake.tables.heartbeats import Heartbeats
-from tidemark.pipeline.lake.tables.quarantine import EVERY, Quarantine, Rejected
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.lake.tables.quarantine import EVERY, Rejected
 from tidemark.pipeline.lake.tables.rejudged import Rejudged
 from tidemark.pipeline.lake.tables.requeued import Requeued
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.settings_sections import LakeSettings
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram
@@ -79,9 +80,15 @@ class Steps:
     taken: list[str] = field(default_factory=list)
     dies_at: int | None = None
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended: it does nothing more, whatever its code says."""
+        return self.dies_at is not None and len(self.taken) >= self.dies_at
+
     def take(self, step: str) -> None:
-        self.taken.append(step)
-        if self.dies_at == len(self.taken):
+        if not self.is_dead:
+            self.taken.append(step)
+        if self.is_dead:
             raise Crash
 
     def of_kind(self, *kinds: str) -> list[str]:
@@ -146,10 +153,15 @@ class WorldSubscription(ModelSubscription):
         """The messages that will be delivered again, or for the first time."""
         return list(self._model.unacknowledged(self._name))
 
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        if not self._world.steps.is_dead:
+            super().give_back(ack_ids, seconds)
+
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
         refused, rest = ack_ids[: self.acknowledgements_that_fail], ack_ids[self.acknowledgements_that_fail :]
         self.acknowledgements_that_fail -= len(refused)
         problems = tuple(f"{ack_id} was refused" for ack_id in refused)
+        self._let_go(refused)
         return super().acknowledge(rest) + Acknowledged(failed=len(refused), problems=problems)
 
     def taken_by_somebody_else(self, message: Any) -> None:
@@ -201,26 +213,24 @@ class StepwiseObjects:
         self._objects.delete(name)
 
 
-class StepwiseTable:
-    """A table of the lake, whose append is a step; `before` and `after` raise what a test lets go wrong."""
+class StepwiseFiles(NewFiles):
+    """A table of the lake, whose transactions are steps; `before` and `after` raise what a test lets go wrong."""
 
-    def __init__(self, name: str, table: Heartbeats | Quarantine, steps: Steps) -> None:
+    def __init__(self, name: str, files: NewFiles, steps: Steps) -> None:
+        super().__init__(files._table, files._schema, files._clock)
         self._name = name
-        self._table = table
         self._steps = steps
         self.before: list[Exception | None] = []
         self.after: list[Exception | None] = []
 
-    def append(self, rows: pa.Table) -> None:
+    def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:
+        if not files:
+            return
         self._steps.take(f"append {self._name}")
         _fail(self.before)
-        self._table.append(rows)
+        super().add(files, says)
         self._steps.take(f"appended {self._name}")
         _fail(self.after)
-
-    def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
-        assert isinstance(self._table, Heartbeats)
-        return self._table.landed_of(message_ids, start, end)
 
 
 def _fail(faults: list[Exception | None]) -> None:
@@ -263,8 +273,9 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """A new process: it knows what the lake holds."""
+        """A new process: it knows what the lake holds, and the old one's leases end."""
         self.steps = Steps()
+        self._extended.clear()
         self.tracking, self.base = WorldSubscription(self, "tracking"), WorldSubscription(self, "base")
         self.tracking_backlog = ModelBacklog(self.model, "tracking", self)
         self.base_backlog = ModelBacklog(self.model, "base", self)
@@ -273,8 +284,9 @@ class World:
         self.log = TrackingLog(self.objects, checkpoint_every=4)
         self.copies = RememberedCopies()
         self.watermark_object = lake.watermark_object()
-        self.heartbeats = StepwiseTable("heartbeats", lake.heartbeats(), self.steps)
-        self.quarantine = StepwiseTable("quarantine", lake.quarantine(), self.steps)
+        heartbeats, quarantine = new_files(lake, self.clock)
+        self.heartbeats = StepwiseFiles("heartbeats", heartbeats, self.steps)
+        self.quarantine = StepwiseFiles("quarantine", quarantine, self.steps)
 
     def lake(self) -> Lake:
         """What somebody else sees of the lake."""
@@ -301,8 +313,8 @@ class World:
     def land(self, budget: Budget = AMPLE) -> Landed:
         return land(
             self.base,
-            heartbeats=self.heartbeats,  # type: ignore[arg-type]
-            quarantine=self.quarantine,  # type: ignore[arg-type]
+            heartbeats=self.heartbeats,
+            quarantine=self.quarantine,
             log=self.log,
             reader=self.reader,
             budget=budget,
@@ -312,7 +324,8 @@ class World:
     def requeue(self, meant: Rejected = EVERY, *, dry_run: bool = False) -> Requeue:
         requeuer = Requeuer(
             quarantine=self.lake().quarantine(),
-            heartbeats=self.heartbeats,  # type: ignore[arg-type]
+            heartbeats=self.lake().heartbeats(),
+            landing=self.heartbeats,
             requeued=Requeued(self.objects),
             rejudged=Rejudged(self.objects),
             log=self.log,
@@ -346,7 +359,12 @@ class World:
 
     def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
         self._extended.append(extend)
-        return lambda: self._extended.remove(extend)
+
+        def stop() -> None:
+            if extend in self._extended:  # else the process has ended
+                self._extended.remove(extend)
+
+        return stop
 
     def pulled(self) -> None: ...
 

@@ -1,16 +1,18 @@
 """A subscription of the Pub/Sub model as the ticks know it, with the errors that the real client raises."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tests.emulator.builders import expiry
+from tests.ingest.judged import messages_of
 from tidemark.pipeline.clock import Clock, ManualClock
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.emulator.refusals import DeadlineExceeded, NotFound, Refused, Transient
+from tidemark.pipeline.emulator.refusals import DeadlineExceeded, ModelError, NotFound, Refused, Transient
 from tidemark.pipeline.errors import PubSubUnreachable, ReadingUnavailable, SnapshotRefused, SubscriptionMissing
 from tidemark.pipeline.pubsub.backlog import LIFETIME, ReadingTimes
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from tidemark.pipeline.watermark.readings import Reading
 
@@ -53,6 +55,8 @@ class ModelSubscription:
         self._name = name
         self._outside = outside
         self._pulled: dict[str, Any] = {} if pulled is None else pulled
+        self._held: dict[str, None] = {}
+        self._stop: Callable[[], None] | None = None
 
     @property
     def path(self) -> str:
@@ -73,26 +77,40 @@ class ModelSubscription:
         self._pulled |= {each.ack_id: each.message for each in delivered}
         self._outside.pulled()
         self._outside.step(f"pulled {self._name}")
+        self.hold([each.ack_id for each in delivered])
         return PulledBatch(
-            messages, [each.ack_id for each in delivered], sum(message.ByteSize() for message in messages)
+            messages_of(messages), [each.ack_id for each in delivered], sum(message.ByteSize() for message in messages)
         )
 
-    @contextmanager
-    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        def extend() -> None:
-            seconds = self._model.get_subscription(self._name).ack_deadline_seconds
+    def hold(self, ack_ids: Sequence[str]) -> None:
+        if self._stop is None and ack_ids:
+            self._stop = self._outside.keep(self._extend)
+        self._held |= dict.fromkeys(ack_ids)
+
+    def _extend(self) -> None:
+        seconds = self._model.get_subscription(self._name).ack_deadline_seconds
+        self._model.modify_ack_deadline(self._name, list(self._held), seconds, self._outside.clock.now())
+
+    def _let_go(self, ack_ids: Sequence[str]) -> None:
+        for ack_id in ack_ids:
+            self._held.pop(ack_id, None)
+        if self._stop is not None and not self._held:
+            self._stop()
+            self._stop = None
+
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        self._let_go(ack_ids)
+        with suppress(ModelError):
             self._model.modify_ack_deadline(self._name, ack_ids, seconds, self._outside.clock.now())
 
-        stop = self._outside.keep(extend)
-        try:
-            yield
-        finally:
-            stop()
-
-    def close(self) -> None:
+    def pause(self) -> None:
         """Nothing: no pull is under way."""
 
+    def close(self) -> None:
+        self._let_go(list(self._held))
+
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        self._let_go(ack_ids)
         self._outside.step(f"acknowledge {self._name}")
         self._outside.acknowledging(self._name, [self._pulled[ack_id] for ack_id in ack_ids])
         try:

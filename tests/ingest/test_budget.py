@@ -1,21 +1,25 @@
-"""How much one tick takes: what ends it first ends the pulling, and a batch in hand is always finished."""
+"""How much one taking pulls: what ends it first ends the pulling, and a batch in hand is always handed out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from google.pubsub_v1 import PubsubMessage
 
+from tests.ingest.judged import messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import ReadingUnavailable
-from tidemark.pipeline.ingest.budget import Budget, for_each_batch
+from tidemark.pipeline.ingest.take import Budget, after_a_small_batch, by_reading, pulled
+from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
 from tidemark.pipeline.watermark.readings import Reading
 
 BUDGET = Budget(max_messages=1000, max_bytes=10_000, max_time=timedelta(seconds=20), batch_messages=100)
 MESSAGE_BYTES = 10
+MESSAGE = PubsubMessage()._pb
 
 
 @dataclass
@@ -36,19 +40,30 @@ class Endless:
         self.asked.append((max_messages, max_bytes, seconds))
         self.clock.advance(timedelta(seconds=2))
         count = max_messages if self.sizes is None else min(self.sizes.pop(0), max_messages)
-        return PulledBatch([None] * count, [""] * count, count * MESSAGE_BYTES)
+        return PulledBatch(messages_of([MESSAGE] * count), [""] * count, count * MESSAGE_BYTES)
 
-    def leased(self, ack_ids: Sequence[str]) -> Any:
-        raise AssertionError(f"the budget leases nothing, but {len(ack_ids)} messages were to be")
+    def hold(self, ack_ids: Sequence[str]) -> None:
+        raise AssertionError(f"the pulling holds nothing, but {len(ack_ids)} messages were to be")
+
+    def give_back(self, ack_ids: Sequence[str], seconds: int = 0) -> None:  # noqa: ARG002
+        raise AssertionError(f"the pulling gives nothing back, but {len(ack_ids)} messages were to be")
+
+    def pause(self) -> None:
+        raise AssertionError("the pulling does not pause by itself")
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
-        raise AssertionError(f"the budget acknowledges nothing, but {len(ack_ids)} messages were to be")
+        raise AssertionError(f"the pulling acknowledges nothing, but {len(ack_ids)} messages were to be")
+
+
+def batches(subscription: Endless, budget: Budget = BUDGET, backlog: Backlog | None = None) -> Iterator[PulledBatch]:
+    """As a tick pulls them: with a backlog it goes by readings."""
+    is_gone = after_a_small_batch if backlog is None else by_reading(backlog, lambda: 0)
+    return pulled(subscription, budget, subscription.clock, is_gone, is_paced=backlog is not None)
 
 
 def taken(budget: Budget, sizes: list[int] | None = None) -> tuple[list[int], Endless]:
-    clock = ManualClock(at(0))
-    subscription = Endless(clock, sizes)
-    return list(for_each_batch(subscription, budget, clock, len)), subscription
+    subscription = Endless(ManualClock(at(0)), sizes)
+    return [len(batch) for batch in batches(subscription, budget)], subscription
 
 
 def test_the_most_messages_end_the_pulling_exactly() -> None:
@@ -70,7 +85,7 @@ def test_the_most_time_ends_the_pulling_after_the_batch_in_hand() -> None:
 def test_time_that_passes_while_a_batch_is_written_counts() -> None:
     clock = ManualClock(at(0))
     subscription = Endless(clock)
-    for _ in for_each_batch(subscription, BUDGET, clock, len):
+    for _ in batches(subscription):
         clock.advance(timedelta(seconds=10))
     assert len(subscription.asked) == 2
 
@@ -101,7 +116,7 @@ def taken_beside(backlog_ages: list[float], sizes: list[int]) -> tuple[list[int]
     """The sizes of the batches, and how many readings were taken."""
     clock = ManualClock(at(0))
     backlog = Standing(clock, [*backlog_ages])
-    found = list(for_each_batch(Endless(clock, sizes), BUDGET, clock, len, backlog))
+    found = [len(batch) for batch in batches(Endless(clock, sizes), backlog=backlog)]
     return found, len(backlog_ages) - len(backlog.ages)
 
 
@@ -130,14 +145,30 @@ def test_a_backlog_that_cannot_be_read_leaves_the_rest_to_the_next_tick() -> Non
             raise ReadingUnavailable("not now")
 
     clock = ManualClock(at(0))
-    assert list(for_each_batch(Endless(clock, [4, 100]), BUDGET, clock, len, Unknown())) == [4]
+    assert [len(batch) for batch in batches(Endless(clock, [4, 100]), backlog=Unknown())] == [4]
 
 
 def test_the_first_batch_of_a_tick_that_knows_its_backlog_is_short_and_full_ones_may_take_their_time() -> None:
     clock = ManualClock(at(0))
     subscription = Endless(clock, [100, 40, 4, 0])
-    list(for_each_batch(subscription, BUDGET, clock, len, Standing(clock, [60, 60, 0])))
+    list(batches(subscription, backlog=Standing(clock, [60, 60, 0])))
     assert [seconds for _, _, seconds in subscription.asked] == [0.4, 18, 16, 2]
+
+
+def test_without_a_look_at_the_backlog_the_time_alone_ends_the_pulling() -> None:
+    subscription = Endless(ManualClock(at(0)), [100, 0, 4, *[0] * 20])
+    found = [len(batch) for batch in pulled(subscription, BUDGET, subscription.clock, None)]
+    assert (found, len(subscription.asked)) == ([100, 4], 10)
+
+
+def test_while_a_message_waits_for_its_schema_a_small_batch_tells_that_the_backlog_is_gone() -> None:
+    """That message would be the oldest of every reading, however little there is besides."""
+    clock = ManualClock(at(0))
+    backlog = Standing(clock, [60])
+    is_gone = by_reading(backlog, lambda: 1)
+    found = pulled(Endless(clock, [100, 40, 4, 100]), BUDGET, clock, is_gone, is_paced=True)
+    assert [len(batch) for batch in found] == [100, 40, 4]
+    assert backlog.ages == [60]
 
 
 @pytest.mark.parametrize("nothing", [{"max_messages": 0}, {"max_bytes": 0}, {"max_time": timedelta(0)}])
@@ -147,8 +178,7 @@ def test_without_a_budget_nothing_is_pulled(nothing: dict[str, Any]) -> None:
 
 
 def test_a_batch_is_handed_out_before_the_next_is_pulled() -> None:
-    clock = ManualClock(at(0))
-    subscription = Endless(clock)
-    for number, _ in enumerate(for_each_batch(subscription, replace(BUDGET, max_messages=400), clock, len), start=1):
+    subscription = Endless(ManualClock(at(0)))
+    for number, _ in enumerate(batches(subscription, replace(BUDGET, max_messages=400)), start=1):
         assert len(subscription.asked) == number
     assert len(subscription.asked) == 4

@@ -11,9 +11,9 @@ from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import Tracked, land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
@@ -45,7 +45,7 @@ def ticks(
     paths = settings.tracking_path, settings.base_path
     tracking, base = (subscription_of(subscriber, settings, path) for path in paths)
     backlogs = [SnapshotBacklog(subscriber, path, apart, timedelta(seconds=10)) for path in paths]
-    log, found = lake.tracking_log(), []
+    (heartbeats, quarantine), log, found = new_files(lake, SystemClock()), lake.tracking_log(), []
     for _ in range(5):
         at_ms = str(to_us(datetime.now(UTC)) // 1000)
         message = {"data": b'{"load": 1}', "attributes": {"stream_id": "s", "event_time": at_ms}}
@@ -53,8 +53,8 @@ def ticks(
         time.sleep(0.6)
         land(
             base,
-            heartbeats=lake.heartbeats(),
-            quarantine=lake.quarantine(),
+            heartbeats=heartbeats,
+            quarantine=quarantine,
             log=lake.tracking_log(),
             reader=reader,
             budget=BUDGET,

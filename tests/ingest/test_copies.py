@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.ingest.fakes import CONTRACT, World
+from tests.ingest.judged import counted
 from tests.watermark.builders import at, ints, seconds
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
@@ -16,9 +17,8 @@ from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import LakeUnreachable
 from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
-from tidemark.pipeline.ingest.tracking import count
 from tidemark.pipeline.quality.audit import audit
-from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT
+from tidemark.pipeline.watermark.histogram import COPY, NO_EVENT, Ints
 
 TEN_MINUTES = timedelta(minutes=10)
 
@@ -116,13 +116,13 @@ def test_a_copy_of_the_same_batch_counts_in_full_and_one_of_a_rejected_message_a
     messages = [world.topic.publish(50.0, publisher_id="x") for _ in range(2)]
     broken = world.topic.publish(40.0, publisher_id="y", payload=b"{")
     copies, reader = RememberedCopies(TEN_MINUTES), HeartbeatReader(CONTRACT)
-    counted = count([*messages, broken], reader, copies, seconds(10))
-    assert counted.histogram.event_bucket.tolist().count(NO_EVENT) == 1
-    assert COPY not in counted.histogram.event_bucket
-    copies.remember(counted.keys, counted.publish_us)
+    found = counted([*messages, broken], reader, copies, seconds(10))
+    assert found.histogram.event_bucket.tolist().count(NO_EVENT) == 1
+    assert COPY not in found.histogram.event_bucket
+    copies.settle({copies.note(found.keys, found.publish_us)})
     again = world.topic.publish(40.0, publisher_id="y")
-    assert COPY not in count([again], reader, copies, seconds(10)).histogram.event_bucket
-    assert count(messages, reader, copies).histogram.event_bucket.tolist() == [COPY]
+    assert COPY not in counted([again], reader, copies, seconds(10)).histogram.event_bucket
+    assert counted(messages, reader, copies).histogram.event_bucket.tolist() == [COPY]
 
 
 @pytest.mark.parametrize(("payload", "occupies"), [(b"{", True), (b"[]", True), (b"{}", False), (b"", False)])
@@ -131,11 +131,11 @@ def test_a_laggard_that_its_payload_rejects_only_occupies(world: World, payload:
     world.wait(100)
     laggard = world.topic.publish(50.0, payload=payload)
     reader = HeartbeatReader(CONTRACT)
-    histogram = count([laggard], reader, RememberedCopies(), seconds(10)).histogram
+    histogram = counted([laggard], reader, RememberedCopies(), seconds(10)).histogram
     assert histogram.event_bucket.tolist() == [NO_EVENT if occupies else to_us(at(50)) // 1_000_000]
-    in_the_band = count([laggard], reader, RememberedCopies(), seconds(50)).histogram
+    in_the_band = counted([laggard], reader, RememberedCopies(), seconds(50)).histogram
     bytes_alone = HeartbeatReader(replace(CONTRACT, payload=PayloadFormat(Encoding.NONE)))
-    assert in_the_band == count([laggard], bytes_alone, RememberedCopies(), seconds(10)).histogram
+    assert in_the_band == counted([laggard], bytes_alone, RememberedCopies(), seconds(10)).histogram
     assert in_the_band.event_bucket.tolist() == [to_us(at(50)) // 1_000_000]
 
 
@@ -143,12 +143,12 @@ def test_copies_are_known_by_an_id_in_the_payload(world: World) -> None:
     reader = HeartbeatReader(replace(CONTRACT, publisher_id=Place.of("payload:meta.id")))
     world.wait(20)
     copies = RememberedCopies(TEN_MINUTES)
-    counted = count([world.topic.publish(3, payload={"meta": {"id": 1}})], reader, copies)
-    copies.remember(counted.keys, counted.publish_us)
+    found = counted([world.topic.publish(3, payload={"meta": {"id": 1}})], reader, copies)
+    copies.settle({copies.note(found.keys, found.publish_us)})
     world.wait(1)
     again, another = (world.topic.publish(3, payload={"meta": {"id": number}}) for number in (1, 2))
-    assert count([again], reader, copies).histogram.event_bucket.tolist() == [COPY]
-    assert count([another], reader, copies).histogram.event_bucket.tolist() != [COPY]
+    assert counted([again], reader, copies).histogram.event_bucket.tolist() == [COPY]
+    assert counted([another], reader, copies).histogram.event_bucket.tolist() != [COPY]
 
 
 def test_messages_with_a_broken_payload_hold_nobody(world: World) -> None:
@@ -168,12 +168,16 @@ def test_messages_with_a_broken_payload_hold_nobody(world: World) -> None:
 # The memory
 
 
+def remember(copies: RememberedCopies, keys: Ints, publish_us: Ints) -> None:
+    copies.settle({copies.note(keys, publish_us)})
+
+
 def test_only_an_earlier_or_equal_publish_time_counts_and_the_least_is_remembered() -> None:
     copies, keys = RememberedCopies(TEN_MINUTES), keys_of(["a"], ["x"], [1])
-    copies.remember(keys, ints([500]))
+    remember(copies, keys, ints([500]))
     assert [bool(copies.are_copies(keys, ints([at]))[0]) for at in (499, 500, 501)] == [False, True, True]
-    copies.remember(keys, ints([700]))
-    copies.remember(keys, ints([300]))
+    remember(copies, keys, ints([700]))
+    remember(copies, keys, ints([300]))
     assert [bool(copies.are_copies(keys, ints([at]))[0]) for at in (299, 300)] == [False, True]
     assert len(copies) == 1
 
@@ -181,12 +185,12 @@ def test_only_an_earlier_or_equal_publish_time_counts_and_the_least_is_remembere
 def test_memory_is_bounded_by_publish_time_and_by_count() -> None:
     second, copies = 1_000_000, RememberedCopies(timedelta(seconds=10), at_most=3)
     keys = keys_of("aaaaa", "vwxyz", range(5))
-    copies.remember(keys[:3], ints([0, 5 * second, 11 * second]))
+    remember(copies, keys[:3], ints([0, 5 * second, 11 * second]))
     assert copies.are_copies(keys[:3], ints([20 * second] * 3)).tolist() == [False, True, True]
-    copies.remember(keys[3:], ints([12 * second, 13 * second]))
+    remember(copies, keys[3:], ints([12 * second, 13 * second]))
     assert copies.are_copies(keys, ints([20 * second] * 5)).tolist() == [False, False, True, True, True]
     off = RememberedCopies(timedelta(0))
-    off.remember(keys, ints([0] * 5))
+    remember(off, keys, ints([0] * 5))
     assert len(off) == 0
 
 
@@ -199,7 +203,7 @@ def test_the_memory_is_that_of_a_dictionary() -> None:
         expected = [key in known and known[key] <= at for key, at in drawn]
         assert copies.are_copies(keys, publish).tolist() == expected
         first = np.array([not is_copy for is_copy in expected])
-        copies.remember(keys[first], publish[first])
+        remember(copies, keys[first], publish[first])
         for (key, at_us), is_first in zip(drawn, first, strict=True):
             if is_first:
                 known[key] = min(at_us, known.get(key, at_us))

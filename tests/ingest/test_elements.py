@@ -15,15 +15,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.ingest.fakes import AMPLE, CONTRACT, Crash, World, published_at
+from tests.ingest.judged import LATER, counted, histogram_of, judged, messages_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.contract import elements
 from tidemark.pipeline.contract.heartbeat import FieldKind, Heartbeat, HeartbeatReader, MessageContract, read_field
-from tidemark.pipeline.contract.places import Place, PlaceKind, WholePayload, finder, id_of
-from tidemark.pipeline.ingest import elements
+from tidemark.pipeline.contract.places import Element, Place, PlaceKind, WholePayload, finder, id_of
+from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.landing import land_named, landed_under
-from tidemark.pipeline.ingest.tracking import count, histogram_of
+from tidemark.pipeline.ingest.named import land_named, landed_under
+from tidemark.pipeline.ingest.rows import JudgedRows, judged_rows
 from tidemark.pipeline.lake.tables.landings import read_piece
 from tidemark.pipeline.quality.audit import audit
 from tidemark.pipeline.quality.outstanding import landed_by_second, outstanding
@@ -103,7 +104,7 @@ def as_messages(contract: MessageContract, one: Any) -> list[tuple[Heartbeat, st
         return ["NO_ELEMENTS"]
     reader, judged = HeartbeatReader(contract), list[tuple[Heartbeat, str | None, list[Any]] | str]()
     for number, value in enumerate(found):
-        element = elements.Element(number, value, WholePayload(payload))
+        element = Element(number, value, WholePayload(payload))
         verdict = reader.read(one.attributes, element, to_us(published_at(one)))
         if not isinstance(verdict, Heartbeat):
             judged.append(verdict.reason.value)
@@ -145,11 +146,11 @@ def test_landing_and_tracking_take_the_same_elements_and_reject_the_same_message
     reader = HeartbeatReader(contract)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(elements, "ROWS_AT_ONCE", rows_at_once)
-        judged, histogram = JudgedBatch.of(messages, reader, None, from_us(NOW)), histogram_of(messages, reader)
+        found, histogram = judged(messages, reader, None, from_us(NOW)), histogram_of(messages, reader)
     names = ("message_id", "payload", "stream_id", "event_time", "publisher_id", *contract.fields)
-    assert rows_of(judged.heartbeats, names) == good
-    assert rows_of(judged.rejected, ("message_id", "reason", "payload")) == bad
-    assert judged.messages == len(messages)
+    assert rows_of(found.heartbeats, names) == good
+    assert rows_of(found.rejected, ("message_id", "reason", "payload")) == bad
+    assert found.messages == len(messages)
     expected = Histogram.of_cells(
         cells_of(*(pa.array(us, pa.int64()).to_numpy() for us in ([NOW] * len(cells), cells)))
     )
@@ -171,7 +172,7 @@ def test_a_plain_array_is_flattened_as_the_library_flattens_it(value: Any) -> No
 
 def test_a_rejection_names_the_element_and_how_many_cannot_be_used() -> None:
     payload = {"readings": [reading(1), {"channel": "a"}, reading(2), {"channel": "b", "ts": "soon"}]}
-    rejected = JudgedBatch.of([message(0, orjson.dumps(payload), site="s")], READER, None, from_us(NOW)).rejected
+    rejected = judged([message(0, orjson.dumps(payload), site="s")], READER, None, from_us(NOW)).rejected
     (row,) = rejected.to_pylist()
     assert row["reason"] == "NO_EVENT_TIME"
     assert row["detail"] == "element #1 of 4: each:ts is absent or null; 2 of 4 elements cannot be used"
@@ -180,30 +181,49 @@ def test_a_rejection_names_the_element_and_how_many_cannot_be_used() -> None:
 # Bounds
 
 
-def parts(messages: Sequence[Any], contract: MessageContract = READINGS) -> list[JudgedBatch]:
-    return list(JudgedBatch.parts_of(messages, HeartbeatReader(contract), None, from_us(NOW)))
+def parts(messages: Sequence[Any], contract: MessageContract = READINGS) -> list[JudgedRows]:
+    return list(judged_rows(messages_of(messages), HeartbeatReader(contract), LATER, None, from_us(NOW)))
 
 
-def test_ten_megabytes_of_elements_become_one_rejected_message() -> None:
-    hostile = message(0, b'{"readings":[' + b"1," * 4_900_000 + b"1]}", site="s")
+@pytest.mark.parametrize(
+    ("more", "reason", "detail"),
+    [
+        (4_900_000, "UNREADABLE_PAYLOAD", "more than 1000000 values"),
+        (
+            900_000,
+            "TOO_MANY_ELEMENTS",
+            "payload:readings has 900001 elements; a message has at most 10000: publish several messages",
+        ),
+    ],
+)
+def test_megabytes_of_elements_become_one_rejected_message(more: int, reason: str, detail: str) -> None:
+    hostile = message(0, b'{"readings":[' + b"1," * more + b"1]}", site="s")
     for path in ("payload:readings", "payload:readings[]"):
         (part,) = parts([hostile], replace(READINGS, each=Place.of(path)))
-        assert (len(part.heartbeats), part.rejected["reason"].to_pylist()) == (0, ["TOO_MANY_ELEMENTS"])
+        assert (len(part.heartbeats), part.rejected["reason"].to_pylist()) == (0, [reason])
         assert part.rejected.nbytes < 10 << 20
-        detail = "payload:readings has 4900001 elements; a message has at most 10000: publish several messages"
         assert part.rejected["detail"].to_pylist()[0].replace("[]", "") == detail
     assert len(histogram_of([hostile], READER)) == 1
 
 
-def test_the_parts_of_a_batch_are_bounded_in_rows_and_in_bytes() -> None:
+@pytest.mark.parametrize(
+    ("note", "more", "cut"),
+    [(0, 0, [5, 2]), (1024, 0, [4, 3]), (1024, 9_000_000, [1] * 7)],
+    ids=["rows", "attributes", "bytes"],
+)
+def test_the_parts_of_a_batch_are_bounded_in_rows_in_repeated_attributes_and_in_bytes(
+    note: int, more: int, cut: list[int]
+) -> None:
     readings = [reading(n % 100) for n in range(elements.MOST_ELEMENTS)]
-    data = orjson.dumps({"readings": readings, "meta": {"unit": "x" * 3000}, "more": "x" * 9_000_000})
+    data = orjson.dumps({"readings": readings, "meta": {"unit": "x" * 3000}, "more": "x" * more})
     assert len(data) < 10_000_000
-    found = parts([message(number, data, site="s", note="n" * 1024) for number in range(7)])
-    assert [(part.messages, len(part.heartbeats)) for part in found] == [(5, 50_000), (2, 20_000)]
-    assert max(part.heartbeats.nbytes for part in found) < 5 * 10_000_000 + 50_000 * (1024 + 300)
-    assert found[0].heartbeats["unit"].null_count == 50_000, "what each would repeat is short, or null"
-    assert found[0].of_another_kind == {"unit": 50_000}
+    found = parts([message(number, data, site="s", note="n" * note) for number in range(7)])
+    assert [(part.messages, len(part.heartbeats)) for part in found] == [(n, n * 10_000) for n in cut]
+    for part, messages in zip(found, cut, strict=True):
+        assert part.heartbeats.nbytes < messages * len(data) + len(part.heartbeats) * (1024 + 300)
+    rows = len(found[0].heartbeats)
+    assert found[0].heartbeats["unit"].null_count == rows, "what each would repeat is short, or null"
+    assert found[0].of_another_kind == {"unit": rows}
 
 
 def test_attributes_that_too_many_elements_would_repeat_reject_the_message_on_both_subscriptions() -> None:
@@ -310,8 +330,8 @@ def test_a_redelivery_has_the_same_ids_and_a_retried_publication_the_same_publis
     world.tick()
     assert world.landed_ids() == [f"{one.message_id}#{number}" for number in (0, 0, 2, 2)]
     retried = world.publish(reading(1), {"channel": "a"}, reading(2), publisher_id="p")
-    counted = count([retried], READER, world.copies)
-    cells = dict(zip(counted.histogram.event_bucket.tolist(), counted.histogram.count.tolist(), strict=True))
+    found = counted([retried], READER, world.copies)
+    cells = dict(zip(found.histogram.event_bucket.tolist(), found.histogram.count.tolist(), strict=True))
     assert cells == {COPY: 2, NO_EVENT: 1}
     world.tick()
     assert {row["publisher_id"] for row in world.rows("heartbeats")} == {"p#0", "p#2"}
@@ -404,6 +424,7 @@ def test_a_requeue_of_several_heartbeats_that_dies_at_any_step_loses_none_and_la
 
 def test_landing_under_a_name_has_the_same_rows_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elements, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(taking, "FILE_BYTES", 1)
     world = ReadingsWorld(tmp_path)
     world.wait(10)
     published = [world.publish(reading(1), reading(2)), world.publish(reading(3), {"channel": "a"})]
@@ -412,7 +433,7 @@ def test_landing_under_a_name_has_the_same_rows_in_pieces(tmp_path: Path, monkey
         "n",
         world.base,
         objects=world.objects,
-        quarantine=world.quarantine,  # type: ignore[arg-type]
+        quarantine=world.quarantine,
         watermark=None,
         reader=READER,
         budget=AMPLE,

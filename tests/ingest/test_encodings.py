@@ -13,12 +13,13 @@ import pytest
 from google.pubsub_v1 import PubsubMessage
 
 from tests.contract.payloads.schemas import AVRO, BEAT, avro
+from tests.ingest.judged import LATER, Judged, counted, histogram_of, judged
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.messages import MESSAGE, Messages
 from tidemark.pipeline.errors import InvalidSettings
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.judging import JudgedBatch
 from tidemark.pipeline.ingest.pubsub_options import read_options
-from tidemark.pipeline.ingest.tracking import count, histogram_of
+from tidemark.pipeline.ingest.rows import judged_rows
 from tidemark.pipeline.settings_message import MessageSettings
 
 FIRST, NOW = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 11, 21, 5, 20, 10, tzinfo=UTC)
@@ -51,8 +52,8 @@ def reader(settings: MessageSettings) -> HeartbeatReader:
     return HeartbeatReader(settings.contract_from(FIRST))
 
 
-def landed(settings: MessageSettings, *messages: Any) -> JudgedBatch:
-    return JudgedBatch.of(messages, reader(settings), None, NOW)
+def landed(settings: MessageSettings, *messages: Any) -> Judged:
+    return judged(messages, reader(settings), None, NOW)
 
 
 def test_an_event_is_landed_and_tracked_alike_in_both_modes() -> None:
@@ -76,7 +77,7 @@ def test_an_event_is_landed_and_tracked_alike_in_both_modes() -> None:
     assert dict(batch.heartbeats["attributes"].to_pylist()[1]) == {"content-type": "application/cloudevents+json"}
     assert batch.heartbeats["payload"].to_pylist() == [binary.data, whole]
     assert histogram_of([binary], reader(EVENTS)) == histogram_of([structured], reader(EVENTS))
-    copies = count([binary, structured], reader(EVENTS), RememberedCopies(timedelta(minutes=1)))
+    copies = counted([binary, structured], reader(EVENTS), RememberedCopies(timedelta(minutes=1)))
     assert len(set(copies.keys.tolist())) == 2  # two payloads are two contents, however alike they are
 
 
@@ -127,7 +128,8 @@ def test_avro_in_a_file_is_landed_tracked_and_judged_again(tmp_path: Path) -> No
     )
     assert batch.rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
     assert batch.rejected["payload"].to_pylist() == [bad.data]
-    (again,) = JudgedBatch.parts_of_rows(batch.rejected, reader(settings), None, NOW)
+    rows = Messages(batch.rejected.select(MESSAGE.names).cast(MESSAGE))
+    (again,) = judged_rows(rows, reader(settings), LATER, None, NOW)
     assert (len(again.heartbeats), len(again.rejected)) == (0, 1)
     assert histogram_of([good, bad, zipped], reader(settings)).oldest_event_us is not None
 
@@ -136,11 +138,11 @@ def test_a_laggard_whose_avro_is_broken_counts_by_its_publish_time_alone(tmp_pat
     (tmp_path / "beat.avsc").write_text(json.dumps(AVRO))
     settings = MessageSettings(payload="avro", schema=str(tmp_path / "beat.avsc"))
     laggards = [message(data, 1, stream_id="s", event_time=AT) for data in (avro(AVRO, BEAT), b"\xff")]
-    counted = [
-        count([one], reader(settings), RememberedCopies(), timedelta(seconds=5)).histogram.oldest_event_us
+    found = [
+        counted([one], reader(settings), RememberedCopies(), timedelta(seconds=5)).histogram.oldest_event_us
         for one in laggards
     ]
-    assert [us is None for us in counted] == [False, True]
+    assert [us is None for us in found] == [False, True]
 
 
 def test_the_options_of_the_source_name_the_same_and_travel(tmp_path: Path) -> None:

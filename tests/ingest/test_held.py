@@ -2,17 +2,14 @@
 
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.ingest.fakes import World, WorldSubscription
 from tests.ingest.test_named_landing import BUDGET, NAME, PiecesWorld, publish
+from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.ingest import take as taking
 from tidemark.pipeline.pubsub.subscription import PulledBatch
-
-
-class Messages(list[Any]):
-    """A list that can be referred to without being kept."""
 
 
 def held_at_each_pull(subscription: WorldSubscription, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -22,9 +19,8 @@ def held_at_each_pull(subscription: WorldSubscription, monkeypatch: pytest.Monke
     def watched(max_messages: int, max_bytes: int, seconds: float, ahead: int) -> PulledBatch:
         held.append(sum(batch() is not None for batch in batches))
         batch = pull(max_messages, max_bytes, seconds, ahead)
-        messages = Messages(batch.messages)
-        batches.append(weakref.ref(messages))
-        return PulledBatch(messages, batch.ack_ids, batch.size_bytes)
+        batches.append(weakref.ref(batch.messages))
+        return batch
 
     monkeypatch.setattr(subscription, "pull", watched)
     return held
@@ -53,6 +49,7 @@ def test_landing_holds_one_batch_at_a_time(world: World, monkeypatch: pytest.Mon
 def test_landing_under_a_name_holds_one_batch_at_a_time_though_it_leases_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(taking, "FILE_BYTES", 1)
     world = PiecesWorld(tmp_path)
     publish(world, 12)
     held = held_at_each_pull(world.base, monkeypatch)

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.ingest.fakes import CONTRACT
+from tests.ingest.judged import histogram_of, judged, read_payload
 from tests.watermark.builders import START, at
 from tidemark.pipeline.clock import from_us, to_us
 from tidemark.pipeline.contract.event_times import EventTimeUnit
@@ -23,12 +24,9 @@ from tidemark.pipeline.contract.heartbeat import (
     MessageContract,
     Rejection,
     read_field,
-    read_payload,
 )
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.places import Place, finder, id_of
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.tracking import histogram_of
 from tidemark.pipeline.lake.tables.heartbeats import heartbeat_schema
 from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
 from tidemark.pipeline.watermark.histogram import NO_EVENT, Histogram
@@ -142,7 +140,7 @@ def by_row(contract: MessageContract, one: Any) -> tuple[Heartbeat | Rejection, 
 def test_a_batch_is_judged_as_each_of_its_messages_is(
     messages: list[Any], contract: MessageContract, watermark_us: int | None
 ) -> None:
-    judged = JudgedBatch.of(
+    found = judged(
         messages,
         HeartbeatReader(contract),
         None if watermark_us is None else from_us(watermark_us),
@@ -155,19 +153,19 @@ def test_a_batch_is_judged_as_each_of_its_messages_is(
         if isinstance(verdict, Rejection):
             refused.append((*whole, verdict.reason.value, verdict.detail))
             continue
-        found = [finder(contract.paths.get(name, name))(payload) for name in contract.fields]
-        fields = [read_field(value, kind) for value, kind in zip(found, contract.fields.values(), strict=True)]
-        for name, value, read in zip(contract.fields, found, fields, strict=True):
+        written = [finder(contract.paths.get(name, name))(payload) for name in contract.fields]
+        fields = [read_field(value, kind) for value, kind in zip(written, contract.fields.values(), strict=True)]
+        for name, value, read in zip(contract.fields, written, fields, strict=True):
             others[name] += read is None and value is not None
         is_late = watermark_us is not None and verdict.event_time_us < watermark_us
         publisher_id = id_of(contract.publisher_id.find(one.attributes, payload))
         accepted.append((*whole, verdict.stream_id, verdict.event_time_us, publisher_id, is_late, *fields))
-    assert judged.heartbeats.schema == heartbeat_schema(contract.fields)
-    assert judged.rejected.schema == QUARANTINE
-    assert rows_of(judged.rejected, "reason", "detail") == refused
+    assert found.heartbeats.schema == heartbeat_schema(contract.fields)
+    assert found.rejected.schema == QUARANTINE
+    assert rows_of(found.rejected, "reason", "detail") == refused
     names = ("stream_id", "event_time", "publisher_id", "late", *contract.fields)
-    assert rows_of(judged.heartbeats, *names) == accepted
-    assert judged.of_another_kind == {name: count for name, count in others.items() if count}
+    assert rows_of(found.heartbeats, *names) == accepted
+    assert found.of_another_kind == {name: count for name, count in others.items() if count}
 
 
 def rows_of(rows: pa.Table, *more: str) -> list[Any]:

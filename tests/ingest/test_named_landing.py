@@ -10,8 +10,9 @@ import pytest
 from tests.ingest.fakes import Crash, World
 from tests.watermark.builders import at
 from tidemark.pipeline.errors import CorruptObject, LakeFull, LandingOver
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import NamedLanding, land_named, landed_under
+from tidemark.pipeline.ingest import take as taking
+from tidemark.pipeline.ingest.named import NamedLanding, land_named, landed_under
+from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.store.objects import ObjectStore
 from tidemark.pipeline.lake.tables.landings import LandedBatches, manifest_name, read_piece
 from tidemark.pipeline.settings_sections import LakeSettings
@@ -34,7 +35,7 @@ class PiecesWorld(World):
             name,
             self.base,
             objects=self.objects,
-            quarantine=self.quarantine,  # type: ignore[arg-type]
+            quarantine=self.quarantine,
             watermark=at(902),
             reader=self.reader,
             budget=budget,
@@ -160,7 +161,10 @@ def test_a_reader_that_dies_anywhere_loses_nothing(tmp_path: Path, dies_at: int)
     assert set(world.quarantined_ids()) == {"6"}
 
 
-def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(world: PiecesWorld) -> None:
+def test_the_leases_of_the_first_batch_last_until_everything_is_acknowledged(
+    world: PiecesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "FILE_BYTES", 1)
     publish(world, 7)
     create = world.objects.create
 

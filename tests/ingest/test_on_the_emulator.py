@@ -10,9 +10,10 @@ from tests.ingest.fakes import CONTRACT
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import Landed, land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
@@ -49,6 +50,7 @@ def test_a_backlog_is_tracked_and_landed_whole_and_the_watermark_passes_it(
         SnapshotBacklog(subscriber, path, clock, timedelta(seconds=10))
         for path in (fresh_pubsub.tracking_path, fresh_pubsub.base_path)
     )
+    heartbeats, quarantine = new_files(lake, clock)
     marks, landed, tracked = [], Landed(), 0
     for _ in range(TICKS_AT_MOST):
         outcome = track(
@@ -65,8 +67,8 @@ def test_a_backlog_is_tracked_and_landed_whole_and_the_watermark_passes_it(
         marks.append(outcome.decision.watermark)
         landed += land(
             base,
-            heartbeats=lake.heartbeats(),
-            quarantine=lake.quarantine(),
+            heartbeats=heartbeats,
+            quarantine=quarantine,
             log=lake.tracking_log(),
             reader=reader,
             budget=BUDGET,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.ingest.fakes import AMPLE, World
 from tests.watermark.builders import seconds
-from tidemark.pipeline.ingest.tracking import Tracked, track
+from tidemark.pipeline.ingest.ticks import Tracked, track
 from tidemark.pipeline.lake.log.history import decision_in_force, standing_before
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.decision import Decision, Reason

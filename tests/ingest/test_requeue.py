@@ -1,7 +1,7 @@
 """Requeueing: what was parked by a wrong contract lands once the contract is mended, whatever dies on the way."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ from tidemark.pipeline.contract.places import Place
 from tidemark.pipeline.errors import CorruptObject, LakeFull
 from tidemark.pipeline.ingest import requeue as requeueing
 from tidemark.pipeline.lake.tables import rejudged
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.lake.tables.quarantine import Rejected
 from tidemark.pipeline.lake.tables.requeued import FOLDER
 from tidemark.pipeline.quality.audit import audit
@@ -150,16 +151,16 @@ def test_a_write_that_fails_is_raised_and_the_next_requeue_goes_on(world: World,
 
 
 def test_two_requeues_at_once_land_copies_of_one_identity_and_later_ones_none(world: World) -> None:
-    append = world.heartbeats.append
+    add = world.heartbeats.add
     other = World(world.folder.parent)
     other.clock, other.reader = world.clock, RIGHT
 
-    def overtaken(rows: Any) -> None:
-        world.heartbeats.append = append  # type: ignore[method-assign]
+    def overtaken(files: Sequence[NewFile], says: Mapping[str, str]) -> None:
+        world.heartbeats.add = add  # type: ignore[method-assign]
         other.requeue()
-        append(rows)
+        add(files, says)
 
-    world.heartbeats.append = overtaken  # type: ignore[method-assign]
+    world.heartbeats.add = overtaken  # type: ignore[method-assign]
     world.requeue()
     assert world.requeue().landed == 0
     rows = world.rows("heartbeats")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ingest.fakes import AMPLE, CONTRACT, Crash, World
+from tests.ingest.judged import histogram_of
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
@@ -20,8 +21,7 @@ from tidemark.pipeline.errors import (
     ReadingUnavailable,
     SnapshotRefused,
 )
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.tracking import histogram_of
+from tidemark.pipeline.ingest.take import Budget
 from tidemark.pipeline.lake.log.tracking_log import entry_name
 from tidemark.pipeline.pubsub.backlog import LIFETIME
 from tidemark.pipeline.watermark.decision import Reason

@@ -6,12 +6,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from tests.watermark.builders import at
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Heartbeats, heartbeat_rows
+from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.lake.tables.quarantine import Quarantine, quarantine_rows
+from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.settings_sections import LakeSettings
 
 HOUR = timedelta(hours=1)
@@ -55,14 +59,20 @@ def columns_of(beats: Sequence[Beat], fields: Sequence[str] = ()) -> dict[str, l
     }
 
 
+def append(table: LakeTable, rows: pa.Table) -> None:
+    """Add rows to a table, as landing does."""
+    files = NewFiles(table, rows.schema, ManualClock(at(LATER)))
+    files.add(files.write(rows), {})
+
+
 def append_beats(heartbeats: Heartbeats, columns: Mapping[str, Sequence[Any]]) -> None:
     """Land messages that are given by column."""
-    heartbeats.append(heartbeat_rows(columns, heartbeats._fields))
+    append(heartbeats, heartbeat_rows(columns, heartbeats._fields))
 
 
 def append_rejected(quarantine: Quarantine, columns: Mapping[str, Sequence[Any]]) -> None:
     """Quarantine messages that are given by column."""
-    quarantine.append(quarantine_rows(columns))
+    append(quarantine, quarantine_rows(columns))
 
 
 def lake_in(folder: Path, fields: Mapping[str, FieldKind] | None = None) -> Lake:

@@ -1,8 +1,10 @@
 """Files that are written apart from their transaction: their statistics are right, and readers see each row once."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,15 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, version_of
+from tests.lake.builders import Beat, append, append_beats, append_rejected, columns_of, lake_in, version_of
 from tests.lake.test_tables import event_times_in, rejected, rows_of, table_of
 from tests.watermark.builders import START_US, at
 from tidemark.pipeline.clock import ManualClock, SystemClock, from_us, to_us
-from tidemark.pipeline.ingest.continuous import new_files
+from tidemark.pipeline.contract.heartbeat import FieldKind, RejectionReason
+from tidemark.pipeline.ingest.readers import new_files
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.heartbeats import Extent, heartbeat_rows
 from tidemark.pipeline.lake.tables.new_files import NewFiles
-from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
+from tidemark.pipeline.lake.tables.quarantine import Rejected, quarantine_rows
 from tidemark.pipeline.lake.tables.rounds import last_round, says_of
 
 HOUR_US, MILLISECOND_US = 3_600_000_000, 1000
@@ -27,7 +30,7 @@ SAYS = says_of("run", 0)
 
 
 def files_of(lake: Lake) -> tuple[NewFiles, NewFiles]:
-    return new_files(lake.heartbeats(), lake.quarantine(), ManualClock(at(0)))
+    return new_files(lake, ManualClock(at(0)))
 
 
 def beats_at(event_us: Sequence[int]) -> pa.Table:
@@ -70,7 +73,7 @@ def test_every_row_of_a_span_is_in_a_file_that_is_chosen(
         good.add(written, SAYS)
         every += [us for event_us in writers for us in event_us]
         if is_appended_to:
-            lake.heartbeats().append(beats_at(writers[0]))
+            append(lake.heartbeats(), beats_at(writers[0]))
             every += writers[0]
     table = lake.heartbeats()
     oldest, newest = (from_us(bound) for bound in (min(every), max(every)))
@@ -124,6 +127,59 @@ def test_statistics_are_the_bounds_of_what_a_file_holds_to_the_microsecond(
         assert {us // HOUR_US for us in held} == {held[0] // HOUR_US}
         size = folder.get_file_info(file.path).size
         assert said[file.path] == (len(held), size, hour, min(held), max(held))
+
+
+texts = st.text(st.sampled_from("a\u00fcZ\U0010ffff"), min_size=1, max_size=3) | st.builds(
+    lambda char, count, end: char * count + end,
+    st.sampled_from("a\U0010ffff"),
+    st.integers(30, 40),
+    st.sampled_from(["", "b", "\U0010ffff"]),
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "stream_id": texts,
+    "publisher_id": st.none() | texts,
+    "late": st.booleans(),
+    "load": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    "status": st.none() | texts,
+    "is_on": st.none() | st.booleans(),
+}
+FIELDS = {"load": FieldKind.NUMBER, "status": FieldKind.TEXT, "is_on": FieldKind.BOOLEAN}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(files=st.lists(st.lists(st.fixed_dictionaries(VALUES), min_size=1, max_size=4), min_size=1, max_size=3))
+def test_whoever_filters_by_the_values_of_a_column_finds_every_row_that_has_them(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[dict[str, Any]]]
+) -> None:
+    """As a program of somebody else may: Arrow passes files over by what the statistics say of any column."""
+    lake = lake_in(tmp_path_factory.mktemp("lake"), FIELDS)
+    good, _ = files_of(lake)
+    rows = [row for each in files for row in each]
+    for each in files:
+        given = {name: [row[name] for row in each] for name in VALUES}
+        good.add(good.write(heartbeat_rows({**columns_of([Beat("", 0.0)] * len(each)), **given}, FIELDS)), SAYS)
+    found = table_of(lake).to_pyarrow_dataset()
+    for name in VALUES:
+        for value in {row[name] for row in rows} - {None}:
+            expected = sum(row[name] == value for row in rows)
+            assert found.count_rows(filter=pc.field(name) == value) == expected, (name, value)
+        assert found.count_rows(filter=pc.field(name).is_null()) == sum(row[name] is None for row in rows), name
+
+
+def test_what_landed_and_what_was_rejected_is_found_in_files_of_which_the_times_alone_are_said(tmp_path: Path) -> None:
+    """As version 0.1 wrote them."""
+    lake = lake_in(tmp_path)
+    beats = heartbeat_rows(columns_of([Beat("a", 0.0, "m1"), Beat("a", 1.0, "m2")]), {})
+    refused = quarantine_rows(rejected(["m3"]))
+    for files, rows in zip(files_of(lake), (beats, refused), strict=True):
+        times = [column.name for column in rows.schema if pa.types.is_timestamp(column.type)]
+        (file,) = files.write(rows)
+        files.add([replace(file, bounds={name: file.bounds[name] for name in times}, nulls={})], SAYS)
+    assert lake.heartbeats().landed_of(pa.array(["m2", "m3"]), at(0), at(10)).to_pylist() == ["m2"]
+    (day,) = lake.quarantine().days()
+    for reason, found in ((RejectionReason.NO_STREAM_ID, ["m3"]), (RejectionReason.TOO_OLD, [])):
+        of_reason = lake.quarantine().rejected(["message_id"], Rejected(reason), day)
+        assert [one for rows in of_reason for one in rows["message_id"].to_pylist()] == found
 
 
 def test_rows_equal_those_of_an_append_in_every_column(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,13 @@ from hypothesis import strategies as st
 
 from tests.lake.builders import Beat, append_beats, append_rejected, columns_of, lake_in, lake_of, version_of
 from tests.watermark.builders import START_US, at
-from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.clock import SystemClock, from_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.errors import CorruptObject, LakeError, LakeFull, LakeUnreachable, LakeUnwritable, TableConflict
-from tidemark.pipeline.lake.layout import HEARTBEATS, Lake
+from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.store.address import open_objects
-from tidemark.pipeline.lake.tables import heartbeats
-from tidemark.pipeline.lake.tables import table as tables
-from tidemark.pipeline.lake.tables.delta_log import added_files
-from tidemark.pipeline.lake.tables.heartbeats import Extent
+from tidemark.pipeline.lake.tables.heartbeats import Extent, Heartbeats, heartbeat_rows
+from tidemark.pipeline.lake.tables.new_files import NewFiles
 from tidemark.pipeline.settings_sections import LakeSettings
 
 HOUR_US = 3_600_000_000
@@ -52,25 +50,6 @@ def rows_of(lake: Lake, name: str = "heartbeats") -> list[dict[str, Any]]:
 
 
 # Landed messages
-
-
-def test_a_batch_from_many_event_hours_lands_in_several_commits_the_newest_hours_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = lake_in(tmp_path)
-    monkeypatch.setattr(heartbeats, "HOURS_AT_ONCE", 2)
-    append_beats(lake.heartbeats(), columns_of([Beat("a", hour * 3600.0) for hour in (3, 0, 4, 1, 2)]))
-    assert [row["event_time"] for row in sorted(rows_of(lake), key=lambda row: row["event_time"])] == [
-        at(hour * 3600) for hour in range(5)
-    ]
-    added = added_files(lake.table(HEARTBEATS), -1, 3)
-    assert [(file.version, file.partition) for file in sorted(added, key=lambda one: (one.version, one.partition))] == [
-        (1, "2026-11-21T08Z"),
-        (1, "2026-11-21T09Z"),
-        (2, "2026-11-21T06Z"),
-        (2, "2026-11-21T07Z"),
-        (3, "2026-11-21T05Z"),
-    ]
 
 
 def test_a_lake_in_which_nothing_has_landed_is_empty(lake_settings: LakeSettings) -> None:
@@ -185,25 +164,38 @@ def test_a_new_field_adds_a_column_and_an_old_one_stays(lake_settings: LakeSetti
     assert [(row["load"], row["state"]) for row in rows] == [(None, None), (2.5, None), (None, "up")]
 
 
+def land(heartbeats: Heartbeats, load: object, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """One message, as the pipeline lands it. `meanwhile` is called when its file is written, and not yet added."""
+    rows = heartbeat_rows(columns_of([Beat("a", 1, values={"load": load})], ["load"]), heartbeats._fields)
+    files = NewFiles(heartbeats, heartbeats.schema, SystemClock())
+    written = files.write(rows)
+    meanwhile()
+    files.add(written, {})
+
+
 def test_a_field_of_another_kind_than_its_column_is_refused_and_nothing_lands(lake_settings: LakeSettings) -> None:
-    append_beats(
-        lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats(),
-        columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]),
-    )
+    land(lake_of(lake_settings, {"load": FieldKind.NUMBER}).heartbeats(), 1.0)
     changed = lake_of(lake_settings, {"load": FieldKind.TEXT})
     for _ in range(2):  # and again, when it has been looked at once
         with pytest.raises(LakeError, match=r"message\.fields\.load = 'text'.*double.*another name, or put back"):
-            append_beats(changed.heartbeats(), columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
+            land(changed.heartbeats(), "high")
     assert len(rows_of(changed)) == 1
 
 
 def test_a_kind_that_changes_under_a_running_reader_is_refused_as_well(tmp_path: Path) -> None:
     early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
     reader = late.heartbeats()
-    reader.refuse_other_kinds()  # there was no table yet
-    append_beats(early.heartbeats(), columns_of([Beat("a", 0, values={"load": 1.0})], ["load"]))
+    reader.check()  # there was no table yet
+    land(early.heartbeats(), 1.0)
     with pytest.raises(LakeError):
-        append_beats(reader, columns_of([Beat("a", 1, values={"load": "high"})], ["load"]))
+        land(reader, "high")
+    assert len(rows_of(early)) == 1
+
+
+def test_a_file_that_was_written_before_the_table_had_another_kind_is_not_added(tmp_path: Path) -> None:
+    early, late = lake_in(tmp_path, {"load": FieldKind.NUMBER}), lake_in(tmp_path, {"load": FieldKind.TEXT})
+    with pytest.raises(LakeError, match=r"message\.fields\.load"):
+        land(late.heartbeats(), "high", meanwhile=lambda: land(early.heartbeats(), 1.0))
     assert len(rows_of(early)) == 1
 
 
@@ -300,7 +292,7 @@ def test_a_fault_of_the_store_says_what_to_do_and_the_next_append_goes_on(
         raise fault
 
     with monkeypatch.context() as patch:
-        patch.setattr(tables, "write_deltalake", fail)
+        patch.setattr(DeltaTable, "create_write_transaction", fail)
         with pytest.raises(expected, match=told) as caught:
             append_beats(heartbeats, columns_of([Beat("a", 1)]))
     assert type(caught.value) is expected

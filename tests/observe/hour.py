@@ -23,7 +23,6 @@ from tidemark.pipeline.settings_sections import (
     LakeSettings,
     MetricsSettings,
     PubSubSettings,
-    TrackBudget,
     WatermarkSettings,
     WindowSettings,
 )
@@ -58,7 +57,7 @@ class Hour:
     world: ModelWorld
     series: Series = field(default_factory=dict)
     minutes: int = 0
-    sensors: list[str] = field(default_factory=lambda: ["landing", "tracking", "drain", "staleness"])
+    sensors: list[str] = field(default_factory=lambda: ["landing", "tracking", "ingest", "staleness"])
     each_minute: Callable[["Hour"], None] = lambda _: None
     result: dg.DagsterRunStatus = dg.DagsterRunStatus.SUCCESS
     beats: int = STREAMS
@@ -152,9 +151,6 @@ def an_hour(folder: Path, *, healthy: bool = False, export: str = "prometheus", 
         finally:
             outlet_of(metrics).close()
 
-
-FEW_AT_ONCE = TrackBudget(max_messages=STREAMS - 2, batch_messages=STREAMS - 2)
-"""Less than what is published: tracking falls behind."""
 
 OLD_AFTER = 15
 """Minutes without landing after which the watermark is too old."""

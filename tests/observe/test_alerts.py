@@ -10,12 +10,12 @@ import dagster as dg
 import pytest
 
 from tests.dagster.house import publish
-from tests.observe.hour import FEW_AT_ONCE, MINUTE, SECOND, STREAMS, Hour, an_hour
+from tests.observe.hour import MINUTE, SECOND, STREAMS, Hour, an_hour
 from tests.observe.promtool import check, check_summary, rules
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
-from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY, READS
-from tidemark.pipeline.settings_sections import LandingSettings, PubSubSettings
+from tidemark.pipeline.services.dagster_names import INGEST, READS
+from tidemark.pipeline.settings_sections import PubSubSettings
 from tidemark.pipeline.watermark.usage import Usage
 
 CLEAN = 12
@@ -28,8 +28,8 @@ def nobody_lands(hour: Hour) -> None:
     hour.sensors.remove("landing")
 
 
-def the_drain_sensor_is_off(hour: Hour) -> None:
-    hour.sensors.remove("drain")
+def the_ingest_sensor_is_off(hour: Hour) -> None:
+    hour.sensors.remove(INGEST)
 
 
 def spark_is_gone(hour: Hour) -> None:
@@ -62,12 +62,13 @@ def somebody_else_acknowledges(hour: Hour) -> None:
 
 
 def tracking_gets_slow(hour: Hour) -> None:
-    hour.ticking.settings = hour.ticking.settings.model_copy(update={"track": FEW_AT_ONCE})
-    hour.ticking.restart()
+    """A pull brings one message, and a tick has a few small pulls: less than what is published."""
+    hour.world.at_most[hour.ticking.settings.pubsub.tracking_path] = 1
 
 
-def a_drain_gets_nowhere(hour: Hour) -> None:
-    hour.ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
+def a_run_gets_nowhere(hour: Hour) -> None:
+    run = hour.ticking.run(INGEST, dg.DagsterRunStatus.STARTED)
+    hour.ticking.instance.add_run_tags(run.run_id, {READS: "true"})
 
 
 def readings_get_dear(hour: Hour) -> None:
@@ -91,14 +92,19 @@ Plant = Callable[[Hour], None]
 FAULTS: dict[str, tuple[Plant, int, dict[str, int], dict[str, Any]]] = {
     "TidemarkSaysNothing": (the_code_server_is_gone, 10, {}, {}),
     "TidemarkWatermarkOld": (nobody_lands, 18, {"TidemarkSensorSilent": 1}, {}),
-    "TidemarkSensorSilent": (the_drain_sensor_is_off, 8, {}, {}),
+    "TidemarkSensorSilent": (the_ingest_sensor_is_off, 8, {}, {}),
     "TidemarkRunsFail": (spark_is_gone, 8, {}, {}),
     "TidemarkQuarantineJumps": (garbage_is_published, 8, {}, {}),
     "TidemarkLate": (some_are_late, 10, {}, {}),
     "TidemarkMissed": (some_are_missed, 22, {}, {}),
     "TidemarkLost": (somebody_else_acknowledges, 10, {}, {}),
     "TidemarkTrackingBacklogGrows": (tracking_gets_slow, 20, {"TidemarkWatermarkOld": 1}, {}),
-    "TidemarkBacklogOfBaseGrows": (a_drain_gets_nowhere, 20, {"TidemarkWatermarkOld": 1}, {}),
+    "TidemarkBacklogOfBaseGrows": (
+        a_run_gets_nowhere,
+        20,
+        {"TidemarkWatermarkOld": 1, "TidemarkTrackingBacklogGrows": 1},
+        {},
+    ),
     "TidemarkSnapshotsOverBudget": (
         readings_get_dear,
         20,
@@ -131,20 +137,6 @@ def test_an_alert_fires_on_its_fault_and_not_before(
         hour.play(minutes)
     before: dict[int, dict[str, int]] = {minute: {} for minute in range(CLEAN)}
     check(tmp_path, hour.series, {**before, CLEAN + minutes - 1: {alert: 1, **others}})
-
-
-def test_a_continuous_run_that_settles_nothing_any_more_is_told_as_a_stuck_drain_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lost_runs, "SILENT_FOR", timedelta(days=1))
-    with an_hour(tmp_path, landing=LandingSettings.model_validate({"mode": "continuous"})) as hour:
-        hour.sensors[hour.sensors.index(DRAIN)] = LAND_CONTINUOUSLY
-        hour.play(CLEAN)
-        run = hour.ticking.run(LAND_CONTINUOUSLY, dg.DagsterRunStatus.STARTED)
-        hour.ticking.instance.add_run_tags(run.run_id, {READS: "true"})
-        hour.play(20)
-    behind = {"TidemarkWatermarkOld": 1, "TidemarkTrackingBacklogGrows": 1}
-    check(tmp_path, hour.series, {CLEAN - 1: {}, CLEAN + 19: {"TidemarkBacklogOfBaseGrows": 1, **behind}})
 
 
 def test_a_count_is_told_as_a_whole_number(tmp_path: Path) -> None:

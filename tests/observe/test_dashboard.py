@@ -16,7 +16,7 @@ from tests.observe.promtool import answers
 from tidemark.assets import lost_runs
 from tidemark.pipeline.lake.store import calls
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, PIPELINE, Kind
-from tidemark.pipeline.services.dagster_names import DRAIN
+from tidemark.pipeline.services.dagster_names import INGEST
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "tidemark.json"
@@ -93,6 +93,6 @@ def test_each_query_has_an_answer_where_nothing_fails(tmp_path: Path, monkeypatc
         hour.broken = 1
         hour.each_minute = lambda _: calls.count("list")
         hour.play(11)
-        hour.ticking.run(DRAIN, dg.DagsterRunStatus.STARTED)
+        hour.ticking.run(INGEST, dg.DagsterRunStatus.STARTED)
         hour.play(1)
     answers(tmp_path, hour.series, {name: asked(target["expr"]) for name, target in queries()}, minute=11)

@@ -25,13 +25,12 @@ from tidemark.assets.definitions import build_definitions
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.pipeline.contract.heartbeat import RejectionReason
 from tidemark.pipeline.errors import ToolMissing
-from tidemark.pipeline.ingest.landing import Landed
-from tidemark.pipeline.ingest.tracking import Persisted
+from tidemark.pipeline.ingest.outcome import Landed, Persisted
 from tidemark.pipeline.observe import outlet
 from tidemark.pipeline.observe.instruments import INSTRUMENTS, Kind
 from tidemark.pipeline.observe.outlet import check_libraries, outlet_of
-from tidemark.pipeline.services.dagster_names import DRAIN, LAND_CONTINUOUSLY
-from tidemark.pipeline.settings_sections import LandingSettings, MetricsSettings
+from tidemark.pipeline.services.dagster_names import INGEST
+from tidemark.pipeline.settings_sections import IngestSettings, MetricsSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::dagster.BetaWarning")
 
@@ -121,13 +120,12 @@ def test_what_is_rejected_is_counted_by_reason_and_a_failed_tick_as_an_error(tmp
     assert hour.value("tidemark_tick_duration_seconds_count", sensor="tracking", result="error") == 1
 
 
-def test_a_scrape_counts_what_a_continuous_run_reports_and_pulls_only_what_base_gave(tmp_path: Path) -> None:
+def test_a_scrape_counts_what_a_run_reports_and_pulls_only_what_base_gave(tmp_path: Path) -> None:
     """Some messages hold several heartbeats, and one is rejected for one of its elements; a requeue pulls nothing."""
     rejected = Counter({RejectionReason.NO_STREAM_ID: 3})
     landed, tracked = Landed(heartbeats=40, late=2, rejected=rejected, messages=10), Persisted(messages=11)
-    with an_hour(tmp_path, landing=LandingSettings.model_validate({"mode": "continuous"})) as hour:
+    with an_hour(tmp_path, ingest=IngestSettings(mode="continuous")) as hour:
         settings = hour.ticking.settings
-        hour.sensors[hour.sensors.index(DRAIN)] = LAND_CONTINUOUSLY
         hour.play(2)
         hour.ticking.report_by_a_run([*landing_events(settings, landed), *histogram_events(settings, tracked)])
         requeued = {"rows": 6, "late": 6}
@@ -139,7 +137,7 @@ def test_a_scrape_counts_what_a_continuous_run_reports_and_pulls_only_what_base_
     assert hour.value("tidemark_heartbeats_landed_total") == by_ticks + 40 + 6
     assert hour.value("tidemark_heartbeats_late_total") == 2 + 6
     assert hour.value("tidemark_messages_quarantined_total", reason="NO_STREAM_ID") == 3
-    assert hour.value("tidemark_sensor_interval_seconds", sensor=LAND_CONTINUOUSLY) == 60
+    assert hour.value("tidemark_sensor_interval_seconds", sensor=INGEST) == 60
 
 
 def test_a_receiver_of_otlp_gets_every_instrument_with_unit_resource_and_headers(
@@ -261,12 +259,12 @@ def test_two_pipelines_of_one_code_server_share_a_port(tmp_path: Path) -> None:
             settings = settings.model_copy(update={"dagster": settings.dagster.model_copy(update={"name": name})})
             world = ModelWorld(settings.pubsub)
             with dg.DagsterInstance.ephemeral() as instance:
-                Named(settings, instance, world.clock, world).tick(f"{name}_drain")
+                Named(settings, instance, world.clock, world).tick(f"{name}_{INGEST}")
         text = get(metrics, "/metrics")
     finally:
         outlet_of(metrics).close()
     for name in ("orders", "payments"):
-        assert f'tidemark_sensor_silence_seconds{{pipeline="{name}",sensor="drain"}} 0.0' in text
+        assert f'tidemark_sensor_silence_seconds{{pipeline="{name}",sensor="ingest"}} 0.0' in text
         assert f'tidemark_runs_total{{job_name="compute_windows",pipeline="{name}",result="success"}} 0.0' in text
 
 

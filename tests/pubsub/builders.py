@@ -5,10 +5,11 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
-from google.pubsub_v1 import PublisherClient, SubscriberClient
+from google.pubsub_v1 import PublisherClient, PullResponse, SubscriberClient
 
 from tidemark.pipeline.clock import Clock, SystemClock
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription
+from tidemark.pipeline.pubsub.pulls import PULL
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
 from tidemark.pipeline.settings_sections import PubSubSettings
 
 
@@ -24,7 +25,7 @@ class Altered:
 
 
 class Pulling:
-    """A client whose pulls are a function's: the request's arguments in, the answer out."""
+    """A client whose pulls are a function's: the request in, the answer out."""
 
     def __init__(self, client: SubscriberClient, pull: Callable[..., Any]) -> None:
         self._client = client
@@ -35,16 +36,27 @@ class Pulling:
 
     @property
     def transport(self) -> Any:
-        return Altered(self._client.transport, pull=self)  # type: ignore[arg-type]
+        return Altered(self._client.transport, grpc_channel=self)  # type: ignore[arg-type]
+
+    def unary_unary(self, method: str, **_: Any) -> "Pulling":
+        """As a channel has it, for the one method that is called so."""
+        assert method == PULL
+        return self
 
     def future(self, request: Any, **_: Any) -> Any:
-        """As gRPC's callables have it, done at once."""
+        """As gRPC's callables have it, done at once, with the answer's bytes."""
         done: Future[Any] = Future()
         try:
-            done.set_result(self._pull(request))
+            done.set_result(PullResponse.serialize(self._pull(request)))
         except Exception as error:
             done.set_exception(error)
         return done
+
+
+def ids_of(batch: PulledBatch) -> list[str]:
+    """The ids of its messages, in order."""
+    ids: list[str] = batch.messages.table["message_id"].to_pylist()
+    return ids
 
 
 def raising(error: Exception) -> Callable[..., Any]:

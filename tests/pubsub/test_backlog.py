@@ -8,8 +8,8 @@ from google.pubsub_v1 import PublisherClient, SubscriberClient
 from google.pubsub_v1.types import Snapshot
 
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Altered, raising, send, subscription_of
-from tidemark.pipeline.clock import EPOCH, ManualClock, SystemClock
+from tests.pubsub.builders import Altered, ids_of, raising, send, subscription_of
+from tidemark.pipeline.clock import EPOCH, ManualClock, SystemClock, from_us
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SnapshotRefused, SubscriptionMissing
 from tidemark.pipeline.pubsub.backlog import LIFETIME, NAME_PREFIX, ReadingTimes, SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import reported, subscriber_client
@@ -33,13 +33,11 @@ def backlog_of(subscriber: object, settings: PubSubSettings, path: str | None = 
 
 
 def publish_time(batch: PulledBatch, message_id: str) -> datetime:
-    (message,) = [message for message in batch.messages if message.message_id == message_id]
-    moment = message.publish_time
-    return datetime.fromtimestamp(moment.seconds, tz=CLOCK.now().tzinfo).replace(microsecond=moment.nanos // 1000)
+    return from_us(int(batch.messages.published_us[ids_of(batch).index(message_id)]))
 
 
 def acknowledge(subscriber: SubscriberClient, settings: PubSubSettings, batch: PulledBatch, *ids: str) -> None:
-    chosen = [ack for message, ack in zip(batch.messages, batch.ack_ids, strict=True) if message.message_id in ids]
+    chosen = [ack for message_id, ack in zip(ids_of(batch), batch.ack_ids, strict=True) if message_id in ids]
     subscriber.acknowledge(subscription=settings.base_path, ack_ids=chosen)
 
 

@@ -15,8 +15,8 @@ from tests.pubsub.fake_monitoring import PROJECT, START, FakeMonitoring, served
 from tidemark.pipeline.clock import ManualClock, SystemClock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, ReadingUnavailable, SnapshotRefused
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import track
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.disk import DiskObjects

@@ -7,7 +7,7 @@ import pytest
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.fixtures_emulator import unique_pubsub
-from tests.pubsub.builders import send, subscription_of
+from tests.pubsub.builders import ids_of, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
@@ -55,7 +55,7 @@ def pulled(subscription: PubSubSubscription, seconds: float = 5) -> list[str]:
     """Ids of a batch, acknowledged."""
     batch = subscription.pull(1000, MUCH, seconds)
     assert subscription.acknowledge(batch.ack_ids).failed == 0
-    return [message.message_id for message in batch.messages]
+    return ids_of(batch)
 
 
 def test_what_a_pull_brings_after_its_batch_belongs_to_the_next_one(
@@ -115,16 +115,15 @@ def test_more_is_pulled_while_a_batch_is_processed_up_to_what_the_tick_may_pull_
     sent = send(clients[1], settings, 30)
     subscription = subscription_of(clients[0], settings)
     first = subscription.pull(10, MUCH, 5, ahead=15)
-    with subscription.leased(first.ack_ids):
-        until = CLOCK.monotonic() + 4 * AHEAD_SECONDS
-        while subscription._pulls._held < 15 and CLOCK.monotonic() < until:
-            CLOCK.sleep(0.1)
-        CLOCK.sleep(0.5)  # for one that would go on
+    until = CLOCK.monotonic() + 4 * AHEAD_SECONDS
+    while subscription._pulls._held < 15 and CLOCK.monotonic() < until:
+        CLOCK.sleep(0.1)
+    CLOCK.sleep(0.5)  # for one that would go on
     others = pulled(subscription_of(clients[0], settings), 1)
     assert len(others) == 30 - 10 - 15
     second = pulled(subscription, 1)
     assert len(second) == 15
-    assert sorted([*others, *second, *(message.message_id for message in first.messages)]) == sorted(sent)
+    assert sorted([*others, *second, *ids_of(first)]) == sorted(sent)
 
 
 def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closing_gives_it_back(
@@ -134,9 +133,8 @@ def test_nothing_is_pulled_ahead_without_leave_or_by_who_keeps_nothing_and_closi
     usual = subscription_of(clients[0], settings)
     rare = PubSubSubscription(clients[0], settings.base_path, CLOCK, settings, LONG)
     for subscription, ahead in ((usual, 0), (rare, 15), (usual, 15)):
-        batch = subscription.pull(5, MUCH, 5, ahead=ahead)
-        with subscription.leased(batch.ack_ids):
-            CLOCK.sleep(AHEAD_SECONDS)
+        subscription.pull(5, MUCH, 5, ahead=ahead)
+        CLOCK.sleep(AHEAD_SECONDS)
     usual.close()
     CLOCK.sleep(UNTIL_GIVEN_BACK)
     assert len(pulled(subscription_of(clients[0], settings))) == 15
@@ -149,8 +147,7 @@ def test_nothing_is_pulled_ahead_after_a_batch_that_was_processed_slowly(
     clock = OwnClock()
     subscription = subscription_of(clients[0], settings, clock=clock)
     for seconds, ahead in ((20, 0), (0, 5)):
-        batch = subscription.pull(5, MUCH, 5, ahead=ahead)
-        with subscription.leased(batch.ack_ids):
-            clock.later += seconds
-            CLOCK.sleep(AHEAD_SECONDS)
+        subscription.pull(5, MUCH, 5, ahead=ahead)
+        clock.later += seconds
+        CLOCK.sleep(AHEAD_SECONDS)
     assert len(pulled(subscription_of(clients[0], settings))) == 20

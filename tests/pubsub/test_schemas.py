@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -13,18 +14,17 @@ from google.pubsub_v1 import SchemaServiceClient, types
 from tests.contract.payloads.schemas import AVRO, BEAT, PLAIN, PROTO, avro, avro_text
 from tests.fixtures_emulator import unique_pubsub
 from tests.identity.recording import Recorder
+from tests.ingest.judged import Judged, histogram_of, judged
 from tests.pubsub.denying import Denying
 from tidemark.pipeline.clock import from_us
+from tidemark.pipeline.contract.heartbeat import Asking
 from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.emulator.model import PubSubModel
 from tidemark.pipeline.emulator.server import served
-from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable
 from tidemark.pipeline.identity.components import SCHEMA
 from tidemark.pipeline.identity.methods import permissions_of_rpc
-from tidemark.pipeline.ingest.judging import JudgedBatch
-from tidemark.pipeline.ingest.tracking import histogram_of
 from tidemark.pipeline.pubsub.connection import client_of, publisher_client, subscriber_client
-from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.schemas import MOST_SCHEMAS, reader_of
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -98,9 +98,9 @@ def official(official_emulator: str) -> Iterator[Topic]:
         yield found
 
 
-def landed(topic: Topic, message: MessageSettings, messages: Sequence[Any]) -> JudgedBatch:
+def landed(topic: Topic, message: MessageSettings, messages: Sequence[Any]) -> Judged:
     reader = reader_of(message.contract_from(FIRST), topic.pubsub)
-    return JudgedBatch.of(messages, reader, None, FIRST)
+    return judged(messages, reader, None, FIRST)
 
 
 def without_temp() -> dict[str, Any]:
@@ -126,9 +126,13 @@ def check_revisions_in_mid_stream(topic: Topic) -> None:
 
 def test_revisions_change_in_mid_stream(topic: Topic, recorder: Recorder) -> None:
     check_revisions_in_mid_stream(topic)
-    asked = [method for method in recorder.methods if method.endswith("/GetSchema")]
-    assert len(asked) == 2 * 2  # landing and tracking, each once for each revision
+    asked = listed(recorder)
+    assert len(asked) == 2  # landing and tracking, each once for all revisions
     assert set(permissions_of_rpc(asked[0])) == {SCHEMA.permission}
+
+
+def listed(recorder: Recorder) -> list[str]:
+    return [method for method in recorder.methods if method.endswith("/ListSchemaRevisions")]
 
 
 def test_revisions_change_in_mid_stream_on_the_official_emulator(official: Topic) -> None:
@@ -162,11 +166,7 @@ def test_what_names_no_schema_or_one_that_is_not_there_is_rejected_whole(topic: 
     ]
     messages = []
     for number, change in enumerate(changes):
-        copy = type(message)()
-        copy.CopyFrom(message)
-        copy.message_id = str(number)
-        copy.attributes.update(change)
-        messages.append(copy)
+        messages.append(copy_of(message, str(number), **change))
     rejected = landed(topic, BY_AVRO, messages).rejected
     assert rejected["payload"].to_pylist() == [message.data] * len(changes)
     assert set(rejected["reason"].to_pylist()) == {"UNREADABLE_PAYLOAD"}
@@ -192,71 +192,161 @@ def guarded() -> Iterator[tuple[Topic, Denying, Any]]:
         yield topic, denying, message
 
 
-def naming(message: Any, schema: str, message_id: str = "forged") -> Any:
-    """A copy of a message that names another schema."""
+def copy_of(message: Any, message_id: str = "forged", **attributes: str) -> Any:
+    """A copy of a message with other attributes."""
     copy = type(message)()
     copy.CopyFrom(message)
     copy.message_id = message_id
-    copy.attributes["googclient_schemaname"] = schema
+    copy.attributes.update(attributes)
     return copy
 
 
-@pytest.mark.parametrize("may_look_at_topic", [True, False])
+def naming(message: Any, schema: str, message_id: str = "forged") -> Any:
+    """A copy of a message that names another schema."""
+    return copy_of(message, message_id, googclient_schemaname=schema)
+
+
+class OneSchema:
+    """Schemas that are accepted, in memory. `faster` is one that another process accepts just before."""
+
+    def __init__(self, *names: str, faster: str = "") -> None:
+        self._names, self._faster = frozenset(names), faster
+
+    def names(self) -> frozenset[str]:
+        return self._names
+
+    def accept(self, name: str) -> None:
+        assert not self._names
+        self._names = frozenset({self._faster or name})
+
+
+SECRETS = ("projects/others/schemas/secret", "projects/{own}/schemas/secret")
+"""Schemas that a message may name: somebody else's, and one of the project that is not the topic's."""
+
+
+@pytest.mark.parametrize("secret", SECRETS)
 def test_a_message_that_names_a_schema_of_others_stops_only_itself(
-    guarded: tuple[Topic, Denying, Any], may_look_at_topic: bool
+    guarded: tuple[Topic, Denying, Any], secret: str
 ) -> None:
     topic, denying, message = guarded
     denying.schemas = ("/secret",)
-    denying.methods = set() if may_look_at_topic else {"GetTopic"}
-    forged = [naming(message, "projects/others/schemas/secret", str(number)) for number in range(2)]
-    batch = landed(topic, BY_AVRO, [*forged, message])
+    forged = [naming(message, secret.format(own=topic.pubsub.project), str(number)) for number in range(2)]
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(topic.schema))
+    batch = judged([*forged, message], reader, None, FIRST)
     assert batch.heartbeats["stream_id"].to_pylist() == ["d1"]
     assert batch.rejected["message_id"].to_pylist() == ["0", "1"]
     for detail in batch.rejected["detail"].to_pylist():
-        assert "'projects/others/schemas/secret@" in detail
-        assert "may not be read with these credentials" in detail
-        assert "grant pubsub.schemas.get on it" in detail
+        assert f"its schema '{secret.format(own=topic.pubsub.project)}' is not accepted" in detail
+        assert f"the pipeline reads {topic.schema}" in detail
+        assert "message.schema, and requeue" in detail
 
 
-def test_a_schema_of_the_own_project_that_is_not_the_topic_s_stops_only_its_message(
+def test_the_first_schema_that_is_found_is_accepted_and_one_that_cannot_be_read_is_not(
     guarded: tuple[Topic, Denying, Any],
 ) -> None:
     topic, denying, message = guarded
     denying.schemas = ("/secret",)
-    forged = naming(message, f"projects/{topic.pubsub.project}/schemas/secret")
-    batch = landed(topic, BY_AVRO, [forged, message])
-    assert (len(batch.heartbeats), batch.rejected["message_id"].to_pylist()) == (1, ["forged"])
+    accepted = OneSchema()
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, accepted)
+    forged = naming(message, SECRETS[0])
+    batch = judged([forged, message], reader, None, FIRST)
+    assert (len(batch.heartbeats), len(batch.rejected), [*batch.undecided]) == (1, 0, [0])
+    assert accepted.names() == {topic.schema}
+    assert judged([forged], reader, None, FIRST).rejected["reason"].to_pylist() == ["UNREADABLE_PAYLOAD"]
 
 
-@pytest.mark.parametrize("may_look_at_topic", [True, False])
-def test_a_pipeline_that_may_not_read_its_own_topic_s_schema_is_told_so(
-    guarded: tuple[Topic, Denying, Any], may_look_at_topic: bool
+def test_where_another_process_accepted_a_schema_first_that_one_counts(
+    guarded: tuple[Topic, Denying, Any],
+) -> None:
+    topic, _, message = guarded
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub, OneSchema(faster="projects/p/schemas/other"))
+    batch = judged([message], reader, None, FIRST)
+    assert (len(batch.heartbeats), batch.rejected["reason"].to_pylist()) == (0, ["UNREADABLE_PAYLOAD"])
+
+
+def test_messages_wait_and_say_why_while_the_schema_of_their_topic_may_not_be_read(
+    guarded: tuple[Topic, Denying, Any],
 ) -> None:
     topic, denying, message = guarded
     denying.schemas = (f"/{NAME}",)
-    denying.methods = set() if may_look_at_topic else {"GetTopic"}
-    with pytest.raises(PermissionMissing, match=rf"read the schema .*/{NAME}@.*grant pubsub.schemas.get on it"):
-        landed(topic, BY_AVRO, [message])
+    batch = landed(topic, BY_AVRO, [message])
+    assert (len(batch.heartbeats), len(batch.rejected)) == (0, 0)
+    assert re.search(rf"schema .*/{NAME}.*grant pubsub.schemas.listRevisions on it", batch.undecided[0].why)
 
 
-def test_a_topic_whose_schema_was_replaced_by_one_that_may_not_be_read_is_told_although_another_was_read(
+def later(message: Any, seconds: float) -> Asking:
+    """So long after a message was published; it waits for an hour."""
+    return Asking(message.publish_time.ToMicroseconds() + round(seconds * 1e6), 3_600_000_000)
+
+
+def test_a_revision_that_may_not_be_read_is_waited_for_although_another_was_read(
     guarded: tuple[Topic, Denying, Any],
 ) -> None:
     topic, denying, message = guarded
     reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
-    assert len(JudgedBatch.of([message], reader, None, FIRST).heartbeats) == 1
+    assert len(judged([message], reader, None, FIRST, later(message, 0)).heartbeats) == 1
     topic.commit(without_temp())
     topic.publish(avro(without_temp(), BEAT))
     denying.schemas = (f"/{NAME}",)
-    with pytest.raises(PermissionMissing):
-        JudgedBatch.of(topic.pulled(1), reader, None, FIRST)
+    (newer,) = topic.pulled(1)
+    batch = judged([newer, message], reader, None, FIRST, later(message, 2))
+    assert (len(batch.heartbeats), len(batch.rejected), [*batch.undecided]) == (1, 0, [0])
+    assert "listRevisions" in batch.undecided[0].why
 
 
-def test_a_service_that_does_not_answer_is_an_error_and_no_rejection(topic: Topic) -> None:
+def test_a_service_that_does_not_answer_rejects_nothing(topic: Topic) -> None:
     topic.create(AVRO)
     topic.publish(avro(AVRO, BEAT))
     messages = topic.pulled(1)
     gone = topic.pubsub.model_copy(update={"emulator_host": "127.0.0.1:1", "call_timeout": timedelta(seconds=1)})
-    reader = reader_of(BY_AVRO.contract_from(FIRST), gone)
-    with pytest.raises(PubSubUnreachable, match=r"read the schema projects/.*/schemas/beats-schema@"):
-        JudgedBatch.of(messages, reader, None, FIRST)
+    batch = judged(messages, reader_of(BY_AVRO.contract_from(FIRST), gone), None, FIRST)
+    assert (len(batch.heartbeats), len(batch.rejected)) == (0, 0)
+    assert re.search(r"projects/.*/schemas/beats-schema", batch.undecided[0].why)
+
+
+def test_one_listing_answers_for_every_revision_for_a_second(topic: Topic, recorder: Recorder) -> None:
+    """However many messages name revisions that do not exist."""
+    topic.create(AVRO)
+    topic.publish(avro(AVRO, BEAT))
+    (message,) = topic.pulled(1)
+    forged = [copy_of(message, googclient_schemarevisionid=f"{number:08x}") for number in range(200)]
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    for seconds, listings in ((0.0, 1), (0.5, 1), (1.0, 2)):
+        batch = judged([*forged, message], reader, None, FIRST, later(message, seconds))
+        assert (len(batch.heartbeats), len(batch.undecided)) == (1, 200)
+        assert len(listed(recorder)) == listings
+
+
+def test_a_revision_is_read_as_soon_as_it_exists(topic: Topic) -> None:
+    topic.create(without_temp())
+    topic.publish(avro(without_temp(), BEAT))
+    (message,) = topic.pulled(1)
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    assert len(judged([message], reader, None, FIRST, later(message, 0)).heartbeats) == 1
+    topic.commit(AVRO)
+    topic.publish(avro(AVRO, BEAT))
+    (newer,) = topic.pulled(1)
+    assert len(judged([newer], reader, None, FIRST, later(message, 0.5)).undecided) == 1
+    assert judged([newer], reader, None, FIRST, later(message, 1)).heartbeats["temp"].to_pylist() == [21.5]
+
+
+def test_a_listing_that_was_refused_is_not_tried_again_for_half_a_minute(guarded: tuple[Topic, Denying, Any]) -> None:
+    topic, denying, message = guarded
+    denying.schemas = (f"/{NAME}",)
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    for seconds, refused in ((0.0, 1), (29.0, 1), (30.0, 2)):
+        assert len(judged([message] * 3, reader, None, FIRST, later(message, seconds)).undecided) == 3
+        assert denying.refused == refused
+    denying.schemas = ()
+    assert len(judged([message], reader, None, FIRST, later(message, 60)).heartbeats) == 1
+
+
+def test_a_batch_looks_for_few_schemas_and_the_messages_of_the_others_wait(topic: Topic, recorder: Recorder) -> None:
+    topic.create(AVRO)
+    topic.publish(avro(AVRO, BEAT))
+    (message,) = topic.pulled(1)
+    forged = [naming(message, f"projects/p/schemas/schema-{number}") for number in range(MOST_SCHEMAS + 5)]
+    reader = reader_of(BY_AVRO.contract_from(FIRST), topic.pubsub)
+    batch = judged(forged, reader, None, FIRST)
+    assert (len(batch.rejected), len(batch.undecided), len(listed(recorder))) == (MOST_SCHEMAS, 5, MOST_SCHEMAS)
+    assert "was not looked up yet" in batch.undecided[MOST_SCHEMAS].why

@@ -9,7 +9,7 @@ import pytest
 from tests.watermark.builders import START, at, seconds
 from tidemark.pipeline.clock import ManualClock
 from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable
-from tidemark.pipeline.ingest.budget import is_gone
+from tidemark.pipeline.ingest.take import by_reading
 from tidemark.pipeline.lake.log.codec import decode, encode
 from tidemark.pipeline.pubsub.spending import DAY, LONGEST, BudgetedBacklog, Spending
 from tidemark.pipeline.watermark.policy import Policy
@@ -239,7 +239,8 @@ def test_whoever_pulls_goes_by_small_batches_while_readings_are_dear() -> None:
     house = dear()
     ends = BudgetedBacklog(house.subscribed[BASE], house.spending, BASE, user="landing")
     taken = len(house.subscribed[BASE].readings)
-    assert [is_gone(ends, house.clock.now(), is_small=is_small) for is_small in (True, False)] == [True, False]
+    is_gone = by_reading(ends, lambda: False)
+    assert [is_gone(house.clock.now(), is_small) for is_small in (True, False)] == [True, False]
     assert len(house.subscribed[BASE].readings) == taken
 
 

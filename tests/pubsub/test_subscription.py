@@ -8,14 +8,14 @@ from google.api_core import exceptions as api
 from google.pubsub_v1 import PublisherClient, SubscriberClient
 
 from tests.official_emulator import HOST, free_port
-from tests.pubsub.builders import Altered, Pulling, raising, send, subscription_of
+from tests.pubsub.builders import Altered, Pulling, ids_of, raising, send, subscription_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.errors import PermissionMissing, PubSubUnreachable, SubscriptionMissing
 from tidemark.pipeline.pubsub import pulls
 from tidemark.pipeline.pubsub import subscription as module
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.provision import provision
-from tidemark.pipeline.pubsub.subscription import PubSubSubscription, PulledBatch
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_sections import PubSubSettings
 
@@ -29,10 +29,6 @@ def settings(subscriber: SubscriberClient, publisher: PublisherClient, fresh_pub
     """A topic with its two subscriptions."""
     provision(subscriber, publisher, fresh_pubsub, Settings().contract, SystemClock())
     return fresh_pubsub
-
-
-def ids_of(batch: PulledBatch) -> list[str]:
-    return [message.message_id for message in batch.messages]
 
 
 def drained(subscription: PubSubSubscription) -> list[str]:
@@ -118,9 +114,9 @@ def test_leases_outlast_a_slow_write_and_messages_without_a_lease_come_again(
     forgotten = subscription_of(subscriber, settings, settings.tracking_path)
     batch = slow.pull(1_000, MUCH, 5)
     assert len(forgotten.pull(1_000, MUCH, 5)) == 50
-    with slow.leased(batch.ack_ids):
-        SystemClock().sleep(settings.ack_deadline.total_seconds() + 2)
-        assert ids_of(slow.pull(1_000, MUCH, 5)) == []
+    forgotten.close()
+    SystemClock().sleep(settings.ack_deadline.total_seconds() + 2)
+    assert ids_of(slow.pull(1_000, MUCH, 5)) == []
     assert slow.acknowledge(batch.ack_ids).count == 50
     assert drained(slow) == []
     assert sorted(drained(forgotten)) == sorted(sent)
@@ -137,7 +133,8 @@ def test_an_extension_that_fails_is_logged_and_the_batch_is_acknowledged_all_the
     hasty = settings.model_copy(update={"ack_deadline": timedelta(milliseconds=300)})
     subscription = subscription_of(failing, hasty)
     batch = subscription_of(subscriber, settings).pull(1_000, MUCH, 5)
-    with caplog.at_level(logging.WARNING), subscription.leased(batch.ack_ids):
+    with caplog.at_level(logging.WARNING):
+        subscription.hold(batch.ack_ids)
         SystemClock().sleep(0.5)
     assert "were not extended" in caplog.text
     assert subscription.acknowledge(batch.ack_ids).count == 5
@@ -161,8 +158,8 @@ def test_a_bogus_ack_id_fails_with_its_chunk_and_the_other_chunks_are_acknowledg
     assert "bogus" in outcome.problems[0]
     subscriber.modify_ack_deadline(subscription=settings.base_path, ack_ids=batch.ack_ids, ack_deadline_seconds=0)
     again = drained(subscription)
-    assert batch.messages[10].message_id in again
-    assert set(again) <= {message.message_id for message in batch.messages[10:20]}
+    assert ids_of(batch)[10] in again
+    assert set(again) <= {*ids_of(batch)[10:20]}
 
 
 def test_an_acknowledgement_that_is_not_answered_is_counted_as_failed(

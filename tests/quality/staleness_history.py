@@ -40,6 +40,8 @@ class History:
     runs: int = 0
 
     def land(self, beats: Sequence[Beat]) -> None:
+        if not beats:
+            return
         append_beats(self.lake.heartbeats(), columns_of(beats))
         version = version_of(self.lake.heartbeats())
         assert version is not None

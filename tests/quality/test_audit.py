@@ -17,8 +17,8 @@ from tests.watermark.builders import at, bounded, seconds
 from tidemark.pipeline.clock import SystemClock, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
@@ -213,10 +213,11 @@ def test_a_seek_forward_of_base_on_a_server_is_found(
     )
     clock.sleep(2)
     publish(3)
+    heartbeats, quarantine = new_files(lake, clock)
     land(
         subscription_of(subscriber, fresh_pubsub, fresh_pubsub.base_path),
-        heartbeats=lake.heartbeats(),
-        quarantine=lake.quarantine(),
+        heartbeats=heartbeats,
+        quarantine=quarantine,
         log=lake.tracking_log(),
         reader=HeartbeatReader(CONTRACT),
         budget=AMPLE,

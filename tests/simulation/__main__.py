@@ -14,7 +14,10 @@ from tests.simulation.oracle import Broken
 from tests.simulation.simulation import Outcome, Simulation
 from tidemark.pipeline.watermark.decision import Reason
 
-COUNTED = ("messages", "steps", "crashes", "failed ticks", "rounds", "lost rounds", "windows", "late", "missed")
+COUNTED = (
+    *("messages", "steps", "crashes", "failed ticks", "rounds", "lost rounds", "copies", "waited", "dropped"),
+    *("windows", "late", "missed"),
+)
 """What is told of runs: an outcome's own names, with spaces."""
 
 AT_ONCE = 50

@@ -1,7 +1,7 @@
 """The broken parts that are planted: each says by its name what it does wrong."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -10,15 +10,15 @@ from tests.simulation.lake import Row
 from tests.simulation.micro_batch import Computed, Diff, MicroBatch, rows_of
 from tests.simulation.plan import WINDOWING
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.contract.judging import judge
 from tidemark.pipeline.errors import ObjectExists, ReadingPostponed, ReadingUnavailable
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.judging import judge
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog, entry_name
+from tidemark.pipeline.lake.tables.new_files import NewFile
 from tidemark.pipeline.pubsub.subscription import Acknowledged
 from tidemark.pipeline.watermark.histogram import Histogram, Ints
 from tidemark.pipeline.watermark.readings import Reading
@@ -29,28 +29,38 @@ from tidemark.pipeline.windows import Window
 
 
 class Early:
-    """A subscription whose batches are acknowledged before anything is done with them."""
+    """A subscription whose messages are acknowledged as soon as they are pulled or held."""
 
     def __init__(self, subscription: Any) -> None:
         self._subscription = subscription
-        self.path, self.pull = subscription.path, subscription.pull
+        self.path, self.pause, self.give_back = subscription.path, subscription.pause, subscription.give_back
 
-    @contextmanager
-    def leased(self, ack_ids: Sequence[str]) -> Iterator[None]:
-        self._subscription.acknowledge(ack_ids)
-        yield
+    def pull(self, *bounds: Any) -> Any:
+        batch = self._subscription.pull(*bounds)
+        self.hold(batch.ack_ids)
+        return batch
+
+    def hold(self, ack_ids: Sequence[str]) -> None:
+        if ack_ids:
+            self._subscription.acknowledge(ack_ids)
 
     def acknowledge(self, _ack_ids: Sequence[str]) -> Acknowledged:
         return Acknowledged()
 
 
 class RememberedTooSoon(RememberedCopies):
-    """What was pulled is remembered, whatever becomes of the entry."""
+    """What an attempt has counted is remembered, whatever becomes of its entry."""
 
-    def are_copies(self, keys: Ints, publish_us: Ints) -> Any:
-        known = super().are_copies(keys, publish_us)
-        super().remember(keys, publish_us)
-        return known
+    def note(self, keys: Ints, publish_us: Ints) -> str:
+        attempt = super().note(keys, publish_us)
+        self.settle({attempt})
+        return attempt
+
+
+class NeverRemembered(RememberedCopies):
+    """What was settled is not remembered."""
+
+    def settle(self, attempts: Any) -> None: ...
 
 
 def judge_whatever_the_age(attributes: Any, payloads: Any, published_us: Any, reader: HeartbeatReader) -> Any:
@@ -63,7 +73,8 @@ class Late:
 
     def __init__(self, subscription: Any, backlog: Any) -> None:
         self._subscription, self._backlog = subscription, backlog
-        self.path, self.pull, self.leased = subscription.path, subscription.pull, subscription.leased
+        self.path, self.pull, self.hold = subscription.path, subscription.pull, subscription.hold
+        self.pause, self.give_back = subscription.pause, subscription.give_back
         self._pulled: list[str] = []
 
     def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
@@ -95,11 +106,11 @@ class Remembered:
 
 
 def track_acknowledging_first(subscription: Any, **others: Any) -> Any:
-    return track(Early(subscription), **others)  # type: ignore[arg-type]
+    return track(Early(subscription), **others)
 
 
 def land_acknowledging_first(subscription: Any, **others: Any) -> Any:
-    return land(Early(subscription), **others)  # type: ignore[arg-type]
+    return land(Early(subscription), **others)
 
 
 def track_reading_before_acknowledging(subscription: Any, *, tracking_backlog: Any, **others: Any) -> Any:
@@ -122,12 +133,11 @@ class AsItWas:
     """A log at which a process looked once."""
 
     def __init__(self, log: TrackingLog) -> None:
-        seen, self._watermark = log._looked
-        if seen < 0:
-            self._watermark = log.newest_watermark()
+        self._seen = log._looked if log._looked.number >= 0 else log.newest()
+        self.refuse_other = log.refuse_other
 
     def newest_watermark(self) -> datetime | None:
-        return self._watermark
+        return self._seen.watermark
 
 
 def land_without_looking_again(subscription: Any, *, log: Any, **others: Any) -> Any:
@@ -137,7 +147,10 @@ def land_without_looking_again(subscription: Any, *, log: Any, **others: Any) ->
 class Forgetful:
     """A table that says that it has everything, and keeps nothing."""
 
-    def append(self, rows: Any) -> None: ...
+    def write(self, rows: Any) -> list[NewFile]:
+        return [NewFile("nowhere", "", len(rows), 0, {})]
+
+    def add(self, files: Any, says: Any) -> None: ...
 
 
 def land_reporting_nothing_late(subscription: Any, **others: Any) -> Any:
@@ -205,6 +218,18 @@ def numbers_by_archives_first(log: TrackingLog) -> list[int]:
     return sorted({*archived, *log.live_numbers()})
 
 
+def taken_if_it_is_archived(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
+    """A number that was archived, and dropped, is taken again."""
+    return log._archive.covers(number)
+
+
+def taken_if_the_one_before_has_moved(log: TrackingLog, number: int, _entry: Entry, _content: bytes) -> bool:
+    """An entry is taken back where the one before has moved since it was written."""
+    if number == 0:
+        return original_was_taken(log, number, _entry, _content)
+    return entry_name(number - 1) not in log._objects.names(tracking_log.FOLDER)
+
+
 def never_overtaken(_log: TrackingLog, _number: int) -> bool:
     return False
 
@@ -238,6 +263,7 @@ def compact_without_the_frontier(log: TrackingLog) -> WatermarkState:
 
 
 original_restored, original_is_overtaken = TrackingLog._restored, TrackingLog._is_overtaken
+original_was_taken = TrackingLog._was_taken
 original_decode = log_codec.decode
 
 

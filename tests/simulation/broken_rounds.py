@@ -1,48 +1,78 @@
 """The broken rounds that are planted: each says by its name what it does wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from tests.simulation.broken_parts import Early
-from tidemark.pipeline.ingest.rounds import (
-    Provisional,
-    Settled,
-    TakenHeartbeats,
-    TakenTimes,
-    settle,
-    take_heartbeats,
-)
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
+from tidemark.pipeline.ingest.readers import Share, taken_of
+from tidemark.pipeline.ingest.settle import SAYS_NOTHING, Settling
+from tidemark.pipeline.ingest.take import Budget, Tracking
 from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.usage import Usage
 
 
-def take_heartbeats_acknowledging_them(subscription: Any, **others: Any) -> TakenHeartbeats:
+def take_acknowledging_base(share: Share, side: Side, subscription: Any, *others: Any) -> Taken:
     """A reader acknowledges as soon as its files are written, and no version lists them yet."""
-    taken = take_heartbeats(subscription, **others)
-    subscription.acknowledge(taken.ack_ids)
+    taken = taken_of(share, side, subscription, *others)
+    if side is Side.BASE and taken.ack_ids:
+        subscription.acknowledge(taken.ack_ids)
     return taken
 
 
-def settle_acknowledging_tracking_first(of_base: Any, of_tracking: Any, *, tracking: Any, **others: Any) -> Settled:
-    return settle(of_base, of_tracking, tracking=Early(tracking), **others)  # type: ignore[arg-type]
+def told_no_watermark(share: Share) -> Share:
+    return replace(share, watermark=None)
 
 
-def settle_acknowledging_base_first(of_base: Any, of_tracking: Any, *, base: Any, **others: Any) -> Settled:
-    return settle(of_base, of_tracking, base=Early(base), **others)  # type: ignore[arg-type]
+def unbounded(_share: Share, _side: Side) -> Budget:
+    """A reader takes all there is, for as long as that lasts."""
+    return Budget(10**9, 10**12, timedelta(hours=1), 10**6)
 
 
-def settle_without_one_histogram(of_base: Any, of_tracking: Sequence[TakenTimes], **others: Any) -> Settled:
+def tracking_without_laggards(reader: Any, copies: Any, _laggard: Any, clock: Any, contract: str) -> Tracking:
+    """No message is judged by its payload on tracking."""
+    return Tracking(reader, copies, None, clock, contract)
+
+
+def settling_acknowledging_tracking_first(*, tracking: Any, **others: Any) -> Settling:
+    return Settling(tracking=Early(tracking), **others)
+
+
+def settling_acknowledging_base_first(*, base: Any, **others: Any) -> Settling:
+    return Settling(base=Early(base), **others)
+
+
+class HoldsNothing(Settling):
+    """The leases of what other processes have taken last as long as these have asked for."""
+
+    def hold(self, taken: Sequence[Taken]) -> None: ...
+
+
+class WithoutOneHistogram(Settling):
     """What the first tracker has counted is dropped, and its messages are acknowledged."""
-    kept = [replace(one, histogram=Histogram.empty()) if not n else one for n, one in enumerate(of_tracking)]
-    if not sum(one.histogram.count.sum() for one in kept):
-        kept = list(of_tracking)  # the sum of nothing is no entry
-    return settle(of_base, kept, **others)
+
+    def settle(
+        self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
+    ) -> Settled:
+        first = next((one for one in taken if one.side is Side.TRACKING), None)
+        kept = [replace(one, histogram=Histogram.empty()) if one is first else one for one in taken]
+        if not sum(one.histogram.count.sum() for one in kept):
+            kept = list(taken)  # the sum of nothing is no entry
+        return super().settle(kept, says, used)
 
 
-def settle_without_one_file(of_base: Sequence[TakenHeartbeats], of_tracking: Any, **others: Any) -> Settled:
+class WithoutOneFile(Settling):
     """The commit leaves out what the first lander has written, and its messages are acknowledged."""
-    kept = [replace(one, heartbeats=(), rejected=()) if not n else one for n, one in enumerate(of_base)]
-    return settle(kept, of_tracking, **others)
+
+    def settle(
+        self, taken: Sequence[Taken], says: Mapping[str, str] = SAYS_NOTHING, used: Usage | None = None
+    ) -> Settled:
+        first = next((one for one in taken if one.side is Side.BASE), None)
+        kept = [replace(one, heartbeats=(), rejected=()) if one is first else one for one in taken]
+        return super().settle(kept, says, used)
 
 
 class AddedTwice:
@@ -56,13 +86,12 @@ class AddedTwice:
         self._files.add(files, says)
 
 
-def settle_adding_twice(of_base: Any, of_tracking: Any, *, heartbeats: Any, quarantine: Any, **others: Any) -> Settled:
-    twice = {"heartbeats": AddedTwice(heartbeats), "quarantine": AddedTwice(quarantine)}
-    return settle(of_base, of_tracking, **twice, **others)  # type: ignore[arg-type]
+def settling_adding_twice(*, heartbeats: Any, quarantine: Any, **others: Any) -> Settling:
+    return Settling(heartbeats=AddedTwice(heartbeats), quarantine=AddedTwice(quarantine), **others)  # type: ignore[arg-type]
 
 
-class RememberedUnsettled(Provisional):
-    """What any attempt has counted is remembered, also where its histogram is in no entry."""
+class RememberedUnsettled(RememberedCopies):
+    """What any attempt has counted is remembered when the next one begins, also where its histogram is in no entry."""
 
-    def settle(self, attempts: frozenset[str]) -> None:
-        super().settle(attempts | frozenset(self._noted))
+    def settle(self, attempts: Collection[str]) -> None:
+        super().settle({*attempts, *self._noted})

@@ -51,6 +51,7 @@ from tests.simulation.broken_parts import (
     AnyCopy,
     CopiesByMessage,
     CopiesKept,
+    NeverRemembered,
     NotLoadedAgain,
     RememberedTooSoon,
     Unfenced,
@@ -73,20 +74,32 @@ from tests.simulation.broken_parts import (
     numbers_by_archives_first,
     oldest_decision,
     restored_without_cells,
+    taken_if_it_is_archived,
+    taken_if_the_one_before_has_moved,
     track_acknowledging_first,
     track_reading_before_acknowledging,
     track_reading_before_pulling,
     track_taking_postponed_for_empty,
     track_taking_unknown_for_empty,
 )
+from tests.simulation.broken_payloads import (
+    asking_without_patience,
+    inflated_within_a_batch,
+    tracking_with_the_patience_of_base,
+    wait_as_long_as_before,
+)
 from tests.simulation.broken_rounds import (
+    HoldsNothing,
     RememberedUnsettled,
-    settle_acknowledging_base_first,
-    settle_acknowledging_tracking_first,
-    settle_adding_twice,
-    settle_without_one_file,
-    settle_without_one_histogram,
-    take_heartbeats_acknowledging_them,
+    WithoutOneFile,
+    WithoutOneHistogram,
+    settling_acknowledging_base_first,
+    settling_acknowledging_tracking_first,
+    settling_adding_twice,
+    take_acknowledging_base,
+    told_no_watermark,
+    tracking_without_laggards,
+    unbounded,
 )
 from tests.simulation.micro_batch import MicroBatch
 from tests.simulation.plan import Plan
@@ -99,8 +112,11 @@ from tests.simulation.where import (
     budgeted,
     by_band,
     by_frontier,
+    dropped,
     hole,
     idle,
+    in_avro,
+    in_json,
     in_rounds,
     just_in_time,
     kept,
@@ -116,17 +132,10 @@ from tests.simulation.where import (
     two_trackers,
 )
 from tidemark.pipeline.ingest.copies import RememberedCopies, keys_of
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.rounds import (
-    Provisional,
-    Settled,
-    TakenHeartbeats,
-    TakenTimes,
-    settle,
-    take_heartbeats,
-    take_times,
-)
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.outcome import Taken
+from tidemark.pipeline.ingest.readers import Share, taken_of
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.log.packing import LogPacking
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.replay.replay import RULES_WITHOUT_ANCHOR
@@ -156,10 +165,13 @@ class Planted:
     """Whether rounds are in play."""
     files_are_durable: bool = False
     """Whether the oracle lets messages be acknowledged whose files no version lists: what follows from that shows."""
-    take_heartbeats: Callable[..., TakenHeartbeats] = take_heartbeats
-    take_times: Callable[..., TakenTimes] = take_times
-    provisional: type[Provisional] = Provisional
-    settle: Callable[..., Settled] = settle
+    share: Callable[[Share], Share] = lambda share: share
+    take: Callable[..., Taken] = taken_of
+    settling: Callable[..., Settling] = Settling
+    drops: bool = False
+    """Whether archives are dropped."""
+    payloads: bool = False
+    """Whether event times are in payloads."""
     budgets: bool = False
     """Whether readings have a budget."""
     micro_batch: Callable[..., MicroBatch] = MicroBatch
@@ -180,6 +192,9 @@ AS_IT_IS = Planted("as it is")
 ESTIMATOR = "tidemark.pipeline.watermark.estimator"
 ZERO = timedelta(0)
 STATE = "tidemark.pipeline.watermark.state"
+DECODER = "tidemark.pipeline.contract.payloads.decoder"
+TAKE, TICKS = "tidemark.pipeline.ingest.take", "tidemark.pipeline.ingest.ticks"
+READERS = "tidemark.pipeline.ingest.readers"
 PASSED_OVER = "tidemark.pipeline.watermark.holding._is_passed_over"
 HISTOGRAM = "tidemark.pipeline.watermark.histogram.Histogram"
 
@@ -205,6 +220,14 @@ def _logged(name: str, found_within: int, where: Callable[[Plan], bool], **broke
 
 def _packed(name: str, found_within: int, where: Callable[[Plan], bool], **broken: Any) -> Planted:
     return Planted(name, found_within, where, packing=type("BrokenPacking", (LogPacking,), broken))
+
+
+def _dropped(name: str, found_within: int, where: Callable[[Plan], bool], **broken: Any) -> Planted:
+    return replace(_logged(name, found_within, where, **broken), drops=True)
+
+
+def _read(name: str, found_within: int, where: Callable[[Plan], bool], *patches: tuple[str, Any]) -> Planted:
+    return Planted(name, found_within, where, payloads=True, patches=patches)
 
 
 def _of_rounds(name: str, found_within: int, **broken: Any) -> Planted:
@@ -345,28 +368,39 @@ _ALL = (
         "copies are told by their id alone",
         500,
         kept,
-        "tidemark.pipeline.ingest.tracking.keys_of",
-        lambda _streams, ids, _event_us: keys_of(ids, ids, [0] * len(ids)),
+        "tidemark.pipeline.ingest.count.keys_of",
+        lambda _streams, ids, _event_us, _data: keys_of(ids, ids, [0] * len(ids)),
     ),
     Planted(
         "tracking counts what is too old",
         100,
         aged,
         ages=True,
-        patches=(("tidemark.pipeline.ingest.tracking.judge", judge_whatever_the_age),),
+        patches=(("tidemark.pipeline.ingest.count.judge", judge_whatever_the_age),),
     ),
-    _of_rounds("readers acknowledge what they have written", 100, take_heartbeats=take_heartbeats_acknowledging_them),
+    _dropped("a dropped number is taken", 10000, both(two_trackers, dropped), _was_taken=taken_if_it_is_archived),
+    _dropped("an entry is taken back", 3000, dropped, _was_taken=taken_if_the_one_before_has_moved),
+    _dropped("who was away for long takes the log for damaged", 100, dropped, _is_before_all=lambda *_: False),
+    _read("a verdict depends on the batch", 300, in_json, (f"{DECODER}._Room.inflated", inflated_within_a_batch)),
+    _read("nobody waits for a revision", 100, in_avro, (f"{TAKE}.Asking", asking_without_patience)),
+    _read(
+        "tracking loses patience with base", 1000, in_avro, (f"{TICKS}.Tracking", tracking_with_the_patience_of_base)
+    ),
+    _read("who waits goes on waiting", 100, in_avro, (f"{TAKE}._Waits.add", wait_as_long_as_before)),
+    _of_rounds("readers acknowledge what they have written", 100, take=take_acknowledging_base),
     _of_rounds(
-        "readers acknowledge files, which count as durable",
-        100,
-        take_heartbeats=take_heartbeats_acknowledging_them,
-        files_are_durable=True,
+        "readers acknowledge files, which count as durable", 100, take=take_acknowledging_base, files_are_durable=True
     ),
-    _of_rounds("a driver acknowledges tracking before its entry", 100, settle=settle_acknowledging_tracking_first),
-    _of_rounds("a driver acknowledges base before its commit", 100, settle=settle_acknowledging_base_first),
-    _of_rounds("a round loses the histogram of a tracker", 200, settle=settle_without_one_histogram),
-    _of_rounds("a round loses the files of a lander", 100, settle=settle_without_one_file),
-    _of_rounds("copies of what was not settled are remembered", 1500, provisional=RememberedUnsettled),
+    _of_rounds("readers are told no watermark", 100, share=told_no_watermark),
+    _of_rounds("readers remember no copy", 100, copies=NeverRemembered),
+    _of_rounds("readers look into no late payload", 300, patches=((f"{READERS}.Tracking", tracking_without_laggards),)),
+    _of_rounds("readers have no bounds", 100, patches=((f"{READERS}.Share.budget", unbounded),)),
+    _of_rounds("a driver keeps no leases", 1000, settling=HoldsNothing),
+    _of_rounds("a driver acknowledges tracking before its entry", 100, settling=settling_acknowledging_tracking_first),
+    _of_rounds("a driver acknowledges base before its commit", 100, settling=settling_acknowledging_base_first),
+    _of_rounds("a round loses the histogram of a tracker", 200, settling=WithoutOneHistogram),
+    _of_rounds("a round loses the files of a lander", 100, settling=WithoutOneFile),
+    _of_rounds("copies of what was not settled are remembered", 1500, copies=RememberedUnsettled),
     Planted("copies are kept", 10, micro_batch=CopiesKept),
     Planted("copies of one publisher are kept", 10, micro_batch=CopiesByMessage),
     Planted("of copies the one that landed first", 80, micro_batch=AnyCopy),
@@ -376,7 +410,7 @@ _ALL = (
     _patched("missed messages are not counted", 150, anyway, "tests.simulation.oracle.missed", lambda *_: {}),
 )
 
-ADDED_TWICE = Planted("a round is added twice", where=in_rounds, rounds=True, settle=settle_adding_twice)
+ADDED_TWICE = Planted("a round is added twice", where=in_rounds, rounds=True, settling=settling_adding_twice)
 """No fault, although it looks like one: it breaks no invariant."""
 
 PLANTED = {planted.name: planted for planted in _ALL}

@@ -1,23 +1,31 @@
-"""A lake in memory that keeps its contract and fails: objects that are created once, and tables that are appended to.
+"""A lake in memory that keeps its contract and fails: objects that are created once, and tables of files.
 
 What fails before the write has done nothing; what fails after it has written, and only the answer is lost.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from tidemark.pipeline.errors import LakeUnreachable, ObjectExists, ObjectMissing
 from tidemark.pipeline.lake.log import codec as log_codec
 from tidemark.pipeline.lake.log import tracking_log
-from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
 from tidemark.pipeline.watermark.state import Entry, WatermarkState
 
 Row = dict[str, Any]
 
 RISK_OF_A_READ = 0.1
 """The risk of reading one entry, as a share of a step's. A restart reads dozens of entries, and gets through."""
+
+
+class JudgedBy(NamedTuple):
+    """What is below a watermark between these two, both included, is late, and nothing else. None: before the first."""
+
+    at_least: datetime | None
+    at_most: datetime | None
 
 
 class Outside(Protocol):
@@ -34,6 +42,13 @@ class Outside(Protocol):
 
     def found_nothing_more(self) -> None:
         """The worker has looked for the entry after the newest one, or has listed the log."""
+        ...
+
+    late_rows: int
+
+    @property
+    def judges_by(self) -> JudgedBy:
+        """The watermarks by which what the worker writes now may be judged."""
         ...
 
     def lake_fails(self, risk: float = 1.0) -> bool:
@@ -85,11 +100,12 @@ class Folds:
 
 
 class Objects:
-    """The bucket: what all workers see. `on_create` is told of each new object."""
+    """The bucket: what all workers see. `on_create` is told of each new object, and `on_delete` of each that goes."""
 
-    def __init__(self, on_create: Callable[[str, bytes], None]) -> None:
+    def __init__(self, on_create: Callable[[str, bytes], None], on_delete: Callable[[str], None]) -> None:
         self.contents: dict[str, bytes] = {}
         self.on_create = on_create
+        self.on_delete = on_delete
 
 
 class WorkersObjects:
@@ -134,21 +150,33 @@ class WorkersObjects:
         self._outside.step(f"delete {name}")
         fail_if(self._outside, f"{name} may still be there")
         self._objects.contents.pop(name, None)
+        self._objects.on_delete(name)
         self._outside.step(f"deleted {name}")
         fail_if(self._outside, f"{name} may be gone")
 
 
+class Written(NamedTuple):
+    """The rows of a durable file, and the watermarks by which they may be judged late."""
+
+    rows: list[Row]
+    judged_by: JudgedBy
+
+
 class Table:
-    """A table that is appended to: its version is how many appends it has had. Each append is whole or not there.
-    `files` are all that were written apart from an append, also those that no version lists."""
+    """A table whose version is how many transactions it has had. Each is whole or not there. `files` are all that were
+    written, also those that no version lists. `on_add` is told of each file of a transaction, and `on_write` of each
+    file."""
 
     def __init__(
-        self, name: str, on_append: Callable[[str, list[Row]], None], on_write: Callable[[list[Row]], None]
+        self,
+        name: str,
+        on_add: Callable[[str, Written, Outside], None],
+        on_write: Callable[[list[Row]], None],
     ) -> None:
         self.name = name
         self.commits: list[list[Row]] = []
-        self.files: dict[str, list[Row]] = {}
-        self.on_append = on_append
+        self.files: dict[str, Written] = {}
+        self.on_add = on_add
         self.on_write = on_write
 
     @property
@@ -161,53 +189,36 @@ class Table:
         return [row for commit in self.commits[since:version] for row in commit]
 
 
-class WorkersTable:
-    """The table as one worker reaches it."""
+class WorkersNewFiles(NewFiles):
+    """The table as one worker reaches it, who writes files apart from the transaction that adds them."""
 
     def __init__(self, table: Table, outside: Outside) -> None:
-        self._table = table
-        self._outside = outside
-
-    def append(self, table: pa.Table) -> None:
-        name = self._table.name
-        self._outside.step(f"append to {name}")
-        fail_if(self._outside, f"{name} may not have it")
-        rows = _rows(table)
-        self._table.commits.append(rows)
-        self._table.on_append(name, rows)
-        self._outside.step(f"appended {len(rows)} to {name}")
-        fail_if(self._outside, f"{name} may have it")
-
-
-class WorkersNewFiles:
-    """The table as one worker reaches it who writes files apart from the transaction that adds them."""
-
-    def __init__(self, table: Table, outside: Outside) -> None:
-        self._table = table
+        self._in_memory = table
         self._outside = outside
 
     def write(self, rows: pa.Table) -> list[NewFile]:
-        name, files = self._table.name, self._table.files
+        name, files = self._in_memory.name, self._in_memory.files
         self._outside.step(f"write a file of {name}")
         fail_if(self._outside, f"a file of {name} may not be there")
         path = f"{name}/{len(files)}"
-        files[path] = _rows(rows)
-        self._table.on_write(files[path])
+        files[path] = Written(_rows(rows), self._outside.judges_by)
+        self._in_memory.on_write(files[path].rows)
         self._outside.step(f"wrote {len(rows)} rows to {path}")
         fail_if(self._outside, f"{path} may be there")
         return [NewFile(path, "", len(rows), 0, {})]
 
-    def add(self, files: Sequence[NewFile], _says: Mapping[str, str]) -> None:
+    def add(self, files: Sequence[NewFile], says: Mapping[str, str]) -> None:  # noqa: ARG002
         if not files:
             return
-        name = self._table.name
-        self._outside.step(f"add {len(files)} files to {name}")
-        fail_if(self._outside, f"{name} may not have them")
-        rows = [row for file in files for row in self._table.files[file.path]]
-        self._table.commits.append(rows)
-        self._table.on_append(name, rows)
-        self._outside.step(f"added {len(rows)} rows to {name}")
-        fail_if(self._outside, f"{name} may have them")
+        table = self._in_memory
+        self._outside.step(f"add {len(files)} files to {table.name}")
+        fail_if(self._outside, f"{table.name} may not have them")
+        added = [table.files[file.path] for file in files]
+        table.commits.append([row for one in added for row in one.rows])
+        for one in added:
+            table.on_add(table.name, one, self._outside)
+        self._outside.step(f"added {len(table.commits[-1])} rows to {table.name}")
+        fail_if(self._outside, f"{table.name} may have them")
 
 
 def _rows(table: pa.Table) -> list[Row]:

@@ -9,14 +9,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tests.simulation.ages import TOO_OLD
-from tests.simulation.lake import Row, Table
+from tests.simulation.lake import Row, Table, Written
 from tests.simulation.micro_batch import Diffs, Key, missed, rows_of
+from tests.simulation.payloads import NO_REVISION
 from tests.simulation.plan import WINDOWING, Plan
-from tests.simulation.traffic import Planned
+from tests.simulation.traffic import PATIENCE_US, Planned
 from tests.watermark.builders import situation_of, uncounted
 from tidemark.pipeline.clock import MICROSECOND, from_us, iso
 from tidemark.pipeline.contract.heartbeat import RejectionReason
-from tidemark.pipeline.ingest.judging import publish_times_us
+from tidemark.pipeline.pubsub.schemas import AGAIN_US
 from tidemark.pipeline.watermark.decision import BandEvidence, Decision, Reason
 from tidemark.pipeline.watermark.estimator import estimate
 from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT, Histogram, bucket_of, bucket_start
@@ -228,8 +229,9 @@ class Oracle:
 
     def _is_tracked(self, message: Any) -> bool:
         planned = self.sent[message.message_id]
-        publish = publish_times_us([message])[0] // BUCKET_US
-        if not planned.is_timed:
+        publish = planned.publish_us // BUCKET_US
+        loses_patience = planned.appears_us is None or planned.appears_us > planned.publish_us + 2 * PATIENCE_US
+        if not planned.is_timed or (loses_patience and (publish, NO_EVENT) in self._cells):
             return (publish, NO_EVENT) in self._cells
         if planned.flaw == "payload" and planned.lag_us > self.plan.policy.band // MICROSECOND:
             return (publish, NO_EVENT) in self._cells
@@ -244,30 +246,28 @@ class Oracle:
         minimum = self._cells.get((planned.publish_us // BUCKET_US, planned.counted_us // BUCKET_US))
         return minimum is not None and minimum <= planned.counted_us
 
-    def appended(self, table: str, rows: Sequence[Row], known_at_pull: datetime | None, known: datetime | None) -> None:
-        """Rows have landed. `known` is the watermark when their worker last looked: what is below it is late, and
-        nothing else is. It is to have looked since it pulled them, when the newest was `known_at_pull`."""
-        if _is_below(known, known_at_pull):
-            self.fail(0, f"judged by the watermark {known}, and at the pull it was {known_at_pull}")
-        for row in rows:
+    def added(self, table: str, file: Written) -> None:
+        """Rows have landed. What is below the watermark that their worker knew is late, and nothing else is."""
+        for row in file.rows:
             message_id = row["message_id"]
             planned = self.sent[message_id]
             sent = self.messages[message_id]
             whole = (row["payload"], dict(row["attributes"])) == (sent.data, dict(sent.attributes))
-            if (planned.flaw is None) != (table == "heartbeats") or not whole:
+            if not _may_be_in(table, planned, row["landed_at"]) or not whole:
                 self.fail(4, f"message {message_id} is {planned}, and landed in {table} as {row}")
             if table != "heartbeats":
-                if (planned.flaw == TOO_OLD) != (row["reason"] == RejectionReason.TOO_OLD):
+                is_too_old = row["reason"] == RejectionReason.TOO_OLD
+                if (planned.flaw == TOO_OLD) != is_too_old and (is_too_old or planned.appears_us == 0):
                     self.fail(4, f"message {message_id} is {planned}, and was rejected as {row['reason']}")
                 self.quarantined.add(message_id)
                 continue
             if row["event_time"] != planned.event_us or row["publish_time"] != planned.publish_us:
                 self.fail(4, f"message {message_id} is {planned}, and landed as {row}")
             event = from_us(planned.event_us)
-            if row["late"] != _is_below(event, known):
+            if row["late"] not in {is_below(event, known) for known in file.judged_by}:
                 called = "late" if row["late"] else "not late"
-                self.fail(0, f"message {message_id} is called {called} at {iso(event)}, the watermark was {known}")
-            if message_id not in self.landed and _is_below(event, self.watermark):
+                self.fail(0, f"message {message_id} is called {called} at {iso(event)}, and judged by {file.judged_by}")
+            if message_id not in self.landed and is_below(event, self.watermark):
                 self._late(message_id, planned)
             self.landed.add(message_id)
 
@@ -327,7 +327,8 @@ class Oracle:
         if unknown:
             self.fail(4, f"rows of what was never published: {sorted(unknown)}")
         flawed = {message_id for message_id, planned in self.sent.items() if planned.flaw is not None}
-        if self.quarantined != flawed:
+        doubtful = {message_id for message_id, planned in self.sent.items() if planned.is_doubtful}
+        if self.quarantined - doubtful != flawed - doubtful:
             self.fail(4, f"in quarantine: {sorted(self.quarantined)}, rejected: {sorted(flawed)}")
 
     def check_again(self, heartbeats: Table, diffs: Diffs, shuffled: Callable[[list[Row]], list[Row]]) -> None:
@@ -338,8 +339,12 @@ class Oracle:
                 self.fail(6, f"{window} was {computed.rows}, and computed again {again}")
 
     def heartbeats(self) -> Iterable[Key]:
-        """Every valid heartbeat that was published, copies once."""
-        return {_key_of(message_id, one) for message_id, one in self.sent.items() if one.flaw is None}
+        """Every valid heartbeat that was published, copies once; where that is doubtful, those that have landed."""
+        return {
+            _key_of(message_id, one)
+            for message_id, one in self.sent.items()
+            if one.flaw is None and (message_id in self.landed or not one.is_doubtful)
+        }
 
     def _window_is_computed(self, key: Key, diffs: Diffs) -> bool:
         return WINDOWING.containing(from_us(key[1])) in diffs.windows
@@ -349,13 +354,27 @@ class Oracle:
         return {reason: sum(one.reason is reason for one in self.decisions) for reason in Reason}
 
 
+def _may_be_in(table: str, planned: Planned, judged_at_us: int) -> bool:
+    """Whether the message may have been judged so at that moment. Who knows a listing of revisions does not ask again
+    at once."""
+    appears_us = planned.appears_us
+    if table == "heartbeats":
+        return planned.flaw is None and appears_us is not None and appears_us <= judged_at_us
+    if planned.flaw not in (None, NO_REVISION):
+        return True
+    lost_patience = judged_at_us >= planned.publish_us + PATIENCE_US
+    return lost_patience and (
+        appears_us is None or appears_us > max(planned.publish_us + PATIENCE_US, judged_at_us - AGAIN_US)
+    )
+
+
 def _key_of(message_id: str, planned: Planned) -> Key:
     """What copies of one heartbeat have in common."""
     own = f"m{message_id}" if planned.publisher_id is None else f"p{planned.publisher_id}"
     return planned.stream, planned.event_us, own
 
 
-def _is_below(moment: datetime | None, watermark: datetime | None) -> bool:
+def is_below(moment: datetime | None, watermark: datetime | None) -> bool:
     return watermark is not None and (moment is None or moment < watermark)
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 from tests.ingest.fakes import AMPLE
 from tests.ingest.fakes import CONTRACT as FAKES_CONTRACT
 from tests.simulation.ages import with_old_messages
-from tests.simulation.round_plan import Rounds, rounds_of
+from tests.simulation.payloads import Payloads, with_payloads
+from tests.simulation.round_plan import RoundsPlan, rounds_of
 from tests.simulation.traffic import (
     SECOND,
     Planned,
@@ -30,7 +31,9 @@ from tests.watermark.builders import START, START_US
 from tidemark.pipeline.clock import MICROSECOND
 from tidemark.pipeline.contract.heartbeat import MessageContract
 from tidemark.pipeline.emulator.faults import Faults
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.pubsub.schemas import AFTER_FAILURE_US
+from tidemark.pipeline.settings import UNDECIDED
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.windows import Windowing
 
@@ -39,6 +42,9 @@ CONTRACT: MessageContract = replace(FAKES_CONTRACT, fields={}, max_future_skew=t
 
 WINDOWING = Windowing(length=timedelta(minutes=1), first=START)
 LOOKBACK = timedelta(minutes=2)
+
+ASKS_AGAIN = timedelta(microseconds=AFTER_FAILURE_US)
+"""How long after a failure a process asks for schemas again."""
 
 SLOW_STEPS = (0, 50_000, 300_000, SECOND)
 """How long a step takes, in microseconds, where a tick takes seconds: others do much in between."""
@@ -77,7 +83,7 @@ class Plan:
     `operators` let go what base holds, now and then, and not where there is a hole: what was let go hides it.
     `clock_apart` is how far the trackers' clock is ahead of Pub/Sub's. `snapshot_budget` is what trackers may spend on
     readings in a day, until all is calm; None: what they like. What happened more than `max_age_us` before its
-    publish time is rejected.
+    publish time is rejected. Packers drop archives that are older than `drops_after`; None: they keep all.
     """
 
     seed: int
@@ -112,7 +118,9 @@ class Plan:
     clock_apart: timedelta
     max_age_us: int | None = None
     snapshot_budget: int | None = None
-    rounds: Rounds | None = None
+    rounds: RoundsPlan | None = None
+    drops_after: timedelta | None = None
+    payloads: Payloads | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -120,9 +128,15 @@ class Plan:
         return self.kind != "beyond the band"
 
     def holds(self, message: Planned) -> bool:
-        """Whether a message holds the watermark: it lags no more than it may."""
+        """Whether a message holds the watermark: it lags no more than it may, and nobody loses patience with it."""
         max_lag = self.policy.max_lag
-        return max_lag is None or message.lag_us <= max_lag // MICROSECOND
+        return not message.is_doubtful and (max_lag is None or message.lag_us <= max_lag // MICROSECOND)
+
+    @property
+    def waits_us(self) -> int:
+        """How long a message may wait for its revision, with a failure to ask for it."""
+        waits = self.payloads is not None and self.payloads.written == "avro"
+        return (UNDECIDED + ASKS_AGAIN) // MICROSECOND if waits else 0
 
     @property
     def has_no_hole(self) -> bool:
@@ -149,6 +163,7 @@ class Plan:
         seek that is found only now.
         """
         span = 4 * (self.ack_deadline // MICROSECOND) + self.policy.band // MICROSECOND + 2 * self.slack_us + 5 * SECOND
+        span += self.waits_us
         return -(-span // self.calm_tick_us) + 3
 
     @property
@@ -161,16 +176,18 @@ class Plan:
         return behind + self.slack_us + 4 * SECOND
 
 
-def plan_of(seed: int, *, ages: bool = True, rounds: bool = True) -> Plan:
+def plan_of(seed: int, *, ages: bool = True, rounds: bool = True, drops: bool = True, payloads: bool = True) -> Plan:
     """The plan of a seed: always the same. Without `ages` nothing is too old, and all else is as it is with them; the
-    same with `rounds`."""
+    same with `rounds`, `drops` and `payloads`."""
     plan, rng = _plan_of(seed), random.Random(f"{seed} ages")
     if rounds:
         plan = _with_rounds(plan, random.Random(f"{seed} rounds"))
-    if not ages or rng.random() < 0.7:
-        return plan
-    messages, max_age_us = with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
-    return replace(plan, messages=messages, max_age_us=max_age_us)
+    if ages and rng.random() >= 0.7:
+        messages, max_age_us = with_old_messages(rng, plan.messages, above_all=plan.kind == "growing lag")
+        plan = replace(plan, messages=messages, max_age_us=max_age_us)
+    if drops:
+        plan = _with_drops(plan, random.Random(f"{seed} drops"))
+    return _with_payloads(plan, random.Random(f"{seed} payloads")) if payloads else plan
 
 
 def _plan_of(seed: int) -> Plan:
@@ -270,8 +287,26 @@ def _with_rounds(plan: Plan, rng: random.Random) -> Plan:
     # Tracking is a round and a pause behind when a tick decides: less than this counts as without a backlog.
     at_least = timedelta(microseconds=plan.calm_tick_us + plan.slack_us) + timedelta(seconds=3)
     policy = replace(plan.policy, near_real_time=max(plan.policy.near_real_time, at_least))
-    scales_us = {**plan.scales_us, "driver": plan.scales_us["lander"]}
+    scales_us = {**plan.scales_us, "driver": rng.choice([SECOND, plan.scales_us["lander"]])}
     return replace(plan, policy=policy, rounds=rounds, scales_us=scales_us)
+
+
+def _with_drops(plan: Plan, rng: random.Random) -> Plan:
+    return plan if rng.random() < 0.6 else replace(plan, drops_after=timedelta(seconds=rng.choice([3, 15, 60])))
+
+
+def _with_payloads(plan: Plan, rng: random.Random) -> Plan:
+    """Not where there is a hole: what is rejected late would hide it. The trackers' clock is right, so that nobody has
+    more patience than is stated."""
+    if plan.hole_until_us is not None or rng.random() < 0.75:
+        return plan
+    payloads, messages = with_payloads(
+        rng, plan.messages, soon=plan.kind in TO_ADVANCE, troubled=plan.crash > 0 or plan.slow > 0
+    )
+    if payloads.written == "json":
+        return replace(plan, payloads=payloads, messages=messages)
+    policy = replace(plan.policy, undecided=UNDECIDED)
+    return replace(plan, payloads=payloads, messages=messages, policy=policy, clock_apart=timedelta(0))
 
 
 def _clock_apart(rng: random.Random, policy: Policy) -> timedelta:

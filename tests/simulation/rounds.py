@@ -1,28 +1,42 @@
-"""Continuous landing in the simulation: drivers, the rounds that they settle, and the tasks of their readers.
+"""Rounds in the simulation: drivers that play the product's own, and the tasks of their readers.
 
-The steps of a round are the product's own (`tidemark.pipeline.ingest.rounds`). Spark and the threads of the driver are
-played: a task is tried again, two attempts of it run at once, and a driver's death ends both of its threads.
+The driver is `pipeline/ingest/rounds.py`, and a task is `read_share` of `on_spark.py` with a reader over the model of
+Pub/Sub. Spark and the threads of the driver are played: a task is tried again, two attempts of it run at once, its
+answer is lost, and a driver's death ends both of its threads.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
+
+import pyarrow as pa
 
 from tests.ingest.fakes import AMPLE, Crash
-from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
-from tests.simulation.lake import WorkersNewFiles, WorkersObjects
+from tests.ingest.model_subscription import ModelBacklog
+from tests.simulation.copies_seen import CopiesSeen
+from tests.simulation.lake import JudgedBy, WorkersNewFiles, WorkersObjects
+from tests.simulation.round_plan import CALM_ROUND
 from tests.simulation.schedule import Beside, Result
 from tests.simulation.traffic import SECOND
-from tests.simulation.worker import Process, Worker
+from tests.simulation.worker import CONTRACT_DIGEST, Process, Worker, WorkersSubscription
+from tidemark.pipeline.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.continuous import ROUNDS_TOLD
-from tidemark.pipeline.ingest.rounds import Provisional, Settled, TakenHeartbeats, TakenTimes
-from tidemark.pipeline.ingest.tracking import begin_where_new
-from tidemark.pipeline.pubsub.subscription import PulledBatch
+from tidemark.pipeline.ingest import readers
+from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
+from tidemark.pipeline.ingest.outcome import Side, Taken
+from tidemark.pipeline.ingest.readers import Reader, Share
+from tidemark.pipeline.ingest.rounds import ROUNDS_TOLD, RoundDone, Rounds
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.log.tracking_log import Newest
+from tidemark.pipeline.pubsub.subscription import PulledBatch, Subscription
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings, WatermarkSettings
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -31,13 +45,16 @@ TRIES = 4
 """How often Spark tries a task before it fails the job."""
 
 ACKNOWLEDGED_IN_A_CALL = 5
-"""So few, so that a driver dies between two calls that acknowledge a round."""
-
-CALM_ROUND = timedelta(seconds=0.4)
-"""How long a round takes once it is calm: a fraction of a tick."""
+"""So few, so that a process dies between two calls that acknowledge."""
 
 NEW_PROCESS = 0.1
 """The chance that a task begins in a new process although one is free."""
+
+HANDED_OVER = timedelta(seconds=20)
+"""So short, so that settling takes longer now and then."""
+
+
+NEVER = JudgedBy(None, None)
 
 
 class TaskFailed(TidemarkError):
@@ -55,92 +72,149 @@ class OneThread(Executor):
         return map(call, *columns)
 
 
-class RoundSubscription(ModelSubscription):
-    """A subscription as a reader of a round or its driver reaches it: a pull waits where nothing comes."""
+class PlayedRounds:
+    """What is common to the rounds of one simulation: their settings, and the bounds of one reader, which are fewer
+    messages than the product's."""
 
-    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
-        batch = super().pull(max_messages, max_bytes, seconds, ahead)
-        if not len(batch):
-            process: Any = self._outside
-            process.world.schedule.pause(int(seconds * SECOND * process.world.rng.choice([0.4, 1.0])) + 1000)
-        return batch
+    def __init__(self, world: "Simulation") -> None:
+        plan, policy = world.plan.rounds, world.policy
+        assert plan is not None
+        self.plan = plan
+        chosen = {name: getattr(policy, name) for name in WatermarkSettings.model_fields if name != "tick"}
+        message = MessageSettings()
+        if world.plan.payloads is not None:
+            message = MessageSettings(event_time="payload:event_time", payload=world.plan.payloads.written)
+        settings = Settings(
+            message=message,
+            pubsub=PubSubSettings(emulator_host="localhost:1"),
+            watermark=WatermarkSettings(**chosen),
+            ingest=IngestSettings(readers=plan.readers, round=plan.round_takes, stop_below=plan.stop_below),
+        )
+        self.settings = settings
+        self.messages = plan.messages
+        self.batch_messages = dict.fromkeys(Side, plan.batch_messages)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Few messages in a round, and calls of few."""
+        package = "tidemark.pipeline.ingest"
+        with ExitStack() as stack:
+            for name in ("readers", "rounds"):
+                stack.enter_context(patch(f"{package}.{name}.BATCH_MESSAGES", self.batch_messages))
+            stack.enter_context(patch(f"{package}.readers.ROUND_MESSAGES", self.messages * self.plan.readers))
+            stack.enter_context(patch(f"{package}.readers.HANDED_OVER", HANDED_OVER))
+            yield
+
+    def calm_down(self) -> None:
+        """Short rounds, in which a reader takes all there is."""
+        ingest = self.settings.ingest.model_copy(update={"round": CALM_ROUND})
+        self.settings = self.settings.model_copy(update={"ingest": ingest})
+        self.batch_messages.update(dict.fromkeys(Side, AMPLE.batch_messages))
+        self.messages = AMPLE.max_messages
+        readers.ROUND_MESSAGES = self.messages * self.plan.readers  # `in_place` puts it back
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
-    """One run of a driver: its executors, the messages that these have pulled, and whether the driver is dead."""
+    """One run of a driver: the messages that its readers have pulled, those whose leases it keeps, by which watermarks
+    its readers judge, the attempts of its newest settled rounds, and whether the driver is dead."""
 
-    processes: list["Python"] = field(default_factory=list)
     pulled: dict[str, Any] = field(default_factory=dict)
-    attempts: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD))
-    started: int = 0
+    kept: set[tuple[str, str]] = field(default_factory=set)
+    judges_by: JudgedBy = NEVER
+    told: deque[frozenset[str]] = field(default_factory=lambda: deque(maxlen=ROUNDS_TOLD - 1))
     is_dead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What the readers of a round are told."""
+class Taking(NamedTuple):
+    """What the readers of a round have taken, and the messages whose leases are kept for certain."""
 
-    watermark: datetime | None
-    settled: frozenset[str]
-    budget: Budget
+    taken: list[Taken]
+    kept: set[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class TakenRound:
-    """What the readers of a round have taken, and the watermark by which they have called it late."""
+class RoundSubscription(WorkersSubscription):
+    """A subscription as the driver of a round reaches it, or one of its readers: a pull waits where nothing comes."""
 
-    watermark: datetime | None
-    of_base: Sequence[TakenHeartbeats]
-    of_tracking: Sequence[TakenTimes]
+    def __init__(self, process: Process, side: Side, run: Run) -> None:
+        super().__init__(process.world.model, str(side), process, run.pulled)  # type: ignore[arg-type]
+        self._process, self._began, self._taken = process, process.clock.monotonic(), 0
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
+        world = self._process.world
+        rounds, spent = world.rounds_played, self._process.clock.monotonic() - self._began
+        if spent >= rounds.plan.round_takes.total_seconds():
+            world.fail(0, f"{self._process.name} still pulls after {spent} s")
+        batch = super().pull(max_messages, max_bytes, seconds, ahead)
+        self._taken += len(batch)
+        if self._taken > rounds.messages:
+            world.fail(0, f"{self._process.name} has taken {self._taken} messages, and may take {rounds.messages}")
+        if not len(batch):
+            world.schedule.pause(int(seconds * SECOND * world.rng.choice([0.4, 1.0])) + 1000)
+        return batch
 
 
 class Python(Process):
-    """A worker process of Spark: what it remembers goes from task to task of one run, and is lost when it dies."""
+    """A worker process of Spark: what it remembers goes from task to task, and is lost when it or its driver dies."""
 
     def __init__(self, world: "Simulation", name: str) -> None:
         super().__init__(world, name)
         self.is_busy = False
-        self.remembered: Provisional = world.planted.provisional(world.planted.copies(*world.plan.copies_remembered))
-
-    def take_heartbeats(self, run: Run, told: Told) -> TakenHeartbeats:
-        """One attempt of a reader of base."""
-        return self.world.planted.take_heartbeats(
-            RoundSubscription(self.world.model, "base", self, run.pulled),
-            heartbeats=WorkersNewFiles(self.world.heartbeats, self),
-            quarantine=WorkersNewFiles(self.world.quarantine, self),
-            watermark=told.watermark,
-            reader=self.world.reader,
-            budget=told.budget,
-            clock=self.clock,
-        )
-
-    def take_times(self, run: Run, told: Told) -> TakenTimes:
-        """One attempt of a reader of tracking."""
-        return self.world.planted.take_times(
-            RoundSubscription(self.world.model, "tracking", self, run.pulled),
-            reader=self.world.reader,
-            remembered=self.remembered,
-            laggard=self.world.policy.band,
-            budget=told.budget,
-            clock=self.clock,
-        )
-
-
-class Settling(Process):
-    """The thread of a driver that settles a round. Its death is the driver's, and the driver's is its own."""
-
-    def __init__(self, world: "Simulation", name: str, run: Run, watermark: datetime | None) -> None:
-        super().__init__(world, name)
-        self._run = run
-        self._watermark = watermark
+        self.run = Run()
+        self.kept = Kept()
 
     @property
-    def judges_by(self) -> tuple[datetime | None, datetime | None]:
-        return self._watermark, self._watermark
+    def judges_by(self) -> JudgedBy:
+        return self.run.judges_by
+
+    def take(self, share: Share, number: int) -> list[pa.RecordBatch]:
+        """What Spark has it do: one attempt of a task."""
+        self.kept.get(share.settings.model_dump_json(), lambda: ModelReader(share.settings, self))
+        return list(read_share(share, [pa.RecordBatch.from_pydict({"id": [number]})], self.kept))
+
+
+class ModelReader(Reader):
+    """The product's reader over the model of Pub/Sub and the lake in memory."""
+
+    def __init__(self, settings: Settings, process: Python) -> None:
+        world = process.world
+        self.settings, self.clock, self.contract = settings, process.clock, CONTRACT_DIGEST
+        self.copies = world.planted.copies(*world.plan.copies_remembered)
+        self.judge = world.reader()
+        self.heartbeats = WorkersNewFiles(world.heartbeats, process)
+        self.quarantine = WorkersNewFiles(world.quarantine, process)
+        self._process = process
+        self._seen = CopiesSeen(world)
+
+    def take(self, share: Share, side: Side) -> Taken:
+        process = self._process
+        self._seen.settle(frozenset().union(*process.run.told))
+        with closing(RoundSubscription(process, side, process.run)) as subscription:
+            keeper = self.keeper(share, side)
+            taken: Taken = process.world.planted.take(share, side, subscription, keeper, self.clock)
+        if side is Side.TRACKING:
+            ids = [process.run.pulled[ack_id].message_id for ack_id in taken.ack_ids]
+            self._seen.counted(process.name, taken, ids)
+        return taken
+
+
+class SettlingThread(Process):
+    """The thread of a driver that settles a round. Its death is the driver's, and the driver's is its own."""
+
+    def __init__(self, world: "Simulation", name: str, run: Run) -> None:
+        super().__init__(world, name)
+        self._run = run
+
+    @property
+    def is_dead(self) -> bool:
+        return self._run.is_dead
 
     def step(self, what: str, risk: float = 1.0) -> None:
-        die_with(self._run, lambda: super(Settling, self).step(what, risk))
+        die_with(self._run, lambda: super(SettlingThread, self).step(what, risk))
+
+    def leases_not_extended(self, error: ModelError) -> None:
+        super().leases_not_extended(error)
+        self._run.kept.clear()
 
 
 class Driver(Worker):
@@ -151,7 +225,13 @@ class Driver(Worker):
     def build(self) -> None:
         super().build()
         self.run = Run()
-        self.tracking_backlog = ModelBacklog(self.world.model, "tracking", self)
+        self.processes: list[Python] = []
+        self.started = 0
+        self.backlogs = {side: ModelBacklog(self.world.model, str(side), self) for side in Side}  # type: ignore[arg-type]
+
+    @property
+    def is_dead(self) -> bool:
+        return self.run.is_dead
 
     def pause_us(self) -> int:
         pause_us = super().pause_us()
@@ -161,89 +241,113 @@ class Driver(Worker):
         die_with(self.run, lambda: super(Driver, self).step(what, risk))
 
     def tick(self) -> None:
-        self.run = Run()
-        begin_where_new(self.log, self.tracking_backlog, self.clock)
-        under_way: Beside[None] | None = None
-        rounds = self.world.plan.rounds
-        assert rounds is not None
+        world, plan, began_calmly = self.world, self.world.rounds_played.plan, self.world.is_calm
+        run = self.run = Run()
+        world.runs.append(run)
+        self.looked, self.taken, self.settling = list[Newest](), list[Taking](), list[Beside[RoundDone]]()
+        thread = SettlingThread(world, f"{self.name} settling", run)
+        tracking, base = (RoundSubscription(thread, side, run) for side in Side)
+        rounds = self.rounds(run, thread, tracking, base)
+        settled = 0
         try:
-            for number in range(rounds.in_a_run):
-                if number and self.world.is_calm:
-                    break
-                taken = self.taken()
-                if under_way is not None:
-                    under_way.result()
-                under_way = self.world.schedule.beside(lambda taken=taken: self.settle(self.run, taken))  # type: ignore[misc]
-            if under_way is not None:
-                under_way.result()
+            for done in rounds.rounds(plan.calm_run if began_calmly else plan.run_for, until_young=plan.until_young):
+                settled += 1
+                self.check(run, done)
+                if world.is_calm and not began_calmly:
+                    break  # as if somebody had ended it
         finally:  # the run ends once its threads have
-            if under_way is not None:
-                under_way.wait()
+            for one in self.settling:
+                one.wait()
+            for subscription in (tracking, base):
+                subscription.close()
+            world.runs.remove(run)
+            world.rounds += settled
+            world.lost_rounds += len(self.taken) - settled
 
-    def taken(self) -> TakenRound:
-        """The tasks of one round."""
-        world, run = self.world, self.run
-        plan = world.plan.rounds
-        assert plan is not None
-        watermark = self.log.newest_watermark()
-        if watermark != self.watermark_when_looked:
-            world.fail(0, f"{self.name} tells its readers {watermark}, and it was {self.watermark_when_looked}")
-        budget = replace(AMPLE, max_time=CALM_ROUND) if world.is_calm else plan.budget
-        told = Told(watermark, frozenset[str]().union(*run.attempts), budget)
-        start = world.schedule.beside
-        of_base = [start(lambda: self.task(run, told, Python.take_heartbeats)) for _ in range(plan.landers)]
-        of_tracking = [start(lambda: self.task(run, told, Python.take_times)) for _ in range(plan.trackers)]
-        try:
-            return TakenRound(watermark, results(of_base), results(of_tracking))
-        finally:
-            self.step("the readers have ended")
-
-    def settle(self, run: Run, taken: TakenRound) -> None:
-        """Make a round visible and acknowledge it, as the thread beside the readers of the next round does."""
-        try:
-            settled = self.settled(run, taken)
-        except (Crash, TidemarkError):
-            self.world.lost_rounds += 1
-            raise
-        run.attempts.append(frozenset(one.attempt for one in taken.of_tracking))
-        self.world.rounds += 1
-        self.check(taken, settled)
-
-    def settled(self, run: Run, taken: TakenRound) -> Settled:
-        """The product's settling, by a process that shares the driver's fate."""
+    def rounds(self, run: Run, thread: SettlingThread, tracking: Subscription, base: Subscription) -> Rounds:
+        """The product's driver, with its threads and Spark played."""
         world = self.world
-        thread = Settling(world, f"{self.name} settling", run, taken.watermark)
-        heartbeats, quarantine = (WorkersNewFiles(table, thread) for table in (world.heartbeats, world.quarantine))
-        base, tracking = (RoundSubscription(world.model, name, thread, run.pulled) for name in ("base", "tracking"))
-        return world.planted.settle(
-            taken.of_base,
-            taken.of_tracking,
-            base=base,
-            tracking=tracking,
-            heartbeats=heartbeats,
-            quarantine=quarantine,
-            log=world.planted.log(WorkersObjects(world.objects, thread), checkpoint_every=world.plan.checkpoint_every),
+        return Rounds(
+            settings=world.rounds_played.settings,
+            run="a run",
+            readers=world.rounds_played.plan.readers,
+            settling=world.planted.settling(
+                log=world.planted.log(
+                    WorkersObjects(world.objects, thread), checkpoint_every=world.plan.checkpoint_every
+                ),
+                clock=world.clock,
+                tracking=tracking,
+                base=base,
+                heartbeats=WorkersNewFiles(world.heartbeats, thread),
+                quarantine=WorkersNewFiles(world.quarantine, thread),
+            ),
+            read=lambda share: self.read(run, share),
+            newest=self.newest,
+            backlogs=self.backlogs,
             clock=world.clock,
-            says={},
+            beside=lambda work: self.beside(run, work),  # type: ignore[arg-type, return-value]
         )
 
-    def check(self, taken: TakenRound, settled: Settled) -> None:
+    def newest(self) -> Newest:
+        """What the log says, as the driver's own log reads it."""
+        newest = self.log.newest()
+        if newest.watermark != self.watermark_when_looked:
+            self.world.fail(0, f"{self.name} finds {newest.watermark}, and the newest is {self.watermark_when_looked}")
+        self.looked.append(newest)
+        return newest
+
+    def read(self, run: Run, share: Share) -> list[Taken]:
+        """The tasks of one round, as Spark plays them."""
+        run.judges_by = JudgedBy(self.looked[0].watermark, self.looked[-1].watermark)
+        told = self.world.planted.share(share)
+        tasks = [self.world.schedule.beside(lambda n=n: self.task(run, told, n)) for n in range(share.readers)]
+        try:
+            answers = results(tasks)
+        finally:
+            self.step("the readers have ended")
+        taken = taken_of_rows(pa.Table.from_batches([batch for answer in answers for batch in answer], TAKEN))
+        kept = {
+            (str(one.side), run.pulled[ack_id].message_id)
+            for one in taken
+            for ack_id in one.ack_ids
+            if self.world.keeps_leases_for_certain and self.world.is_leased_for_long(str(one.side), ack_id)
+        }
+        run.kept |= kept
+        self.taken.append(Taking(taken, kept))
+        return taken
+
+    def beside(self, run: Run, work: Callable[[], RoundDone]) -> Beside[RoundDone]:
+        """The thread that settles a round, whose leases are kept until it has ended."""
+        kept = self.taken[len(self.settling)].kept
+
+        def settles() -> RoundDone:
+            try:
+                return work()
+            finally:
+                run.kept -= kept
+
+        self.settling.append(self.world.schedule.beside(settles))
+        return self.settling[-1]
+
+    def check(self, run: Run, done: RoundDone) -> None:
         """What was settled is what the readers have taken."""
-        files = [file.path for one in taken.of_base for file in one.heartbeats]
-        rows = [row for path in files for row in self.world.heartbeats.files[path]]
-        landed, late = settled.landed, sum(row["late"] for row in rows)
+        self.looked.clear()
+        taken = self.taken[done.number].taken
+        run.told.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
+        files = [file.path for one in taken for file in one.heartbeats]
+        rows = [row for path in files for row in self.world.heartbeats.files[path].rows]
+        landed, late = done.settled.landed, sum(row["late"] for row in rows)
         if (landed.heartbeats, landed.late) != (len(rows), late):
             self.world.fail(0, f"{self.name} reports {landed}, and has landed {len(rows)}, {late} of them late")
 
-    def task(self, run: Run, told: Told, read: Callable[[Python, Run, Told], Result]) -> Result:
+    def task(self, run: Run, told: Share, number: int) -> list[pa.RecordBatch]:
         """One task, as Spark plays it: the answer of the attempt that is used, of one or more."""
-        world, plan = self.world, self.world.plan.rounds
-        assert plan is not None
+        world, plan = self.world, self.world.rounds_played.plan
         problem: BaseException | None = None
         for tried in range(TRIES):
             chances = 0.0 if world.is_calm or tried == TRIES - 1 else 1.0
             attempts = 2 if world.rng.random() < plan.twice * chances else 1
-            started = [world.schedule.beside(lambda: self.attempted(run, told, read)) for _ in range(attempts)]
+            started = [world.schedule.beside(lambda: self.attempted(run, told, number)) for _ in range(attempts)]
             answers = []
             for one in started:
                 try:
@@ -254,24 +358,23 @@ class Driver(Worker):
                 return world.rng.choice(answers)
         raise TaskFailed(f"a task of {self.name} was tried {TRIES} times: {problem!r}")
 
-    def attempted(self, run: Run, told: Told, read: Callable[[Python, Run, Told], Result]) -> Result:
+    def attempted(self, run: Run, told: Share, number: int) -> list[pa.RecordBatch]:
         """One attempt, in a process that is free or in a new one."""
-        free = [process for process in run.processes if not process.is_busy]
+        free = [process for process in self.processes if not process.is_busy]
         if free and self.world.rng.random() >= NEW_PROCESS:
             process = self.world.rng.choice(free)
         else:
-            process = Python(self.world, f"{self.name} python {run.started}")
-            run.started += 1
-            run.processes.append(process)
-        process.is_busy = True
+            process = Python(self.world, f"{self.name} python {self.started}")
+            self.started += 1
+            self.processes.append(process)
+        process.is_busy, process.run = True, run
         try:
-            process.remembered.settle(told.settled)
-            answer = read(process, run, told)
+            answer = process.take(told, number)
             process.step("answers")
         except Crash:
             self.world.crashes += 1
             self.world.note(process.name, "crashed")
-            run.processes.remove(process)
+            self.processes = [other for other in self.processes if other is not process]
             raise
         finally:
             process.is_busy = False

@@ -3,7 +3,7 @@
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,28 +14,30 @@ from tests.emulator.builders import a_subscription, a_topic
 from tests.ingest.fakes import AMPLE
 from tests.simulation.ages import by_age
 from tests.simulation.faults import AS_IT_IS, Planted
-from tests.simulation.lake import Codec, Folds, Objects, Row, Table
+from tests.simulation.lake import Codec, Folds, Objects, Outside, Row, Table, Written
 from tests.simulation.micro_batch import Diffs, missed, stale
 from tests.simulation.oracle import Broken, Oracle
+from tests.simulation.payloads import reader_of
 from tests.simulation.plan import CONTRACT, TO_ADVANCE, WINDOWING, Incident, Plan, plan_of
-from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread
+from tests.simulation.rounds import ACKNOWLEDGED_IN_A_CALL, Driver, OneThread, PlayedRounds, Run
 from tests.simulation.schedule import Schedule
-from tests.simulation.traffic import SECOND, Planned
-from tests.simulation.worker import Lander, Operator, Packer, Process, Runner, Tracker, Worker
+from tests.simulation.traffic import PATIENCE_US, SECOND, Planned
+from tests.simulation.worker import Lander, Operator, Packer, Runner, Tracker, Worker
 from tests.watermark.builders import START, START_US
 from tidemark.pipeline.clock import MICROSECOND, ManualClock, from_us, iso
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
 from tidemark.pipeline.emulator.faults import Faults
 from tidemark.pipeline.emulator.model import PubSubModel
-from tidemark.pipeline.ingest.budget import Budget
+from tidemark.pipeline.ingest.take import SOONEST, Budget
 from tidemark.pipeline.lake.log.archive import archived_numbers
 from tidemark.pipeline.lake.log.tracking_log import FOLDER as LOG
 from tidemark.pipeline.lake.log.tracking_log import SUFFIX, TrackingLog
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.watermark.decision import Reason
 from tidemark.pipeline.watermark.state import WatermarkState
 
 TOPIC = "heartbeats"
-ROUNDS = "tidemark.pipeline.ingest.rounds"
+SETTLE = "tidemark.pipeline.ingest.settle"
 LAST_STEPS = 25
 """How many steps a failure tells."""
 
@@ -62,6 +64,9 @@ class Outcome:
     windows: int
     rounds: int
     lost_rounds: int
+    copies: int
+    waited: int
+    dropped: int
     reasons: dict[Reason, int]
     ticks_until_near: int
     ticks_allowed: int
@@ -73,9 +78,13 @@ class Simulation:
     def __init__(self, seed: int, *, planted: Planted = AS_IT_IS, trace: Callable[[str], None] | None = None) -> None:
         self.seed = seed
         self.planted = planted
-        # A planted fault is looked for without bounds on age, and without rounds, unless it is about them.
+        # A planted fault is looked for without bounds on age, rounds, and so on, unless it is about them.
         self.plan: Plan = plan_of(
-            seed, ages=planted is AS_IT_IS or planted.ages, rounds=planted is AS_IT_IS or planted.rounds
+            seed,
+            ages=planted is AS_IT_IS or planted.ages,
+            rounds=planted is AS_IT_IS or planted.rounds,
+            drops=planted is AS_IT_IS or planted.drops,
+            payloads=planted is AS_IT_IS or planted.payloads,
         )
         self.policy = planted.policy(self.plan.policy)
         # A planted fault is looked for by a true clock, so that it shows in the same seeds as ever.
@@ -88,13 +97,16 @@ class Simulation:
         self.model = PubSubModel(rng=random.Random(f"{seed} of Pub/Sub"), faults=self.plan.faults)
         self.codec = Codec(real=self.plan.real_codec)
         self.folds = Folds()
-        self.objects = Objects(self._on_create)
-        self.heartbeats = Table("heartbeats", self._on_append, self._on_write)
-        self.quarantine = Table("quarantine", self._on_append, self._on_write)
+        self.objects = Objects(self._on_create, self._on_delete)
+        self.heartbeats = Table("heartbeats", self._on_add, self._on_write)
+        self.quarantine = Table("quarantine", self._on_add, self._on_write)
         self.diffs = Diffs()
         max_age_us = self.plan.max_age_us
         max_age = None if max_age_us is None else timedelta(microseconds=max_age_us)
-        self.reader = HeartbeatReader(replace(CONTRACT, max_age=max_age))
+        self._contract = replace(CONTRACT, max_age=max_age)
+        if self.plan.payloads is not None:
+            self._contract = self.plan.payloads.contract(self._contract)
+        self._reader = HeartbeatReader(self._contract)
         self.oracle = Oracle(self.plan, self.fail, planted.judged_by or planted.rules)
         self.is_calm = False
         self.is_over = False
@@ -102,10 +114,13 @@ class Simulation:
         self.steps = self.crashes = self.failed_ticks = 0
         self.written: dict[int, bytes] = {}
         self.archived: set[int] = set()
+        self.dropped: set[int] = set()
+        self.waited = 0
         self.workers: list[Worker] = []
         self.drivers: list[Driver] = []
-        self.rounds = self.lost_rounds = 0
-        self.at_work: Process | None = None
+        self.runs: list[Run] = []
+        self.rounds = self.lost_rounds = self.copies = 0
+        self._rounds_played = PlayedRounds(self) if self.plan.rounds is not None else None
         self._trace = trace
         self._last: deque[tuple[int, str, str]] = deque(maxlen=LAST_STEPS)
 
@@ -137,15 +152,63 @@ class Simulation:
         self.written[number] = content
         self.oracle.logged(self.codec.decode(content, name))
 
-    def _on_append(self, table: str, rows: list[Row]) -> None:
-        worker = self.at_work
-        assert worker is not None
-        worker.late_rows += sum(row["late"] for row in rows if table == "heartbeats")
-        self.oracle.appended(table, rows, *worker.judges_by)
+    def _on_delete(self, name: str) -> None:
+        self.dropped.update(archived_numbers(name) or ())
+
+    def _on_add(self, table: str, file: Written, worker: Outside) -> None:
+        worker.late_rows += sum(row["late"] for row in file.rows if table == "heartbeats")
+        self.oracle.added(table, file)
 
     def _on_write(self, rows: list[Row]) -> None:
         if self.planted.files_are_durable:
             self.oracle.in_files.update(row["message_id"] for row in rows)
+
+    def reader(self) -> HeartbeatReader:
+        """What a new process judges by."""
+        payloads = self.plan.payloads
+        return self._reader if payloads is None else reader_of(self, self._contract, payloads)
+
+    def given_back(self, subscription: str, message_ids: Sequence[str], seconds: int) -> None:
+        """Messages were given back. One whose revision is not there waits no longer than it may."""
+        now_us = self.schedule.now_us
+        for one in map(self.oracle.sent.__getitem__, message_ids):
+            ends_us = one.publish_us + PATIENCE_US * (1 if subscription == "base" else 2)
+            if now_us >= ends_us or (one.appears_us is not None and one.appears_us <= now_us):
+                continue
+            self.waited += seconds > GIVEN_BACK_SECONDS
+            if now_us + seconds * SECOND > ends_us + SOONEST // MICROSECOND:
+                self.fail(5, f"{one} waits on {subscription} for {seconds} s more")
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
+        """Messages are about to be acknowledged: nobody has to keep their leases any more."""
+        for run in self.runs:
+            run.kept -= {(subscription, message.message_id) for message in messages}
+        self.oracle.acknowledging(subscription, messages)
+
+    def delivered(self, subscription: str, message_ids: Sequence[str]) -> None:
+        """Messages were pulled: none that a run keeps until it is settled."""
+        for run in self.runs:
+            again = run.kept & {(subscription, message_id) for message_id in message_ids}
+            if again and not run.is_dead:
+                self.fail(0, f"delivered again, although a run keeps their leases: {sorted(again)}")
+
+    @property
+    def keeps_leases_for_certain(self) -> bool:
+        """Whether nothing but the end of its lease has a message delivered again."""
+        return self.plan.keeps_leases and not self.plan.faults.duplicate_delivery
+
+    def is_leased_for_long(self, subscription: str, ack_id: str) -> bool:
+        """Whether it has the newest lease of its message, and that lasts until it is extended first."""
+        _, delivery, number = ack_id.split(".")
+        lease = self.model._state(subscription).outstanding._leases.get(int(number))
+        until_us = self.schedule.now_us + self.plan.ack_deadline // MICROSECOND // 3
+        return lease is not None and lease.delivery == int(delivery) and lease.until_us > until_us
+
+    @property
+    def rounds_played(self) -> PlayedRounds:
+        """What drivers play."""
+        assert self._rounds_played is not None
+        return self._rounds_played
 
     @property
     def ticks_rest(self) -> bool:
@@ -182,6 +245,9 @@ class Simulation:
             windows=len(self.diffs.windows),
             rounds=self.rounds,
             lost_rounds=self.lost_rounds,
+            copies=self.copies,
+            waited=self.waited,
+            dropped=len(self.dropped),
             reasons=reasons,
             ticks_until_near=ticks,
             ticks_allowed=self.plan.calm_ticks,
@@ -193,10 +259,15 @@ class Simulation:
         with ExitStack() as stack:
             stack.enter_context(patch(f"{packing}.decode", self.codec.decode))
             stack.enter_context(patch(f"{packing}.ENTRIES", ENTRIES_AN_ARCHIVE))
-            stack.enter_context(patch(f"{ROUNDS}.ThreadPoolExecutor", OneThread))
-            stack.enter_context(patch(f"{ROUNDS}.ACKNOWLEDGED_IN_A_CALL", ACKNOWLEDGED_IN_A_CALL))
-            stack.enter_context(patch(f"{module}.encode", self.codec.encode))
-            stack.enter_context(patch(f"{module}.decode", self.codec.decode))
+            stack.enter_context(patch(f"{SETTLE}.ThreadPoolExecutor", OneThread))
+            stack.enter_context(patch(f"{SETTLE}.ACKNOWLEDGED_IN_A_CALL", ACKNOWLEDGED_IN_A_CALL))
+            for name in (module, "tidemark.pipeline.ingest.on_spark"):
+                stack.enter_context(patch(f"{name}.encode", self.codec.encode))
+                stack.enter_context(patch(f"{name}.decode", self.codec.decode))
+            if self.planted is AS_IT_IS and self.seed % 2:
+                stack.enter_context(patch("tidemark.pipeline.ingest.take.FILE_BYTES", 1))  # each part is a file
+            if self._rounds_played is not None:
+                stack.enter_context(self._rounds_played.in_place())
             after = self.folds.after
             stack.enter_context(patch.object(WatermarkState, "after", lambda *arguments: after(*arguments)))
             catch_up = TrackingLog.catch_up
@@ -256,6 +327,8 @@ class Simulation:
 
     def publish(self, planned: Planned) -> None:
         """A source publishes."""
+        if self.plan.payloads is not None and not planned.written:
+            planned = self.plan.payloads.of_old(planned)
         planned = by_age(planned, self.plan.max_age_us)
         message: Any = planned.as_message()
         with self.faultless():
@@ -322,6 +395,8 @@ class Simulation:
     def _calm(self) -> int:  # noqa: RET503 (it ends in failing)
         """Faults stop, and traffic goes on: how many ticks it takes until the watermark is near real time."""
         self.is_calm = True
+        if self._rounds_played is not None:
+            self._rounds_played.calm_down()
         self.paused = frozenset()
         self.model.faults = Faults(
             whole_seconds=self.plan.faults.whole_seconds, visible_after=self.plan.faults.visible_after
@@ -433,9 +508,10 @@ class Simulation:
                 self.fail(0, f"{worker.name} stands at {worker.log.catch_up()}, and a restart at {restored}")
         if restored.reading_violations and self.plan.sees_all_at_once:
             self.fail(0, f"{restored.reading_violations} reading violations, and no message was seen late")
-        if log.numbers() != sorted(self.written):
-            self.fail(0, f"the log has the entries {log.numbers()}, and {sorted(self.written)} were written")
-        for number, content in self.written.items():
+        kept = {number: content for number, content in self.written.items() if number not in self.dropped}
+        if log.numbers() != sorted(kept):
+            self.fail(0, f"the log has the entries {log.numbers()}, and {sorted(kept)} were written")
+        for number, content in kept.items():
             if log.content(number) != content:
                 self.fail(0, f"entry {number} is not what was written")
 

@@ -35,6 +35,9 @@ def test_every_invariant_holds_under_any_trouble(part: int) -> None:
         assert totals[reason], f"no decision of seeds {seeds[:3]}, ... said {reason}"
     assert totals["rounds"] > len(seeds)
     assert totals["lost rounds"] > len(seeds) // 10, "drivers died, or the lake failed, while they settled"
+    assert totals["copies"], "readers have counted copies of what they remember"
+    assert totals["waited"] > len(seeds) // 10, "messages have waited for the revision of their schema"
+    assert totals["dropped"] > len(seeds), "entries of the log were dropped"
     assert totals["windows"] > 2 * len(seeds)
     # Sources beyond the band have late and missed messages, and both are counted.
     assert beyond["late"] > 0
@@ -64,6 +67,19 @@ def test_rounds_change_no_other_draw_of_a_seed() -> None:
         assert replace(plan, rounds=None, policy=without.policy, scales_us=without.scales_us) == without
 
 
+def test_dropped_archives_change_no_other_draw_of_a_seed() -> None:
+    for seed in SEEDS:
+        assert replace(plan_of(seed), drops_after=None) == plan_of(seed, drops=False)
+
+
+def test_payloads_change_no_other_draw_of_a_seed() -> None:
+    for seed in SEEDS:
+        plan, without = plan_of(seed), plan_of(seed, payloads=False)
+        judged = {"messages": without.messages, "policy": without.policy, "clock_apart": without.clock_apart}
+        assert replace(plan, payloads=None, **judged) == without
+        assert [one.arrives_us for one in plan.messages] == [one.arrives_us for one in without.messages]
+
+
 def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> None:
     plans = [plan_of(seed) for seed in SEEDS]
     assert {plan.policy.rule for plan in plans} == {"band", "frontier"}
@@ -76,7 +92,13 @@ def test_seeds_cover_both_rules_all_kinds_of_sources_and_the_real_encoding() -> 
     rounds = [plan.rounds for plan in plans if plan.rounds is not None]
     assert {one.drivers for one in rounds} == {1, 2}
     assert {one.beside for one in rounds} == {"ticks", "deciders", "ticks in between"}
-    assert {one.landers for one in rounds} == {one.trackers for one in rounds} == {1, 2, 3}
+    assert {one.readers for one in rounds} == {1, 2, 3, 4, 5, 8}
+    assert {one.until_young for one in rounds} == {True, False}
     assert any(one.answer_lost and one.twice for one in rounds)
     assert any(plan.operators for plan in plans)
     assert any(one.flaw == TOO_OLD for plan in plans for one in plan.messages)
+    assert {plan.drops_after is None for plan in plans} == {True, False}
+    assert {plan.payloads.written for plan in plans if plan.payloads is not None} == {"json", "avro"}
+    written = [one for plan in plans for one in plan.messages if one.written]
+    assert {one.is_compressed for one in written} == {one.is_doubtful for one in written} == {True, False}
+    assert any(one.appears_us is None for one in written)

@@ -1,12 +1,20 @@
 """What sources publish: messages whose disorder is at most the band by construction, and others."""
 
+import gzip
+import io
+import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from fastavro import parse_schema, schemaless_writer
 from google.pubsub_v1 import PubsubMessage
 
 from tests.watermark.builders import START_US, disorder
+from tidemark.pipeline.clock import duration_us
+from tidemark.pipeline.contract.heartbeat import PATIENCE
+from tidemark.pipeline.contract.payloads.decoder import CONTENT_ENCODING, GZIP
+from tidemark.pipeline.contract.payloads.definitions import SCHEMA_NAME, SCHEMA_REVISION
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -22,12 +30,23 @@ EXTREMES, ALL_SHARES = (0.0, 1.0), (0.0, 1.0, None)
 UNTIMED = ("no event time", "unreadable event time", "no stream", "before the first window", "in the future")
 """What is wrong with messages that have no part in the disorder; those with a payload that is no JSON have."""
 
+PATIENCE_US = duration_us(PATIENCE)
+
+SCHEMA = "projects/p/schemas/beats"
+BEAT = {"type": "record", "name": "Beat", "fields": [{"name": "event_time", "type": ["null", "long", "string"]}]}
+PARSED = parse_schema(BEAT)
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
     """A message that will be published. Times in microseconds; `key` is between its publish time and a band later,
     and event times follow the order of the keys. `arrives_us` is when it is published, of which `publish_us` is the
-    whole second where Pub/Sub rounds."""
+    whole second where Pub/Sub rounds.
+
+    Its event time is in an attribute, or in the payload if that is `written` in a format. `appears_us` is when its
+    schema's revision appears. It is doubtful whether it lands if that is later than base has patience, for it or for
+    one of its copies.
+    """
 
     publish_us: int
     event_us: int
@@ -36,6 +55,16 @@ class Planned:
     publisher_id: str | None = None
     flaw: str | None = None
     arrives_us: int = 0
+    written: str = ""
+    revision: str = ""
+    appears_us: int | None = 0
+    is_compressed: bool = False
+    is_doubtful: bool = False
+
+    @property
+    def appears_late(self) -> bool:
+        """Whether base may have lost patience when its revision appears."""
+        return self.appears_us is None or self.appears_us > self.publish_us + PATIENCE_US
 
     @property
     def is_timed(self) -> bool:
@@ -59,22 +88,39 @@ class Planned:
 
     def as_message(self) -> PubsubMessage:
         """The message as it is published, a plain protobuf."""
-        event_ms = self.event_us // 1000
-        attributes = {"event_time": str(event_ms), "stream_id": self.stream}
+        event_time: int | str | None = self.event_us // 1000
+        attributes = {"stream_id": "" if self.flaw == "no stream" else self.stream}
         if self.publisher_id is not None:
             attributes["heartbeat_id"] = self.publisher_id
         match self.flaw:
             case "no event time":
-                del attributes["event_time"]
+                event_time = None
             case "unreadable event time":
-                attributes["event_time"] = "yesterday"
-            case "no stream":
-                attributes["stream_id"] = ""
+                event_time = "yesterday"
             case "before the first window":
-                attributes["event_time"] = "0"
+                event_time = 0
             case "in the future":
-                attributes["event_time"] = str(event_ms + 10**9)
-        return PubsubMessage(data=b"{}" if self.flaw != "payload" else b"{", attributes=attributes)._pb
+                event_time = self.event_us // 1000 + 10**9
+        data = b"{}"
+        if self.written:
+            data = self._as_payload(event_time)
+            if self.written == "avro":
+                attributes |= {SCHEMA_NAME: SCHEMA, SCHEMA_REVISION: self.revision}
+                attributes |= {CONTENT_ENCODING: GZIP} if self.is_compressed else {}
+        elif event_time is not None:
+            attributes["event_time"] = str(event_time)
+        if self.flaw in ("payload", "unreadable payload"):
+            data = data[:-1]
+        return PubsubMessage(data=data, attributes=attributes)._pb
+
+    def _as_payload(self, event_time: int | str | None) -> bytes:
+        if self.written == "json":
+            data = json.dumps({} if event_time is None else {"event_time": event_time}).encode()
+        else:
+            record = io.BytesIO()
+            schemaless_writer(record, PARSED, {"event_time": event_time})
+            data = record.getvalue()
+        return gzip.compress(data, mtime=0) if self.is_compressed else data
 
 
 def any_lag(rng: random.Random, band_us: int, whole: bool) -> list[Planned]:

@@ -93,5 +93,17 @@ def idle(plan: Plan) -> bool:
     return plan.kind in TO_ADVANCE
 
 
+def dropped(plan: Plan) -> bool:
+    return packed(plan) and plan.drops_after is not None
+
+
+def in_json(plan: Plan) -> bool:
+    return plan.payloads is not None and plan.payloads.written == "json"
+
+
+def in_avro(plan: Plan) -> bool:
+    return plan.payloads is not None and plan.payloads.written == "avro"
+
+
 def both(one: Callable[[Plan], bool], other: Callable[[Plan], bool]) -> Callable[[Plan], bool]:
     return lambda plan: one(plan) and other(plan)

@@ -7,20 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from tests.ingest.fakes import Crash
 from tests.ingest.model_subscription import ModelBacklog, ModelSubscription
-from tests.simulation.lake import WorkersObjects, WorkersTable
-from tests.simulation.oracle import Broken
+from tests.simulation.lake import JudgedBy, WorkersNewFiles, WorkersObjects
+from tests.simulation.oracle import Broken, is_below
 from tests.simulation.traffic import SECOND
 from tidemark.pipeline.clock import MICROSECOND, Clock
 from tidemark.pipeline.emulator.refusals import ModelError
 from tidemark.pipeline.errors import TidemarkError
 from tidemark.pipeline.pubsub.backlog import ReadingTimes
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
 from tidemark.pipeline.pubsub.spending import BudgetedBacklog, Spending
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.state import Released
 from tidemark.pipeline.watermark.usage import Usage
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
+
+CONTRACT_DIGEST = "a contract"
+"""What all workers judge by."""
 
 SIZE = 100
 """Bytes of a message, for the price of readings."""
@@ -36,28 +41,43 @@ class Process:
         self.watermark_at_pull: datetime | None = None
         self.watermark_when_looked: datetime | None = None
         self.late_rows = 0
+        self.life: object | None = object()
 
     @property
-    def judges_by(self) -> tuple[datetime | None, datetime | None]:
-        """The newest watermark when it pulled what it appends, and the one by which it calls that late."""
-        return self.watermark_at_pull, self.watermark_when_looked
+    def is_dead(self) -> bool:
+        """Whether it has crashed: what it does before that is noticed reaches nobody."""
+        return self.life is None
+
+    def die(self) -> None:
+        """Crash. It keeps no lease any more."""
+        self.life = None
+        raise Crash
+
+    @property
+    def judges_by(self) -> JudgedBy:
+        """The watermark that it looked for last."""
+        known, at_pull = self.watermark_when_looked, self.watermark_at_pull
+        if is_below(known, at_pull):
+            self.world.fail(0, f"{self.name} judges by the watermark {known}, and it has to know {at_pull}")
+        return JudgedBy(known, known)
 
     def step(self, what: str, risk: float = 1.0) -> None:
         """Others run and time passes, or this worker dies here."""
         world = self.world
         world.note(self.name, what)
+        if self.is_dead:
+            raise Crash
         if world.is_calm:
             world.schedule.pause(world.rng.randrange(2000))
         else:
             plan, chance = world.plan, world.rng.random
             if chance() < plan.crash * risk:
-                raise Crash
+                self.die()
             if chance() < plan.slow:
                 longest = world.rng.choice([SECOND // 2, 3 * SECOND, int(plan.ack_deadline.total_seconds()) * SECOND])
                 world.schedule.pause(world.rng.randrange(2 * longest))
             else:
                 world.schedule.pause(world.rng.choice(plan.step_us))
-        world.at_work = self
 
     def found_nothing_more(self) -> None:
         """It knows the whole log as of this moment."""
@@ -72,17 +92,17 @@ class Process:
         return not self.world.is_calm and self.world.rng.random() < self.world.plan.lake_fails * risk
 
     def keep(self, extend: Callable[[], None]) -> Callable[[], None]:
-        """Leases are extended every third of the ack deadline, as long as the worker works on the batch."""
-        plan, schedule = self.world.plan, self.world.schedule
+        """Leases are extended every third of the ack deadline, as long as the worker works on the batch, and lives."""
+        plan, schedule, life = self.world.plan, self.world.schedule, self.life
         is_working = plan.keeps_leases
         every_us = int(plan.ack_deadline.total_seconds() * SECOND / 3)
 
         def again() -> None:
-            if is_working:
+            if is_working and self.life is life and not self.is_dead:
                 try:
                     extend()
                 except ModelError as error:
-                    self.world.note(self.name, f"leases were not extended: {error}")
+                    self.leases_not_extended(error)
                 schedule.at(schedule.now_us + every_us, again)
 
         def stop() -> None:
@@ -93,13 +113,17 @@ class Process:
             schedule.at(schedule.now_us + every_us, again)
         return stop
 
+    def leases_not_extended(self, error: ModelError) -> None:
+        """Extending leases has failed; it is tried again."""
+        self.world.note(self.name, f"leases were not extended: {error}")
+
     def pulled(self) -> None:
         """What is below the watermark of this moment is late, or below a newer one."""
         self.watermark_at_pull = self.world.oracle.watermark
 
     def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None:
         """The oracle looks whether they may be."""
-        self.world.oracle.acknowledging(subscription, messages)
+        self.world.acknowledging(subscription, messages)
 
     def refuses_untruly(self) -> bool:
         """Not before the log has begun: then a refusal is taken to tell how old the backlog is."""
@@ -119,6 +143,8 @@ class Worker(Process):
 
     def build(self) -> None:
         """A new process: it knows what the lake holds, and nothing else."""
+        self.life = object()
+        self.reader = self.world.reader()
         self.objects = WorkersObjects(self.world.objects, self)
         self.log = self.world.planted.log(self.objects, checkpoint_every=self.world.plan.checkpoint_every)
 
@@ -177,6 +203,22 @@ class Worker(Process):
         raise NotImplementedError
 
 
+class WorkersSubscription(ModelSubscription):
+    """A subscription as one worker reaches it, unless it is dead."""
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
+        batch = super().pull(max_messages, max_bytes, seconds, ahead)
+        process: Any = self._outside
+        process.world.delivered(self._name, [self._pulled[one].message_id for one in batch.ack_ids])
+        return batch
+
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        process: Any = self._outside
+        if not process.is_dead:
+            super().give_back(ack_ids, seconds)
+            process.world.given_back(self._name, [self._pulled[one].message_id for one in ack_ids], seconds)
+
+
 class ClockApart:
     """The clock of a machine that disagrees with Pub/Sub's by so much."""
 
@@ -201,7 +243,7 @@ class Tracker(Worker):
 
     def build(self) -> None:
         super().build()
-        self.subscription = ModelSubscription(self.world.model, "tracking", self)
+        self.subscription = WorkersSubscription(self.world.model, "tracking", self)
         self.copies = self.world.planted.copies(*self.world.plan.copies_remembered)
         self.own_clock = ClockApart(self.clock, self.world.clock_apart)
         times = ReadingTimes(self.own_clock)
@@ -225,12 +267,13 @@ class Tracker(Worker):
             tracking_backlog=tracking,
             base_backlog=base,
             log=self.log,
-            reader=self.world.reader,
+            reader=self.reader,
             policy=self.world.policy,
             copies=self.copies,
             rules=self.world.planted.rules,
             budget=replace(self.world.budget(self.kind), max_messages=0) if rests else self.world.budget(self.kind),
             clock=self.own_clock,
+            contract=CONTRACT_DIGEST,
             **more,
         )
         messages = tracked.persisted.messages
@@ -245,26 +288,35 @@ class Lander(Worker):
 
     def build(self) -> None:
         super().build()
-        self.subscription = ModelSubscription(self.world.model, "base", self)
-        self.heartbeats = WorkersTable(self.world.heartbeats, self)
-        self.quarantine = WorkersTable(self.world.quarantine, self)
+        self.subscription = WorkersSubscription(self.world.model, "base", self)
+        self.heartbeats = WorkersNewFiles(self.world.heartbeats, self)
+        self.quarantine = WorkersNewFiles(self.world.quarantine, self)
 
     def tick(self) -> None:
         if self.world.ticks_rest:
             return
-        self.late_rows = 0
+        self.late_rows = self.pulls = 0
+        self.watermark_at_pull = self.world.oracle.watermark
         landed = self.world.planted.land(
             self.subscription,
             heartbeats=self.heartbeats,
             quarantine=self.quarantine,
             log=self.log,
-            reader=self.world.reader,
+            reader=self.reader,
             budget=self.world.budget(self.kind),
             clock=self.clock,
+            contract=CONTRACT_DIGEST,
         )
         self.world.note(self.name, f"landed {landed.heartbeats}, {landed.late} of them late")
         if landed.late != self.late_rows:
             self.world.fail(0, f"{self.name} reports {landed.late} late, and has landed {self.late_rows}")
+
+    def pulled(self) -> None:
+        """The first batch of a tick is judged by what was known when that began, and each further one by what is known
+        after its pull."""
+        self.pulls += 1
+        if self.pulls > 1:
+            super().pulled()
 
 
 class Operator(Worker):
@@ -308,8 +360,14 @@ class Packer(Worker):
     kind = "packer"
 
     def tick(self) -> None:
-        packed = self.world.planted.packing(self.objects).pack(self.clock.now() - self.world.plan.packs_after)
+        packing, plan = self.world.planted.packing(self.objects), self.world.plan
+        before = self.clock.now() - plan.packs_after
+        packed = packing.pack(before)
         self.world.note(self.name, f"packed {packed.entries} entries in {packed.archives} archives")
-        numbers = self.log.numbers()
-        if numbers != list(range(len(numbers))):
+        if plan.drops_after is not None:
+            dropped = packing.drop(before - plan.drops_after)
+            self.world.note(self.name, f"dropped {dropped.entries} entries in {dropped.archives} archives")
+        numbers = [number for number in self.log.numbers() if number not in self.world.dropped]
+        first = min(numbers, default=0) if self.world.dropped else 0
+        if numbers != list(range(first, first + len(numbers))):
             self.world.fail(0, f"{self.name} lists the entries {numbers}, which are not all")

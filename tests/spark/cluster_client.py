@@ -4,7 +4,6 @@ do and what that needs. A process holds one kind of session, so that the tests s
 import json
 import os
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +13,8 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark import rounds
-from tests.spark.drains import drained, settings_of, small_drain
 from tests.spark.pubsub_client import ids
+from tests.spark.rounds import a_run, landed, settings_of
 from tests.spark.test_micro_batch import WINDOWING, WINDOWS, House
 from tidemark.pipeline.errors import ExecutorsUnable
 from tidemark.pipeline.settings import Settings
@@ -38,30 +36,17 @@ def windows(session: SparkSession, lake: str, first: int = STRETCHES) -> dict[st
     return {"rows": sum(computed.rows.values()), "in_columns": session not in UNABLE}
 
 
-def drain(session: SparkSession, pubsub: dict[str, Any], lake: str) -> dict[str, Any]:
-    """Drain a topic, or say why that is refused."""
-    settings = settings_of(PubSubSettings.model_validate(pubsub), lake, small_drain())
+def rounds(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: int) -> dict[str, Any]:
+    """Rounds until so many different messages are visible and nothing is outstanding, or why that is refused."""
+    settings, done = settings_of(PubSubSettings.model_validate(pubsub), lake, readers=2, round="3s"), 0
     try:
-        done, _ = drained(session, settings, "on-a-cluster")
-    except ExecutorsUnable as error:
-        return {"refused": str(error)}
-    return {"ended": str(done.ended), "landed": done.landed.heartbeats, "tracked": done.persisted.messages}
-
-
-def continuous(session: SparkSession, pubsub: dict[str, Any], lake: str, messages: int) -> dict[str, Any]:
-    """Land continuously until so many different messages are visible, or say why that is refused."""
-    settings = rounds.settings_of(PubSubSettings.model_validate(pubsub), lake, landers=1, round="3s")
-    landing = rounds.landing_of(session, settings, uuid.uuid4().hex)
-    done = 0
-    try:
-        for one in landing.rounds(timedelta(minutes=5)):
-            done += 1
-            table = landing.heartbeats.current() if one.messages else None
-            if (
-                table is not None
-                and len(set(table.to_pyarrow_table(columns=["message_id"])[0].to_pylist())) == messages
-            ):
-                break
+        with a_run(session, settings) as run:
+            for _ in run.rounds(timedelta(minutes=6), until_young=False):
+                done += 1
+                if len(set(landed(settings))) == messages and not any(
+                    backlog.read().names_a_message for backlog in run.backlogs.values()
+                ):
+                    break
     except ExecutorsUnable as error:
         return {"refused": str(error)}
     return {"rounds": done}
@@ -125,8 +110,7 @@ def with_tidemark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 WORK: dict[str, Callable[..., dict[str, Any]]] = {
     "windows": windows,
-    "drain": drain,
-    "continuous": continuous,
+    "rounds": rounds,
     "pubsub": pubsub,
     "stream": stream,
     "batches": batches,

@@ -1,9 +1,10 @@
-"""Continuous landing of a `PubSubWorld`."""
+"""Rounds of a `PubSubWorld` by readers on Spark, and readers that are killed on the way."""
 
 import time
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
-from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -12,55 +13,129 @@ from pyspark.sql import SparkSession
 from tests.spark.dying_source import maybe_die
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.contract.heartbeat import FieldKind
-from tidemark.pipeline.ingest.continuous import ContinuousLanding, RoundDone, Share, read_share
+from tidemark.pipeline.ingest import readers
+from tidemark.pipeline.ingest.on_spark import Read, SparkReaders, read_share
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.readers import Share, new_files
+from tidemark.pipeline.ingest.rounds import RoundDone, Rounds
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.lake.tables.table import LakeTable
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.connection import subscriber_client
 from tidemark.pipeline.pubsub.subscription import PubSubSubscription
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
-from tidemark.pipeline.settings_sections import LakeSettings, LandingSettings, PubSubSettings
+from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings, WatermarkSettings
+from tidemark.pipeline.watermark.state import Snapshot
+
+CLOCK = SystemClock()
+CLIENTS = Kept()
+
+HANDED_OVER = timedelta(seconds=10)
+"""How much longer than a round dying readers lease what they have taken: the product's two minutes are long to wait."""
+
+LITTLE = 2_000
+"""The most messages of a round of `read_little`."""
+
+COMES_AGAIN_WITHIN = timedelta(seconds=90)
+"""What a killed process had leased comes again after its leases, and so does what its open pulls got after that."""
 
 
-def settings_of(pubsub: PubSubSettings, lake: str, **landing: object) -> Settings:
+def settings_of(pubsub: PubSubSettings, lake: str, **ingest: object) -> Settings:
     """Two readers of base and one of tracking, in short rounds, unless the test says otherwise."""
-    chosen = LandingSettings.model_validate({"mode": "continuous", "round": "2s", **landing})
-    message = MessageSettings(fields={"load": FieldKind.NUMBER})
-    return Settings(pubsub=pubsub, message=message, lake=LakeSettings(uri=f"file:{lake}"), landing=chosen)
+    return Settings(
+        pubsub=pubsub,
+        message=MessageSettings(fields={"load": FieldKind.NUMBER}),
+        watermark=WatermarkSettings(near_real_time=timedelta(seconds=1)),
+        lake=LakeSettings(uri=f"file:{lake}"),
+        ingest=IngestSettings.model_validate({"round": "2s", "stop_below": "2s", **ingest}),
+    )
 
 
-def landing_of(spark: SparkSession, settings: Settings, run: str, **parts: Any) -> ContinuousLanding:
-    """A run over a lake and subscriptions; `parts` replace its own."""
-    clock, pubsub = SystemClock(), settings.pubsub
-    client = subscriber_client(pubsub.emulator_host)
-    lake = Lake(settings.lake, settings.message.kinds, clock)
-    made = {
-        "spark": spark,
-        "settings": settings,
-        "run": run,
-        "log": lake.tracking_log(),
-        "heartbeats": lake.heartbeats(),
-        "quarantine": lake.quarantine(),
-        "base": PubSubSubscription(client, pubsub.base_path, clock, pubsub),
-        "tracking": PubSubSubscription(client, pubsub.tracking_path, clock, pubsub),
-        "tracking_backlog": SnapshotBacklog(client, pubsub.tracking_path, clock, timedelta(seconds=10)),
-        "clock": clock,
-        "newest_watermark": Lake(settings.lake, settings.message.kinds, clock).tracking_log().newest_watermark,
-    }
-    return ContinuousLanding(**{**made, **parts})
+@contextmanager
+def a_run(
+    spark: SparkSession,
+    settings: Settings,
+    *,
+    read: Read = read_share,
+    interrupt: Callable[[], object] = lambda: None,
+) -> Iterator[Rounds]:
+    """A run over a lake and subscriptions, as the job has it. Raises ExecutorsUnable before anything is pulled."""
+    pubsub = settings.pubsub
+    client = CLIENTS.get(pubsub.server, lambda: subscriber_client(*pubsub.server))
+    paths = {Side.TRACKING: pubsub.tracking_path, Side.BASE: pubsub.base_path}
+    lake, on_spark = lake_of(settings), SparkReaders(spark, interrupt, read)
+    on_spark.require_able()
+    with (
+        closing(PubSubSubscription(client, paths[Side.TRACKING], CLOCK, pubsub)) as tracking,
+        closing(PubSubSubscription(client, paths[Side.BASE], CLOCK, pubsub)) as base,
+    ):
+        yield Rounds(
+            settings=settings,
+            run=uuid.uuid4().hex,
+            readers=settings.ingest.readers,
+            settling=Settling(lake.tracking_log(), CLOCK, tracking, base, *new_files(lake, CLOCK)),
+            read=on_spark,
+            newest=lake_of(settings).tracking_log().newest,
+            backlogs={side: SnapshotBacklog(client, path, CLOCK, pubsub.call_timeout) for side, path in paths.items()},
+            clock=CLOCK,
+        )
 
 
-def landed(spark: SparkSession, settings: Settings, run: str, seconds: float, **parts: Any) -> list[RoundDone]:
-    """All rounds of a run."""
-    return list(landing_of(spark, settings, run, **parts).rounds(timedelta(seconds=seconds)))
+def done_in(spark: SparkSession, settings: Settings, seconds: float, read: Read = read_share) -> list[RoundDone]:
+    """All rounds of a run that goes on for so long."""
+    with a_run(spark, settings, read=read) as rounds:
+        return list(rounds.rounds(timedelta(seconds=seconds), until_young=False))
 
 
-def read_and_die(share: Share, readers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def done_until(
+    spark: SparkSession, settings: Settings, is_done: Callable[[], bool], read: Read = read_share
+) -> list[RoundDone]:
+    """The rounds of a run that ends once that is so, within COMES_AGAIN_WITHIN."""
+    done = []
+    with a_run(spark, settings, read=read) as rounds:
+        for one in rounds.rounds(COMES_AGAIN_WITHIN, until_young=False):
+            done.append(one)
+            if is_done():
+                break
+    return done
+
+
+def lake_of(settings: Settings) -> Lake:
+    """The lake as somebody else sees it."""
+    return Lake(settings.lake, settings.message.kinds, CLOCK)
+
+
+def landed(settings: Settings) -> list[str]:
+    """The ids in `heartbeats`; a copy counts."""
+    return _message_ids(lake_of(settings).heartbeats())
+
+
+def quarantined(settings: Settings) -> list[str]:
+    """The ids in `quarantine`; a copy counts."""
+    return _message_ids(lake_of(settings).quarantine())
+
+
+def _message_ids(table: LakeTable) -> list[str]:
+    current = table.current()
+    return [] if current is None else current.to_pyarrow_table(columns=["message_id"])["message_id"].to_pylist()
+
+
+def tracked(settings: Settings) -> int:
+    """How many messages the entries of the log count."""
+    log = lake_of(settings).tracking_log()
+    entries = [log.entry(number) for number in log.numbers()]
+    return sum(int(entry.histogram.count.sum()) for entry in entries if isinstance(entry, Snapshot))
+
+
+def read_and_die(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What the readers run, killed once at each step that is ordained for the lake."""
-    write, deaths_of = NewFiles.write, share.settings.lake.folder
+    write, deaths_of, given = NewFiles.write, share.settings.lake.folder, list(numbers)
     assert deaths_of is not None
+    sides = {share.side(number) for batch in given for number in batch["id"].to_pylist()}
 
     def dying_write(files: NewFiles, rows: pa.Table) -> list[NewFile]:
         maybe_die(deaths_of, "before write")
@@ -69,11 +144,24 @@ def read_and_die(share: Share, readers: Iterable[pa.RecordBatch]) -> Iterator[pa
         return written
 
     with patch.object(NewFiles, "write", dying_write):
-        yield from read_share(share, readers, Kept())
-        maybe_die(deaths_of, "before the end")
+        yield from read_handing_over(share, given)
+        for side in sides:
+            maybe_die(deaths_of, f"before {side} ends")
 
 
-def read_for_ever(share: Share, readers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def read_handing_over(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What readers run if they or their driver may die."""
+    with patch.object(readers, "HANDED_OVER", HANDED_OVER):
+        yield from read_share(share, numbers)
+
+
+def read_little(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What readers run if a backlog has to take several rounds, and their driver may die."""
+    with patch.object(readers, "ROUND_MESSAGES", LITTLE):
+        yield from read_handing_over(share, numbers)
+
+
+def read_for_ever(share: Share, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Readers that take what there is and do not come back."""
-    yield from read_share(share, readers, Kept())
+    yield from read_handing_over(share, numbers)
     time.sleep(60)

@@ -5,7 +5,7 @@
         with connect_server(folder, spread) as address: ...    # for clients of a server on the same cluster
         spread.kill_worker(0)
 
-A process holds one kind of session: clients of a Connect server are programs of their own (`drain_client.py`).
+A process holds one kind of session: clients of a Connect server are programs of their own (`rounds_client.py`).
 """
 
 import subprocess

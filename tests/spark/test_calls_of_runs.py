@@ -1,7 +1,7 @@
-"""Runs make the calls that the table of permissions lists for them, and no others: a drain, windows and housekeeping,
-on servers that record every call."""
+"""Runs make the calls that the table of permissions lists for them, and no others: rounds, windows and
+housekeeping, on servers that record every call."""
 
-import time
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,19 +11,24 @@ from pyspark.sql import SparkSession
 from tests.gcs.apart import fresh_lake
 from tests.identity.recording import recorded_buckets
 from tests.identity.test_recorded_calls import ONLY_SOMETIMES, Servers, of, servers  # noqa: F401
-from tests.spark.drains import settings_of, small_drain
 from tests.spark.pubsub_world import PubSubWorld
+from tests.spark.rounds import settings_of
 from tidemark.pipeline.clock import SystemClock
 from tidemark.pipeline.identity.components import Component
 from tidemark.pipeline.identity.methods import IN_PARTS, LOOK_AT_BUCKET
-from tidemark.pipeline.ingest.drain import Drain, Side
+from tidemark.pipeline.ingest.on_spark import SparkReaders
+from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.rounds import Rounds
+from tidemark.pipeline.ingest.settle import Settling
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.connection import publisher_client, subscriber_client
+from tidemark.pipeline.services.dagster_names import INGEST
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.spark.micro_batch import MicroBatch, compute_windows
 from tidemark.pipeline.spark.plan import DiffPlan
 from tidemark.pipeline.upkeep.housekeeping import Housekeeper
+from tidemark.resources.lake import LakeResource
 from tidemark.resources.pubsub import PubSubResource
 
 pytestmark = pytest.mark.gcs
@@ -36,11 +41,25 @@ SMALL = {IN_PARTS}
 """Nothing here is large enough to be written in parts: the lander's test does that, with the same writer."""
 
 
-def drain(spark: SparkSession, settings: Settings) -> None:
-    lake = Lake(settings.lake, settings.message.kinds, CLOCK)
-    pubsub = PubSubResource(settings=settings, kept=Kept(), clock=CLOCK)
-    backlogs = {Side.TRACKING: pubsub.tracking_backlog(), Side.BASE: pubsub.base_backlog()}
-    list(Drain(spark, settings, "drain", lake.tracking_log(), backlogs, CLOCK).rounds())
+def ingest(spark: SparkSession, settings: Settings) -> None:
+    """A run, of the parts that the job has."""
+    kept = Kept()
+    pubsub = PubSubResource(settings=settings, kept=kept, clock=CLOCK)
+    lake = LakeResource(settings=settings, kept=kept, clock=CLOCK)
+    readers = SparkReaders(spark)
+    readers.require_able()
+    with closing(pubsub.base()) as base, closing(pubsub.tracking()) as tracking:
+        rounds = Rounds(
+            settings=settings,
+            run="run",
+            readers=settings.ingest.readers,
+            settling=Settling(lake.tracking_log("settling"), CLOCK, tracking, base, *lake.new_files("settling")),
+            read=readers,
+            newest=lake.tracking_log("run").newest,
+            backlogs={Side.TRACKING: pubsub.tracking_backlog(INGEST), Side.BASE: pubsub.base_backlog(INGEST)},
+            clock=CLOCK,
+        )
+        list(rounds.rounds(timedelta(minutes=1), until_young=True))
 
 
 def compute(spark: SparkSession, settings: Settings) -> None:
@@ -64,13 +83,10 @@ def test_runs_call_what_the_table_says(spark: SparkSession, servers: Servers, tm
     with recorded_buckets(tmp_path) as buckets:
         world = PubSubWorld(subscriber, publisher, servers.pubsub, tmp_path)
         lake = fresh_lake(buckets.endpoint)
-        settings = settings_of(world.settings, str(world.lake), small_drain(readers=1, round_seconds="2s")).model_copy(
-            update={"lake": lake}
-        )
+        settings = settings_of(world.settings, str(world.lake), readers=2).model_copy(update={"lake": lake})
         world.publish(300)
-        time.sleep(2.1)
         servers.recorder.methods.clear()
-        drain(spark, settings)
+        ingest(spark, settings)
         compute(spark, settings)
         chores = list(Housekeeper(settings, CLOCK).chores())
         found = servers.recorder.taken() | buckets.taken()

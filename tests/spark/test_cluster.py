@@ -146,15 +146,14 @@ def test_without_the_archive_windows_are_computed_and_the_rest_is_refused_before
     world.publish(100)
     lake = lake_with_beats(tmp_path / "windows")
     pubsub = world.settings.model_dump(mode="json")
-    windows, drain, rounds, source = Place(spread, spread.classic()).do(
+    windows, rounds, source = Place(spread, spread.classic()).do(
         ("windows", {"lake": str(lake), "first": 3}),  # Spark's own functions take each stretch by itself
-        ("drain", {"pubsub": pubsub, "lake": str(world.lake)}),
-        ("continuous", {"pubsub": pubsub, "lake": str(world.lake), "messages": 100}),
+        ("rounds", {"pubsub": pubsub, "lake": str(world.lake), "messages": 100}),
         ("pubsub", {"options": world.options(), "folder": str(tmp_path)}),
         python=bare_python(),
     )
     assert windows == {"rows": STREAMS * 3 * 3, "in_columns": False}
-    for said in (drain, rounds, source):
+    for said in (rounds, source):
         assert "Spark's executors cannot run tidemark" in said["refused"]
         assert f"{bare_python()} on " in said["refused"]
         assert "No module named 'tidemark'" in said["refused"]
@@ -181,28 +180,12 @@ def test_windows_have_the_same_rows_as_on_this_machine_although_a_worker_is_kill
     place.spread.restart_worker(0)
 
 
-def test_four_readers_drain_everything_although_a_worker_is_killed(place: Place, world: PubSubWorld) -> None:
-    world.publish(MESSAGES)
-    client = place.start(("drain", {"pubsub": world.settings.model_dump(mode="json"), "lake": str(world.lake)}))
-    until(client, "base lands", lambda: len(landed_in(world.lake)) > 0)
-    before = len(landed_in(world.lake))
-    place.spread.kill_worker(1)
-    assert before < MESSAGES, "it was killed after the end"
-    (said,) = answer_of(client)
-    if said["ended"] == "ran dry":  # what the killed reader had not acknowledged was leased for too long
-        (said,) = place.do(("drain", {"pubsub": world.settings.model_dump(mode="json"), "lake": str(world.lake)}))
-    assert said["ended"] == "caught up"
-    assert set(landed_in(world.lake)) == set(world.published)
-    assert world.is_quiet(is_tracked=True)
-    place.spread.restart_worker(1)
-
-
 @pytest.mark.parametrize("killed", ["worker", "driver"])
 def test_rounds_land_everything_although_a_worker_or_the_driver_is_killed(
     place: Place, world: PubSubWorld, killed: str
 ) -> None:
     work = (
-        "continuous",
+        "rounds",
         {
             "pubsub": world.settings.model_dump(mode="json"),
             "lake": str(world.lake),
@@ -223,6 +206,7 @@ def test_rounds_land_everything_although_a_worker_or_the_driver_is_killed(
     (said,) = answer_of(client)
     assert said["rounds"] > 0
     assert set(landed_in(world.lake)) == set(world.published)
+    assert world.is_quiet(is_tracked=True)
     if killed == "worker":
         place.spread.restart_worker(1)
 

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from tests.pubsub.builders import subscription_of
 from tidemark.pipeline.clock import SystemClock, from_us, to_us
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
-from tidemark.pipeline.ingest.budget import Budget
-from tidemark.pipeline.ingest.landing import land
-from tidemark.pipeline.ingest.tracking import track
+from tidemark.pipeline.ingest.readers import new_files
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.lake.layout import Lake
 from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
 from tidemark.pipeline.pubsub.provision import provision
@@ -73,11 +73,12 @@ def test_each_reading_of_each_message_is_one_row_of_heartbeat_diffs(
     backlogs = [SnapshotBacklog(subscriber, path, clock, timedelta(seconds=10)) for path in paths]
     end = from_us(start_us + 2 * minute_us)
     watermark = None
+    heartbeats, quarantine = new_files(lake, clock)
     for _ in range(TICKS_AT_MOST):
         land(
             base,
-            heartbeats=lake.heartbeats(),
-            quarantine=lake.quarantine(),
+            heartbeats=heartbeats,
+            quarantine=quarantine,
             log=lake.tracking_log(),
             reader=reader,
             budget=BUDGET,

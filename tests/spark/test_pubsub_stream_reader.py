@@ -1,6 +1,6 @@
 """The options and the offsets of the source `pubsub`, without a Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +14,10 @@ from tests.watermark.builders import at
 from tidemark.pipeline.clock import to_us
 from tidemark.pipeline.contract.heartbeat import FieldKind
 from tidemark.pipeline.contract.places import Place
-from tidemark.pipeline.errors import InvalidSettings, LandingOver
+from tidemark.pipeline.errors import InvalidSettings, LandingOver, PermissionMissing
 from tidemark.pipeline.ingest.pubsub_options import SourceOptions, read_options
 from tidemark.pipeline.ingest.pubsub_source import Connections, PubSubStreamReader, source_schema
+from tidemark.pipeline.pubsub.backlog import Backlog
 from tidemark.pipeline.settings_sections import LakeSettings
 
 GIVEN = {"project": "project", "subscription": "base", "lake": "file:///nowhere"}
@@ -33,6 +34,9 @@ class FakeConnections(Connections):
 
     def subscription(self) -> Any:
         return nullcontext(self.world.base)
+
+    def backlog(self) -> Backlog:
+        return self.world.base_backlog
 
 
 class LandsUnderNames(World):
@@ -172,25 +176,74 @@ def test_a_checkpoint_of_another_lake_is_refused(world: World, tmp_path: Path) -
         moved.partitions(start, end)
 
 
-def test_available_now_ends_after_a_batch_that_brought_nothing_older_than_the_query(world: World) -> None:
+def available(
+    world: World, reader: PubSubStreamReader, offset: dict[str, Any], others: Callable[[], None] = lambda: None
+) -> tuple[list[list[str]], dict[str, Any]]:
+    """What the batches of a query with the trigger "available now" bring until it ends, and where it ends. Each takes
+    a second, in which `others` do something."""
+    reader.prepareForTriggerAvailableNow()
+    brought: list[list[str]] = []
+    while (end := next_offset(reader, offset)) != offset:
+        brought.append(ids(reader, offset, end))
+        world.wait(1)
+        others()
+        offset = end
+    return brought, offset
+
+
+def held_by_another_consumer(world: World, seconds: int) -> None:
+    """All that base has outstanding is leased to somebody else for so long."""
+    held = world.model.pull("base", 1000, world.clock.now())
+    world.model.modify_ack_deadline("base", [one.ack_id for one in held], seconds, world.clock.now())
+
+
+def test_available_now_ends_once_nothing_is_outstanding_that_is_older_than_the_query(world: World) -> None:
     for number in range(3):
         world.topic.publish(900 + number)
     world.wait(1)
     reader = reader_of(world, readers="1", maxMessages="2", batchMessages="2")
-    reader.prepareForTriggerAvailableNow()
-    offset, brought = reader.initialOffset(), []
-    while (end := next_offset(reader, offset)) != offset:
-        brought.append(ids(reader, offset, end))
-        world.wait(1)
-        world.topic.publish(950 + len(brought))  # others go on publishing
-        offset = end
+    brought, offset = available(world, reader, reader.initialOffset(), lambda: world.topic.publish(950))
     old = [identity for batch in brought for identity in batch if identity in ("1", "2", "3")]
     assert sorted(old) == ["1", "2", "3"]
-    assert not set(brought[-1]) & set(old)
     assert world.base.unacknowledged, "what others publish meanwhile does not keep it going"
     again = reader_of(world)
     again.prepareForTriggerAvailableNow()
     assert next_offset(again, offset) != offset, "a query that begins reads at least one batch"
+
+
+def test_available_now_does_not_take_empty_batches_for_an_empty_backlog(world: World) -> None:
+    for number in range(3):
+        world.topic.publish(900 + number)
+    held_by_another_consumer(world, seconds=30)  # as the pulls of a query that has just ended hold them
+    world.wait(1)
+    reader = reader_of(world, readers="1")
+    brought, _ = available(world, reader, reader.initialOffset())
+    assert len(brought) > 2
+    assert [batch for batch in brought if batch] == [["1", "2", "3"]]
+    assert brought[-1], "then it ends without another batch"
+
+
+def test_available_now_leaves_what_another_consumer_holds_for_longer_than_two_leases(world: World) -> None:
+    world.topic.publish(900)
+    held_by_another_consumer(world, seconds=600)
+    world.wait(1)
+    reader, began = reader_of(world, readers="1", ackDeadline="10s"), world.clock.now()
+    brought, _ = available(world, reader, reader.initialOffset())
+    assert not any(brought)
+    assert timedelta(seconds=20) < world.clock.now() - began < timedelta(seconds=30)
+    assert len(world.base.unacknowledged) == 1
+
+
+def test_available_now_ends_after_two_batches_that_brought_nothing_older_where_no_reading_may_be_taken(
+    world: World,
+) -> None:
+    for number in range(3):
+        world.topic.publish(900 + number)
+    world.wait(1)
+    world.fails["read base"] = PermissionMissing("snapshots are not for everybody")
+    reader = reader_of(world, readers="1")
+    brought, _ = available(world, reader, reader.initialOffset())
+    assert brought == [["1", "2", "3"], [], []]
 
 
 def test_a_straggler_of_a_processed_batch_hands_out_nothing(world: World) -> None:

@@ -53,6 +53,7 @@ def report_on(
 ) -> TuningReport:
     disorder = disorder_of(trace, present.band)
     assert disorder is not None
+    chosen = {name: value for name, value in asdict(present).items() if name in WatermarkSettings.model_fields}
     extent = extent_of(trace)
     workload = Workload(
         ticks_of(trace, TICK, present.idle_timeout, extent=extent),
@@ -63,7 +64,7 @@ def report_on(
     return make_report(
         workload,
         disorder,
-        Settings(watermark=WatermarkSettings(**asdict(present))),
+        Settings(watermark=WatermarkSettings(**chosen)),
         source="a trace",
         made_at=START,
         target=target,

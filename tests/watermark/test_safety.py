@@ -204,7 +204,7 @@ class Simulation:
     def pull(self, subscription: ModelSubscription) -> tuple[PulledBatch, list[Message]]:
         """All that is there, or some of it."""
         batch = subscription.pull(self.rng.choice([1000, self.rng.randint(1, 14)]), 1 << 20, 1)
-        return batch, [self.sent[message.message_id] for message in batch.messages]
+        return batch, [self.sent[message_id] for message_id in batch.messages.table["message_id"].to_pylist()]
 
     def acknowledge(self, subscription: ModelSubscription, batch: PulledBatch) -> None:
         """Some messages are not acknowledged in the end (a crash, a lost answer) and will be delivered again."""

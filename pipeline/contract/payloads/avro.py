@@ -5,6 +5,7 @@ from typing import Any
 
 from fastavro import schemaless_reader
 
+from tidemark.pipeline.contract.payloads.avro_count import counter_of
 from tidemark.pipeline.contract.payloads.avro_json import json_reader
 from tidemark.pipeline.contract.payloads.avro_schema import ready_schema
 from tidemark.pipeline.contract.payloads.definitions import Definition
@@ -12,7 +13,7 @@ from tidemark.pipeline.contract.payloads.formats import CONTAINER
 from tidemark.pipeline.contract.payloads.json_text import parsed
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
-UNFIT = (ArithmeticError, EOFError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+UNFIT = (ArithmeticError, EOFError, LookupError, TypeError, ValueError)
 """What reading raises for bytes that another schema wrote, or none."""
 
 NO_MESSAGE = (
@@ -25,14 +26,16 @@ class AvroCodec:
     """Reads the payloads that were written with one schema, as plain values. It raises Unreadable."""
 
     def __init__(self, definition: Definition) -> None:
-        self._schema = ready_schema(definition)
+        self._schema, densest = ready_schema(definition)
         self._origin = definition.origin
         self._read = json_reader(self._schema)
+        self._count = counter_of(self._schema, densest)
 
     def binary(self, data: bytes) -> Any:
         """A record in Avro's binary encoding, without a header."""
         stream = BytesIO(data)
         try:
+            self._count(data)
             value = schemaless_reader(stream, self._schema, None)
         except UNFIT as error:
             raise Unreadable(f"not Avro of {self._origin}: {_why(data, told(error))}") from error

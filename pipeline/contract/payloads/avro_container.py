@@ -21,7 +21,7 @@ def records_of(content: bytes, name: str) -> Iterator[bytes]:
     try:
         blocks = block_reader(BytesIO(content))
         written = str(blocks.metadata[SCHEMA]).encode()
-        schema = ready_schema(Definition(f"in {name}", Encoding.AVRO, written))
+        schema, _ = ready_schema(Definition(f"in {name}", Encoding.AVRO, written))
         for block in blocks:
             records = block.bytes_  # type: ignore[attr-defined]
             for _ in range(block.num_records):

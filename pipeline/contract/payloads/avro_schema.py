@@ -8,17 +8,15 @@ import orjson
 from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
 from tidemark.pipeline.contract.payloads.avro_values import MOST_DIGITS, OF_LOGICAL, OF_TYPE, OWN
+from tidemark.pipeline.contract.payloads.bounds import DEEPEST
 from tidemark.pipeline.contract.payloads.definitions import Definition
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
-DEEPEST = 64
-"""Levels of a schema, and so of its values: fastavro reads them on the machine's stack."""
-
 MOST_VALUES_A_BYTE = 100
-"""Values that a byte of a payload may stand for. An array of nulls is as long as its first bytes say, and takes no
-more than these."""
+"""Values that a byte of a payload may stand for. An array of nulls, which is as long as its first bytes say,
+makes more."""
 
-MOST_VALUES = 10_000
+MOST_OF_A_RECORD = 10_000
 """Values of a record that has no array and no map."""
 
 LEAST_BYTES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
@@ -40,16 +38,17 @@ Sizes = tuple[int, int]
 """The least bytes of a value, and how many values it is made of."""
 
 
-def ready_schema(definition: Definition) -> Any:
-    """The schema as fastavro reads by it. Raises Unreadable for one that is not a record, is recursive, or makes many
-    values of few bytes."""
+def ready_schema(definition: Definition) -> tuple[Any, float]:
+    """The schema as fastavro reads by it, and the most values that one byte of a payload may make beyond
+    MOST_OF_A_RECORD. Raises Unreadable for one that is not a record, is recursive, or makes many values of few
+    bytes."""
     checking = _Checking(definition.origin)
     try:
         schema = parse_schema(orjson.loads(definition.content), named_schemas={}, _write_hint=False)
         checked, _ = checking.checked(schema, 0)
         if not isinstance(checked, dict) or checked["type"] not in ("record", "error"):
             raise checking.refusal("is not a record")
-        return parse_schema(checked, named_schemas={})
+        return parse_schema(checked, named_schemas={}), checking.densest
     except BROKEN as error:
         raise Unreadable(f"the schema {definition.origin} is not Avro's: {error!r}"[:300]) from error
 
@@ -60,6 +59,7 @@ class _Checking:
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._sizes: dict[str, Sizes | None] = {}  # None: begun
+        self.densest = 0.0
 
     def refusal(self, why: str) -> Unreadable:
         return Unreadable(f"the schema {self._origin} {why}, and is not used")
@@ -100,6 +100,7 @@ class _Checking:
     def _repeated(self, least: int, values: int) -> Sizes:
         if values > MOST_VALUES_A_BYTE * least:
             raise self.refusal(f"repeats what makes more than {MOST_VALUES_A_BYTE} values of each byte")
+        self.densest = max(self.densest, values / least)
         return 1, 1
 
     def _named(self, schema: Mapping[str, Any], kind: str, depth: int) -> tuple[Any, Sizes]:
@@ -115,8 +116,8 @@ class _Checking:
             fields = [(field["name"], self.checked(field["type"], depth + 1)) for field in schema["fields"]]
             made = {"type": kind, "name": name, "fields": [{"name": one, "type": it} for one, (it, _) in fields]}
             size = sum(least for _, (_, (least, _)) in fields), 1 + sum(values for _, (_, (_, values)) in fields)
-            if size[1] > MOST_VALUES:
-                raise self.refusal(f"makes more than {MOST_VALUES} values of one record")
+            if size[1] > MOST_OF_A_RECORD:
+                raise self.refusal(f"makes more than {MOST_OF_A_RECORD} values of one record")
         self._sizes[name] = size
         return made, size
 

@@ -8,13 +8,13 @@ value is looked at twice.
 import base64
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
 from fastavro.read import LOGICAL_READERS
 
-EPOCH, EPOCH_ANYWHERE = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)  # noqa: DTZ001 a local time names no zone
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 of any zone: what is written says which
 OWN = "tidemark-"
 MOST_DIGITS = 1000
 """Digits of a decimal type. One that declares more is read as bytes, as the specification says of invalid ones."""
@@ -32,33 +32,13 @@ def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _written(at: datetime, nanoseconds: int = 0) -> str:
-    text = at.replace(tzinfo=None).isoformat(timespec="microseconds")
-    return f"{text}{nanoseconds:03d}" if nanoseconds else text
+def _written(microseconds: int, after: str = "") -> str:
+    """A time since the epoch in RFC 3339, without a zone."""
+    return (EPOCH + timedelta(0, 0, microseconds)).isoformat("T", "microseconds") + after
 
 
-def _utc_millis(value: int) -> str:
-    return _written(EPOCH + timedelta(microseconds=value * 1000)) + "Z"
-
-
-def _utc_micros(value: int) -> str:
-    return _written(EPOCH + timedelta(microseconds=value)) + "Z"
-
-
-def _utc_nanos(value: int) -> str:
-    return _written(EPOCH + timedelta(microseconds=value // 1000), value % 1000) + "Z"
-
-
-def _local_millis(value: int) -> str:
-    return _written(EPOCH_ANYWHERE + timedelta(microseconds=value * 1000))
-
-
-def _local_micros(value: int) -> str:
-    return _written(EPOCH_ANYWHERE + timedelta(microseconds=value))
-
-
-def _local_nanos(value: int) -> str:
-    return _written(EPOCH_ANYWHERE + timedelta(microseconds=value // 1000), value % 1000)
+def _nanos(value: int) -> str:
+    return _written(value // 1000, f"{value % 1000:03d}" if value % 1000 else "")
 
 
 def _date(value: int) -> str:
@@ -111,12 +91,12 @@ OF_TYPE: Mapping[str, str] = {"float": "finite", "double": "finite", "bytes": "b
 SIMPLE: Mapping[str, Callable[[Any], Any]] = {
     "finite": _finite,
     "base64": _base64,
-    "utc-millis": _utc_millis,
-    "utc-micros": _utc_micros,
-    "utc-nanos": _utc_nanos,
-    "local-millis": _local_millis,
-    "local-micros": _local_micros,
-    "local-nanos": _local_nanos,
+    "utc-millis": lambda value: _written(value * 1000, "Z"),
+    "utc-micros": lambda value: _written(value, "Z"),
+    "utc-nanos": lambda value: _nanos(value) + "Z",
+    "local-millis": lambda value: _written(value * 1000),
+    "local-micros": _written,
+    "local-nanos": _nanos,
     "date": _date,
     "time-millis": _time_millis,
     "time-micros": _time,

@@ -16,6 +16,7 @@ CONTENT_TYPE = "content-type"
 DATA_CONTENT_TYPE = f"{PREFIX}datacontenttype"
 STRUCTURED, STRUCTURED_JSON = "application/cloudevents", "application/cloudevents+json"
 DATA, DATA_BASE64 = "data", "data_base64"
+CONTENT = frozenset({DATA, DATA_BASE64})
 
 
 class Event(NamedTuple):
@@ -60,11 +61,13 @@ def _context(event: Mapping[str, Any]) -> dict[str, str]:
     """What the event says of itself, as attributes, each value in its canonical text."""
     said = {}
     for name, value in event.items():
-        if name in (DATA, DATA_BASE64) or value is None:
+        if name in CONTENT or value is None:
             continue
-        if isinstance(value, bool):
+        if type(value) is str:
+            said[PREFIX + name] = value
+        elif type(value) is bool:
             said[PREFIX + name] = "true" if value else "false"
-        elif isinstance(value, str | int):
+        elif type(value) is int:
             said[PREFIX + name] = str(value)
         else:
             raise Unreadable(f"not a CloudEvent: its {quoted(name)} is {json_kind(value)}")

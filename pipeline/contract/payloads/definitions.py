@@ -16,6 +16,9 @@ SCHEMA_NAME = "googclient_schemaname"
 SCHEMA_REVISION = "googclient_schemarevisionid"
 """The attributes that Pub/Sub sets on each message of a topic with a schema."""
 
+NAME = re.compile(r"projects/[A-Za-z0-9][A-Za-z0-9:.-]{0,99}/schemas/[A-Za-z][A-Za-z0-9\-_.~+%]{2,254}")
+"""A schema's full name in Pub/Sub."""
+
 REVISION = re.compile(r"[A-Za-z0-9-]{1,64}")
 """A revision's id. Pub/Sub makes 8 hexadecimal digits; files may be named otherwise."""
 
@@ -44,15 +47,16 @@ class Definition:
 
 
 class Definitions(Protocol):
-    """Finds the schema that a message was written with."""
+    """Finds the schema that a message was written with. Moments are microseconds since the epoch."""
 
     def name(self, attributes: Mapping[str, str]) -> str:
-        """The name of the message's schema, by which it is found and kept. Raises Unreadable."""
+        """The name of the message's schema, by which it is found and kept. Raises Unreadable, also for a schema that
+        the pipeline does not accept."""
         ...
 
-    def find(self, name: str) -> Definition | None:
-        """The schema of that name, or None if there is none. Raises Unreadable where the message is to blame that it
-        cannot be had, and TidemarkError where that cannot be known now."""
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
+        """The schema of that name, or None if there is none, and when that was asked. Raises Unknown where it cannot be
+        known now."""
         ...
 
 
@@ -65,11 +69,11 @@ class SchemaFile:
     def name(self, attributes: Mapping[str, str]) -> str:  # noqa: ARG002 one for all
         return str(self._path)
 
-    def find(self, name: str) -> Definition | None:  # noqa: ARG002
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:  # noqa: ARG002
         found = _read(self._path, self._encoding)
         if found is None:
             raise InvalidSettings(f"message.schema = {str(self._path)!r}: there is no such file or folder")
-        return found
+        return found, at_us
 
 
 class SchemaFolder:
@@ -81,12 +85,12 @@ class SchemaFolder:
     def name(self, attributes: Mapping[str, str]) -> str:
         return revision_of(attributes)
 
-    def find(self, name: str) -> Definition | None:
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
         for suffix in SUFFIXES[self._encoding]:
             found = _read(self._folder / f"{name}{suffix}", self._encoding)
             if found is not None:
-                return found
-        return None
+                return found, at_us
+        return None, at_us
 
 
 def files_at(path: str, encoding: Encoding) -> Definitions:

@@ -1,4 +1,4 @@
-"""Decompressing payloads, within bounds on memory and time."""
+"""Decompressing one payload, within bounds on memory and time."""
 
 import zlib
 
@@ -14,36 +14,21 @@ LARGEST = 4 * LARGEST_MESSAGE
 """Bytes that one payload may have once it is decompressed. Readings compress to a tenth at best, and rarely fill a
 message."""
 
-LARGEST_OF_A_BATCH = 512 << 20
-"""The same of all payloads that are decoded in one call: a batch of small bombs."""
-
 MOST_MEMBERS = 16
 """Members of one gzip stream. Publishers write one; each costs a copy of what follows it."""
 
 
-class Inflater:
-    """Decompresses the payloads of one batch. It raises Unreadable for a payload that is no gzip, or beyond a bound."""
-
-    def __init__(self, left: int = LARGEST_OF_A_BATCH) -> None:
-        self._left = left
-
-    def inflate(self, data: bytes) -> bytes:
-        """The decompressed payload. It is never larger than `LARGEST`, and no more than that is ever held."""
-        if self._left <= 0:
-            raise Unreadable(
-                f"gzip, and not decompressed: the payloads before it in its batch have {LARGEST_OF_A_BATCH} bytes; "
-                "requeue it"
-            )
-        parts: list[bytes] = []
-        room = LARGEST
-        for _ in range(MOST_MEMBERS):
-            part, data = _member(data, room)
-            parts.append(part)
-            room -= len(part)
-            self._left -= len(part)
-            if not data:
-                return b"".join(parts)
-        raise Unreadable(f"gzip of more than {MOST_MEMBERS} members")
+def inflated(data: bytes) -> bytes:
+    """The decompressed payload, of at most `LARGEST` bytes; no more is ever held. Raises Unreadable."""
+    parts: list[bytes] = []
+    room = LARGEST
+    for _ in range(MOST_MEMBERS):
+        part, data = _member(data, room)
+        parts.append(part)
+        room -= len(part)
+        if not data:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise Unreadable(f"gzip of more than {MOST_MEMBERS} members")
 
 
 def _member(data: bytes, room: int) -> tuple[bytes, bytes]:

@@ -4,42 +4,25 @@ from typing import Any
 
 import orjson
 
-from tidemark.pipeline.contract.payloads.gzipped import MAGIC, Inflater
-from tidemark.pipeline.contract.payloads.rejections import Rejection, RejectionReason, Unreadable
+from tidemark.pipeline.contract.payloads.bounds import MOST_VALUES, refuse_many_values
+from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 
-def read_payload(
-    data: bytes, inflater: Inflater | None = None, *, may_be_array: bool = False
-) -> dict[str, Any] | list[Any] | Rejection:
-    """The payload as a JSON object, or as an array if it may be one, or the reason why it is neither. With an
-    `inflater` it may be compressed."""
-    try:
-        payload = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        if inflater is not None and data.startswith(MAGIC):  # here, so that what is not compressed pays nothing
-            try:
-                return read_payload(inflater.inflate(data), may_be_array=may_be_array)
-            except Unreadable as unreadable:
-                return Rejection(RejectionReason.UNREADABLE_PAYLOAD, str(unreadable))
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"not JSON: {error}")
-    if type(payload) is not dict and not (may_be_array and type(payload) is list):
-        return Rejection(RejectionReason.UNREADABLE_PAYLOAD, f"JSON, but {json_kind(payload)}, not an object")
-    return payload
-
-
-def as_object(value: Any, *, may_be_array: bool = False) -> Any:
-    """A parsed value that must be an object, or may be an array. Raises Unreadable."""
-    if not isinstance(value, dict) and not (may_be_array and isinstance(value, list)):
-        raise Unreadable(f"JSON, but {json_kind(value)}, not an object")
-    return value
-
-
-def parsed(data: bytes | str) -> Any:
+def parsed(data: bytes) -> Any:
     """Any JSON value. Raises Unreadable."""
+    if len(data) > MOST_VALUES:
+        refuse_many_values(data)
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise Unreadable(f"not JSON: {error}") from error
+
+
+def as_object(value: Any, *, may_be_array: bool = False) -> Any:
+    """A parsed value that must be an object, or may be an array. Raises Unreadable."""
+    if type(value) is not dict and not (may_be_array and type(value) is list):
+        raise Unreadable(f"JSON, but {json_kind(value)}, not an object")
+    return value
 
 
 def json_kind(value: Any) -> str:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tidemark.pipeline.contract.payloads.rejections import Unreadable
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable
 
 COMPILED_WITHIN_SECONDS = 30
 """The compiler takes a fraction of a second for the 300 KB that Pub/Sub allows."""
@@ -14,7 +14,8 @@ SOURCE, COMPILED = "schema.proto", "schema.binpb"
 
 
 def compiled(text: bytes, origin: str) -> bytes:
-    """The FileDescriptorSet of a .proto text, with what it imports of protobuf's own. Raises Unreadable.
+    """The FileDescriptorSet of a .proto text, with what it imports of protobuf's own. Raises Unreadable, and Unknown
+    where the machine is too slow to say.
 
     protoc runs in a process of its own, as it is written in C++ and says what is wrong on its standard error only.
     """
@@ -27,7 +28,9 @@ def compiled(text: bytes, origin: str) -> bytes:
                 command, capture_output=True, cwd=folder, timeout=COMPILED_WITHIN_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise Unreadable(f"the schema {origin} takes protoc more than {COMPILED_WITHIN_SECONDS} s") from error
+            raise Unknown(f"the schema {origin} takes protoc more than {COMPILED_WITHIN_SECONDS} s") from error
+        if done.returncode < 0:
+            raise Unknown(f"protoc was ended by signal {-done.returncode} while it read the schema {origin}")
         if done.returncode:
             lines = done.stderr.decode(errors="replace").splitlines()
             said = "; ".join(line.partition(f"{SOURCE}:")[2].strip() for line in lines if f"{SOURCE}:" in line)

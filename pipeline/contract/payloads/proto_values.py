@@ -11,32 +11,12 @@ from typing import Any
 
 from google.protobuf import json_format
 
-MOST_VALUES = 1_000_000
-"""Values of one payload. An empty message takes two bytes, and its fields as many values as its type has."""
+from tidemark.pipeline.contract.payloads.bounds import Budget
 
 BYTES_A_VALUE = 2
 """The least bytes of a value in a google.protobuf.Struct."""
 
 Convert = Callable[[Any], Any]
-
-
-class TooMany(ValueError):
-    """A payload has more than `MOST_VALUES`."""
-
-    def __init__(self) -> None:
-        super().__init__(f"more than {MOST_VALUES} values")
-
-
-class Budget:
-    """How many values one payload may still have."""
-
-    def __init__(self) -> None:
-        self.left = MOST_VALUES
-
-    def take(self, values: int) -> None:
-        self.left -= values
-        if self.left < 0:
-            raise TooMany
 
 
 class MessageValues:
@@ -47,9 +27,12 @@ class MessageValues:
         self._fields = [_Field(field, known) for field in descriptor.fields]
 
     def of(self, message: Any, budget: Budget) -> dict[str, Any]:
-        """The message's fields by name. Raises TooMany, and ValueError for a time out of range."""
+        """The message's fields by name. Raises TooMany, TooDeep, and ValueError for a time out of range."""
         budget.take(len(self._fields))
-        return {field.name: field.of(message, budget) for field in self._fields}
+        budget.enter()
+        value = {field.name: field.of(message, budget) for field in self._fields}
+        budget.leave()
+        return value
 
 
 class _Field:

@@ -5,16 +5,18 @@ from typing import Any
 import orjson
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
+from tidemark.pipeline.contract.payloads.bounds import Budget, refuse_many_values
 from tidemark.pipeline.contract.payloads.definitions import Definition
+from tidemark.pipeline.contract.payloads.proto_count import refuse_many_values_on_the_wire, shape_of, widest
 from tidemark.pipeline.contract.payloads.proto_text import compiled
-from tidemark.pipeline.contract.payloads.proto_values import Budget, MessageValues
+from tidemark.pipeline.contract.payloads.proto_values import MessageValues
 from tidemark.pipeline.contract.payloads.rejections import Unreadable
 
 UNFIT = (
     *(message.DecodeError, json_format.Error),
-    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
 )
-"""What reading raises for bytes that another schema wrote, or none."""
+"""What reading raises for bytes that another schema wrote, or none: RecursionError beyond what may be nested."""
 
 
 class ProtobufCodec:
@@ -29,12 +31,15 @@ class ProtobufCodec:
             descriptor = _first_message(content)
             self._message: Any = message_factory.GetMessageClass(descriptor)
             self._values = MessageValues(descriptor, {})
+            self._shape = shape_of(descriptor)
+            self._most = widest(self._shape)
         except UNFIT as error:
             raise Unreadable(f"the schema {self._origin} is not protobuf's: {error}") from error
 
     def binary(self, data: bytes) -> Any:
         """A message in protobuf's binary form."""
         try:
+            refuse_many_values_on_the_wire(data, self._shape, self._most)
             return self._values.of(self._message.FromString(data), Budget())
         except UNFIT as error:
             raise Unreadable(f"not protobuf of {self._origin}: {error}"[:300]) from error
@@ -42,6 +47,7 @@ class ProtobufCodec:
     def text(self, data: bytes) -> Any:
         """A message in protobuf's JSON form, under the names of the .proto file or in camel case."""
         try:
+            refuse_many_values(data, self._most)
             return self._values.of(json_format.Parse(data, self._message(), ignore_unknown_fields=True), Budget())
         except UNFIT as error:
             raise Unreadable(f"not protobuf's JSON of {self._origin}: {error}"[:300]) from error

@@ -1,4 +1,4 @@
-"""Why a message is rejected."""
+"""Why a message is rejected, and what one waits for that cannot be decided yet."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,8 +26,19 @@ class Rejection:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """No verdict yet. `why` says what the message waits for."""
+
+    why: str
+
+
 class Unreadable(Exception):
     """A payload cannot be read. The message is the rejection's detail; the decoder catches it."""
+
+
+class Unknown(Exception):
+    """Whether a payload can be read is not known now. The message says why; the decoder catches it."""
 
 
 def quoted(value: str) -> str:

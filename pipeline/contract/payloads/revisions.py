@@ -1,20 +1,27 @@
 """The readers of a schema's revisions, each made once and kept."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cachetools import LRUCache
 
 from tidemark.pipeline.contract.payloads.definitions import Definition, Definitions
 from tidemark.pipeline.contract.payloads.formats import Encoding
-from tidemark.pipeline.contract.payloads.rejections import Unreadable, quoted
+from tidemark.pipeline.contract.payloads.rejections import Unknown, Unreadable, quoted
 from tidemark.pipeline.errors import InvalidSettings
 
 MOST_REVISIONS = 100
 """Revisions whose readers are kept. Pub/Sub keeps 20 of a schema."""
 
-MOST_MISSES = 20
-"""Revisions that are looked up in vain for one batch. Each is a call to Pub/Sub, or a look at the disk."""
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """When a batch is judged, and how long after its publish time a message waits for a schema that does not exist,
+    both in microseconds. A message that has waited so long is rejected."""
+
+    at_us: int
+    patience_us: int = 0
 
 
 class Codec(Protocol):
@@ -35,12 +42,12 @@ class Revisions:
         self._found_in = found_in
         self._kept: LRUCache[str, Codec | str] = LRUCache(MOST_REVISIONS)
 
-    def codec(self, attributes: Mapping[str, str], missing: dict[str, str]) -> Codec:
-        """The reader. `missing` has the names that were looked up in vain for this batch, with the reasons; a later
-        batch looks anew, as a revision may be younger than what Pub/Sub knows everywhere.
+    def codec(self, attributes: Mapping[str, str], published_us: int, asking: Asking) -> Codec:
+        """The reader.
 
-        Raises Unreadable for a message that names no schema, or one that does not exist or cannot be used; and
-        TidemarkError where none can be had now.
+        Raises Unreadable for a message that names no schema, one that is not accepted, or one that cannot be used. Of a
+        revision that does not exist it raises Unknown, and Unreadable once that was answered later than the message's
+        patience. Raises InvalidSettings for a schema that the settings name and that cannot be used.
         """
         if self._found_in is None:
             raise InvalidSettings(
@@ -49,36 +56,24 @@ class Revisions:
         name = self._found_in.name(attributes)
         kept = self._kept.get(name)
         if kept is None:
-            kept = self._look_up(name, self._found_in, missing)
+            definition, answered_us = self._found_in.find(name, asking.at_us)
+            if definition is None:
+                absent = f"its schema {quoted(name)} does not exist"
+                if answered_us < published_us + asking.patience_us:
+                    raise Unknown(absent)
+                raise Unreadable(absent)
+            kept = self._kept[name] = self._made(definition)
         if isinstance(kept, str):
             raise Unreadable(kept)
         return kept
 
-    def _look_up(self, name: str, found_in: Definitions, missing: dict[str, str]) -> Codec | str:
-        if name in missing:
-            return missing[name]
-        if len(missing) >= MOST_MISSES:
-            return (
-                f"its schema {quoted(name)} was not looked up, as {MOST_MISSES} others of its batch cannot be had; "
-                "requeue it"
-            )
+    def _made(self, definition: Definition) -> Codec | str:
         try:
-            definition = found_in.find(name)
-        except Unreadable as error:
-            missing[name] = str(error)
-            return missing[name]
-        if definition is None:
-            missing[name] = f"its schema {quoted(name)} does not exist"
-            return missing[name]
-        made: Codec | str
-        try:
-            made = codec_of(definition, self._encoding)
+            return codec_of(definition, self._encoding)
         except Unreadable as error:
             if definition.is_configured:
                 raise InvalidSettings(f"message.schema: {error}") from error
-            made = str(error)
-        self._kept[name] = made
-        return made
+            return str(error)
 
 
 def codec_of(definition: Definition, encoding: Encoding) -> Codec:

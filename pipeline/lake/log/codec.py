@@ -8,7 +8,7 @@ reveals any damage: Parquet's own checksums leave out the metadata.
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import astuple, fields
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Literal, get_type_hints
 
@@ -53,7 +53,8 @@ NOTES: Mapping[type[Beginning | Lost | Released], pa.Schema] = {
     Lost: pa.schema({"what": pa.string(), "watermark_at_least": MOMENT}),
     Released: pa.schema({"before": MOMENT, "at": MOMENT, "by": pa.string()}),
 }
-"""The entries that are a row of their fields, in order. Their kind is the lower-case name of the class."""
+"""The entries that are a row of their fields, in order. Their kind is the lower-case name of the class. The facts have
+what versions before did not know."""
 
 KIND, FACTS, WRITER, SEAL = b"tidemark.kind", b"tidemark.facts", b"tidemark.writer", b"tidemark.seal"
 
@@ -102,8 +103,10 @@ def encode(entry: Entry, writer: str) -> bytes:
         case DecisionRecord():
             return _write(_decision_row(entry), "decision", {"decided": _dumped(entry)}, writer)
         case Beginning() | Lost() | Released():
-            note = pa.table([[value] for value in astuple(entry)], NOTES[type(entry)])
-            return _write(note, type(entry).__name__.lower(), {}, writer)
+            schema = NOTES[type(entry)]
+            note = pa.table([[getattr(entry, name)] for name in schema.names], schema)
+            facts = {"contract": entry.contract} if isinstance(entry, Lost) and entry.contract else {}
+            return _write(note, type(entry).__name__.lower(), facts, writer)
 
 
 def decode(content: bytes, name: str) -> Entry:
@@ -143,7 +146,7 @@ def _entry(kind: str, table: pa.Table, facts: dict[str, Any]) -> Entry:
         case _:
             for note, schema in NOTES.items():
                 if kind == note.__name__.lower():
-                    return note(*(table[name][0].as_py() for name in schema.names))
+                    return note(*(table[name][0].as_py() for name in schema.names), **facts)
             raise ValueError(f"an unknown kind of entry, {kind!r}")
 
 

@@ -27,8 +27,9 @@ ENTRIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What was moved to archives or dropped with them, or would be. `leftovers` are entries that an archive held
-    already and whose own objects were still there; they were deleted."""
+    """What was moved to archives or dropped with them, or would be. `leftovers` were deleted: objects of entries
+    that an archive held already, and objects under numbers that were dropped, whose writers died before they saw
+    that."""
 
     entries: int = 0
     archives: int = 0
@@ -49,13 +50,14 @@ class LogPacking:
         with all after it."""
         archived = {number for numbers in self._archive.ranges() for number in numbers}
         live = self._log.live_numbers()
-        leftovers = [number for number in live if number in archived]
+        first = min(archived, default=0)
+        leftovers = [number for number in live if number in archived or number < first]
         if not dry_run:
             for number in leftovers:
                 self._archive.content(number)  # raises if the archive is damaged: the leftover is then the only copy
                 self._objects.delete(entry_name(number))
         entries = archives = 0
-        for stretch in self._old_stretches([number for number in live if number not in archived], before):
+        for stretch in self._old_stretches([number for number in live if number not in leftovers], before):
             entries, archives = entries + len(stretch), archives + 1
             if not dry_run:
                 self._move(stretch)

@@ -9,14 +9,23 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from operator import attrgetter
 from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache, cachedmethod
 
-from tidemark.pipeline.errors import CorruptObject, LakeError, ObjectExists, ObjectMissing, TableConflict
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.errors import (
+    ContractReplaced,
+    CorruptObject,
+    LakeError,
+    ObjectExists,
+    ObjectMissing,
+    TableConflict,
+)
 from tidemark.pipeline.lake.log.archive import FOLDER as ARCHIVES
 from tidemark.pipeline.lake.log.archive import LogArchive
 from tidemark.pipeline.lake.log.codec import decode, encode
@@ -32,8 +41,22 @@ SUFFIX = ".parquet"
 ATTEMPTS = 100
 """The most numbers in a row that other writers may take. A few trackers never take so many."""
 
+QUICK = timedelta(minutes=1)
+"""An entry that was the newest so short a time ago is not archived: housekeeping leaves each for an hour."""
+
 READ_ON = 20
 """New entries that are read one by one for the watermark alone; a tick writes a few. Beyond that a listing is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest entry that was seen, and what the log said then: the watermark, the contract that messages are judged
+    by, and the newest decision."""
+
+    number: int = -1
+    watermark: datetime | None = None
+    contract: str = ""
+    record: DecisionRecord | None = None
 
 
 class TrackingLog:
@@ -41,8 +64,14 @@ class TrackingLog:
     fold is a cache: `catch_up` brings it up to date, from nothing if need be. `entry` reads an entry again and again,
     unless `kept_bytes` let it keep some: for those who look at the past alone, where nothing changes."""
 
-    def __init__(self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0) -> None:
+    def __init__(
+        self, objects: ObjectStore, *, checkpoint_every: int, kept_bytes: int = 0, clock: Clock | None = None
+    ) -> None:
+        """Without a `clock`, each append proves anew that its number was never taken."""
         self._objects = objects
+        self._clock = clock
+        self._seen: tuple[datetime, float] | None = None
+        """When the state in memory was the newest."""
         self._archive = LogArchive(objects)
         self._witness = LogWitness(objects)
         self._is_compared = False
@@ -53,14 +82,16 @@ class TrackingLog:
         """The newest entry that was folded, as it was read or written."""
         self._contents: LRUCache[Any, bytes] = LRUCache(kept_bytes, len)
         self._contents_lock = Lock()
-        self._looked: tuple[int, datetime | None] = -1, None
-        """The newest entry that `newest_watermark` has seen, and the watermark then."""
+        self._looked = Newest()
+        self._judged_by: str | None = None
+        """The contract that this process has stated."""
 
     def catch_up(self) -> WatermarkState:
         """Fold the entries that others have written since, and return the state. Raises CorruptObject for a damaged or
         missing entry; the caller must not pull then, since the state lacks what that entry knew."""
         state = self._restored() if self._standing is None else self._standing
         while True:
+            self._seen = self._now()
             name = entry_name(state.number + 1)
             try:
                 content = self._objects.read(name)
@@ -92,13 +123,43 @@ class TrackingLog:
         """Write the log's beginning, unless it has one."""
         return self._append(lambda state: beginning if state.complete_from is None else None)
 
-    def append(self, entry: Entry) -> WatermarkState:
-        """Make an entry durable under the next free number."""
-        return self._append(lambda _: entry)
+    def append(self, entry: Entry, judged_by: str = "") -> WatermarkState:
+        """Make an entry durable under the next free number. Raises ContractReplaced, and writes nothing, if its
+        messages were judged by another contract than the newest in the log."""
+
+        def build(state: WatermarkState) -> Entry:
+            _refuse(judged_by, state.contract)
+            return entry
+
+        return self._append(build)
+
+    def judge_by(self, contract: str) -> None:
+        """State what messages are judged by from now on, when a process begins to track. What was tracked before was
+        judged by another contract if the log says so: then the watermark holds until base has passed it. Raises
+        ContractReplaced if another process has stated another one since the first call."""
+        is_first, self._judged_by = self._judged_by != contract, contract
+
+        def build(state: WatermarkState) -> Entry | None:
+            if not is_first:
+                _refuse(contract, state.contract)
+            is_new = bool(contract and state.contract) and contract != state.contract
+            return Lost("messages are judged by another contract from here on", contract=contract) if is_new else None
+
+        self._append(build)
+
+    def refuse_other(self, contract: str) -> None:
+        """Raise ContractReplaced if the newest contract in the log is another one."""
+        _refuse(contract, self.newest().contract)
 
     def decide(self, decide: Callable[[WatermarkState], DecisionRecord]) -> DecisionRecord:
         """Write a decision on the fold of all entries, and return it. If another entry comes first, decide again."""
-        record = self._append(decide).record
+        contract = self._judged_by or ""
+
+        def build(state: WatermarkState) -> DecisionRecord:
+            _refuse(contract, state.contract)
+            return replace(decide(state), contract=contract)
+
+        record = self._append(build).record
         if record is None:
             raise ValueError("a decision was appended, and the state has none")
         return record
@@ -122,35 +183,45 @@ class TrackingLog:
         """The newest watermark alone, without the histogram; None before the first one. It reads the entries since the
         previous call, or a listing and the entries since the newest decision. Raises CorruptObject if one of these is
         damaged, or if the newest that it has seen is lost."""
-        seen, watermark = self._looked
-        found = self._watermarks_after(seen) if seen >= 0 else None
+        return self.newest().watermark
+
+    def newest(self) -> Newest:
+        """What the newest entries say, read as `newest_watermark` reads it."""
+        seen = self._looked
+        found = self._entries_after(seen.number) if seen.number >= 0 else None
         if found is None:
             newest = max(self.live_numbers(), default=-1)
-            if newest < seen:
-                raise self._gap(seen)
-            found = newest, list(self._watermarks_back(newest, seen))
-        newest, moments = found
-        self._looked = newest, max((moment for moment in (watermark, *moments) if moment is not None), default=None)
-        return self._looked[1]
+            if newest < seen.number:
+                raise self._gap(seen.number)
+            found = newest, list(self._entries_back(newest, seen.number))[::-1]
+        newest, entries = found
+        watermark, contract, record = seen.watermark, seen.contract, seen.record
+        for entry in entries:
+            stated, judged_by = _stated(entry)
+            watermark = max((one for one in (watermark, stated) if one is not None), default=None)
+            contract = judged_by or contract
+            if isinstance(entry, DecisionRecord | Compacted):
+                record = entry if isinstance(entry, DecisionRecord) else entry.state.record
+        self._looked = Newest(newest, watermark, contract, record)
+        return self._looked
 
-    def _watermarks_after(self, seen: int) -> tuple[int, list[datetime | None]] | None:
-        """The newest entry and the watermarks of the few that follow this one; None if a listing has to tell."""
-        found: list[datetime | None] = []
+    def _entries_after(self, seen: int) -> tuple[int, list[Entry]] | None:
+        """The newest entry's number and the few entries that follow this one; None if a listing has to tell."""
+        found: list[Entry] = []
         for number in range(seen + 1, seen + 1 + READ_ON):
             name = entry_name(number)
             try:
-                entry = decode(self._objects.read(name), name)
+                found.append(decode(self._objects.read(name), name))
             except ObjectMissing:
                 # Also where the one before was read just now: both may have moved to an archive since.
                 return None if self._is_overtaken(number - 1) else (number - 1, found)
-            found.append(_watermark_of(entry))
         return None
 
-    def _watermarks_back(self, newest: int, seen: int) -> Iterator[datetime | None]:
-        """The watermarks of the entries after `seen`, back to the newest that states the watermark itself."""
+    def _entries_back(self, newest: int, seen: int) -> Iterator[Entry]:
+        """The entries after `seen`, back to the newest that states the watermark itself."""
         for number in range(newest, seen, -1):
             entry = self._live_entry(number)
-            yield _watermark_of(entry)
+            yield entry
             if isinstance(entry, DecisionRecord | Compacted):
                 return
 
@@ -203,18 +274,18 @@ class TrackingLog:
             entry = build(state)
             if entry is None:
                 return state
-            number, content = state.number + 1, encode(entry, self._writer)
+            number, content, seen = state.number + 1, encode(entry, self._writer), self._now()
             try:
                 self._objects.create(entry_name(number), content)
             except ObjectExists:
                 state = None
                 continue
-            if self._was_taken(number):
+            if self._was_taken(number, entry, content):
                 # Another writer took the number, and its entry was archived, between our look and our write.
                 self._objects.delete(entry_name(number))
                 state = self._standing = None
                 continue
-            self._standing, self._tail = state.after(number, entry), (number, content)
+            self._standing, self._tail, self._seen = state.after(number, entry), (number, content), seen
             self._witness.note(number, self._standing.watermark)
             return self._standing
         raise TableConflict(
@@ -222,14 +293,35 @@ class TrackingLog:
             "should not run against this lake"
         )
 
-    def _was_taken(self, number: int) -> bool:
-        """Whether an archive has an entry of this number. Entries are deleted from the oldest on, and their numbers are
-        taken for good: while the one before is what we folded, ours was never taken, and no listing has to tell."""
-        if self._tail is not None and self._tail[0] == number - 1:
-            with suppress(ObjectMissing):
-                if self._objects.read(entry_name(number - 1)) == self._tail[1]:
-                    return False
-        return self._archive.covers(number)
+    def _was_taken(self, number: int, entry: Entry, content: bytes) -> bool:
+        """Whether this number was another entry's, which was archived, and perhaps dropped, between our look and our
+        write. Entries are moved from the oldest on, and never the newest: so while the one before is as we folded it,
+        ours was never taken; and where it is gone without a newer one, it is lost, and ours leaves the gap that tells.
+        Before the first, a gap behind it tells that ours was taken.
+
+        The one before may also have moved since our write, with newer ones behind ours. Then ours is in the archive as
+        well, or it is a compacted entry, before which each archive ends. (A compacted one under a number that was taken
+        says nothing new: it does no harm.)"""
+        if self._is_quick():
+            return False
+        if number == 0:
+            return bool(self._archive.ranges()) or self.live_numbers()[1:2] not in ([], [1])
+        with suppress(ObjectMissing):
+            return self._tail is None or self._objects.read(entry_name(number - 1)) != self._tail[1]
+        if self._archive.covers(number):
+            return self._archive.content(number) != content
+        return not isinstance(entry, Compacted) and max(self.live_numbers()) > number
+
+    def _now(self) -> tuple[datetime, float] | None:
+        return None if self._clock is None else (self._clock.now(), self._clock.monotonic())
+
+    def _is_quick(self) -> bool:
+        """Whether the state in memory was the newest a moment ago, by a clock that may be set, and by one that may
+        stand still while the machine sleeps."""
+        now = self._now()
+        if now is None or self._seen is None:
+            return False
+        return abs(now[0] - self._seen[0]) < QUICK and now[1] - self._seen[1] < QUICK.total_seconds()
 
     def _live_entry(self, number: int) -> Entry:
         """An entry that is not archived. Raises CorruptObject if it is damaged or missing."""
@@ -249,17 +341,22 @@ class TrackingLog:
             return archived
 
     def _is_overtaken(self, number: int) -> bool:
-        """Whether the last folded entry has moved to an archive, so that newer entries exist. Raises CorruptObject if
-        that entry is lost: nothing may be appended after it."""
+        """Whether the last folded entry has moved to an archive, which may be dropped, so that newer entries exist.
+        Raises CorruptObject if that entry is lost: nothing may be appended after it."""
         if number < 0:
             return bool(self._archive.ranges())
         try:
             self._objects.read(entry_name(number))
         except ObjectMissing:
-            if self._archive.covers(number):
+            if self._archive.covers(number) or self._is_before_all(number):
                 return True
             raise self._gap(number) from None
         return False
+
+    def _is_before_all(self, number: int) -> bool:
+        """Whether an entry precedes all that are kept: the oldest are dropped first."""
+        first = min((*(numbers[0] for numbers in self._archive.ranges()), *self.live_numbers()), default=-1)
+        return number < first
 
     def _gap(self, number: int) -> CorruptObject:
         return CorruptObject(
@@ -273,6 +370,7 @@ class TrackingLog:
         if not numbers:
             return WatermarkState()
         state = folded_up_to(numbers[-1], self._live_entry)
+        self._tail = state.number, self._live_content(state.number)
         logger.info("restored the histogram from entries %d to %d", state.checkpoint, state.number)
         return state
 
@@ -290,16 +388,24 @@ def folded_up_to(last: int, read: Callable[[int], Entry]) -> WatermarkState:
     return state
 
 
-def _watermark_of(entry: Entry) -> datetime | None:
-    """The watermark that an entry states, or at least allows; None if it says nothing of it."""
+def _stated(entry: Entry) -> tuple[datetime | None, str]:
+    """The watermark that an entry states, or at least allows, and the contract; nothing if it does not say."""
     match entry:
         case Lost():
-            return entry.watermark_at_least
+            return entry.watermark_at_least, entry.contract
         case DecisionRecord():
-            return entry.decision.watermark
+            return entry.decision.watermark, entry.contract
         case Compacted():
-            return entry.state.watermark
-    return None
+            return entry.state.watermark, entry.state.contract
+    return None, ""
+
+
+def _refuse(contract: str, newest: str) -> None:
+    if contract and newest and contract != newest:
+        raise ContractReplaced(
+            "these messages were judged by another contract than the newest that a process of this lake has begun "
+            "with. They come again. Restart this process with the [message] settings and the version of the others"
+        )
 
 
 def entry_name(number: int) -> str:

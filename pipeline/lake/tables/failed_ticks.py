@@ -25,17 +25,20 @@ FOLDER = "failed_ticks/"
 
 @dataclass(frozen=True, slots=True)
 class FailedTick:
-    """A sensor whose ticks fail: how often they did without a success in between, when first and last, and the last
-    error in one line."""
+    """A sensor whose ticks fail, or that `waits` with some of its messages: how often without a success in between,
+    when first and last, and the last reason in one line."""
 
     sensor: str
     failures: int
     since: datetime
     last: datetime
     reason: str
+    waits: bool = False
 
     def sentence(self) -> str:
         """All of it as one sentence."""
+        if self.waits:
+            return f"the sensor {self.sensor} waits since {iso(self.since)}: {self.reason}"
         times = f"{self.failures} times since {iso(self.since)}, last" if self.failures > 1 else "once,"
         return f"ticks of the sensor {self.sensor} failed {times} at {iso(self.last)}: {self.reason}"
 
@@ -46,12 +49,13 @@ class FailedTicks:
     def __init__(self, objects: ReplaceableObjects) -> None:
         self._objects = objects
 
-    def note(self, sensor: str, error: BaseException, at: datetime) -> None:
-        """Note that a tick failed. It tries once, and for a few seconds at most."""
+    def note(self, sensor: str, error: BaseException | str, at: datetime) -> None:
+        """Note that a tick failed, or in a text what it waits for. It tries once, and for a few seconds at most."""
         with _without_failing(sensor):
             there, generation = self._read(sensor)
-            failed = FailedTick(sensor, 1, at, at, reason_of(error))
-            if there is not None:
+            waits = isinstance(error, str)
+            failed = FailedTick(sensor, 1, at, at, error if isinstance(error, str) else reason_of(error), waits)
+            if there is not None and there.waits == waits:
                 failed = replace(failed, failures=there.failures + 1, since=there.since)
             facts = {
                 **marks(),
@@ -60,6 +64,7 @@ class FailedTicks:
                 "since": failed.since.isoformat(),
                 "last": failed.last.isoformat(),
                 "reason": failed.reason,
+                "waits": failed.waits,
             }
             self._objects.replace(_name(sensor), json.dumps(facts).encode(), generation)
 
@@ -82,7 +87,8 @@ class FailedTicks:
             facts = json.loads(content)
             if format_of(facts) <= version.FORMAT:
                 since, last = (datetime.fromisoformat(facts[name]) for name in ("since", "last"))
-                return FailedTick(sensor, int(facts["failures"]), since, last, str(facts["reason"])), generation
+                said = int(facts["failures"]), since, last, str(facts["reason"]), bool(facts.get("waits"))
+                return FailedTick(sensor, *said), generation
         return None, generation
 
 

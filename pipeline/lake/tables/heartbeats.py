@@ -16,22 +16,17 @@ import pyarrow.fs as pafs
 from deltalake import DeltaTable
 
 from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.elements import ELEMENT
 from tidemark.pipeline.contract.heartbeat import FieldKind
+from tidemark.pipeline.contract.messages import MESSAGE, MOMENT
 from tidemark.pipeline.errors import LakeError
 from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.delta_log import AddedFile
-from tidemark.pipeline.lake.tables.table import CUT, MOMENT, LakeTable, rows_of
+from tidemark.pipeline.lake.tables.table import CUT, LakeTable, rows_of
 
 PARTITION = "event_hour"
-ELEMENT = "#"
-"""Stands in the id of a heartbeat between the id of its message and its number in the message's array. Pub/Sub's ids
-are digits."""
 HOUR_FORMAT = "%Y-%m-%dT%HZ"
 HOUR = timedelta(hours=1)
-
-HOURS_AT_ONCE = 200
-"""Event hours in one commit. Each takes a writer's memory and some files for every reader to look at, so that one batch
-of messages from thousands of hours would take a gigabyte, and a check of it longer than a tick has."""
 
 ARROW_TYPES: Mapping[FieldKind, pa.DataType] = {
     FieldKind.NUMBER: pa.float64(),
@@ -50,14 +45,7 @@ IDENTITY_SOURCE = ("stream_id", "event_time", "publisher_id", "message_id")
 
 def message_columns() -> list[pa.Field]:
     """The columns in which a message is kept whole, the same in `heartbeats` and `quarantine`."""
-    return [
-        pa.field("message_id", pa.string(), nullable=False),
-        pa.field("publish_time", MOMENT, nullable=False),
-        pa.field("ordering_key", pa.string()),
-        pa.field("attributes", pa.map_(pa.string(), pa.string())),
-        pa.field("payload", pa.binary()),
-        pa.field("landed_at", MOMENT, nullable=False),
-    ]
+    return [*MESSAGE, pa.field("landed_at", MOMENT, nullable=False)]
 
 
 def heartbeat_schema(fields: Mapping[str, FieldKind]) -> pa.Schema:
@@ -169,20 +157,7 @@ class Heartbeats(LakeTable):
         """The columns that messages land with."""
         return heartbeat_schema(self._fields)
 
-    def append(self, rows: pa.Table) -> None:
-        """Land messages, in the table's schema; those of more than HOURS_AT_ONCE event hours in several commits, the
-        newest hours first. If one fails, those before it stand, and a redelivery repeats them. Raises LakeError
-        if the configured kind of a field is not that of the column that the table has."""
-        self.refuse_other_kinds()
-        hours = sorted(pc.unique(rows[PARTITION]).to_pylist(), reverse=True)
-        if len(hours) <= HOURS_AT_ONCE:
-            super().append(rows)
-            return
-        for first in range(0, len(hours), HOURS_AT_ONCE):
-            of_these = pc.is_in(rows[PARTITION], pa.array(hours[first : first + HOURS_AT_ONCE], pa.string()))
-            super().append(rows.filter(of_these))
-
-    def refuse_other_kinds(self) -> None:
+    def check(self) -> None:
         """Raise LakeError if the configured kind of a field is not that of the column that the table has."""
         table = None if self._is_checked else self.current()
         if table is not None:
@@ -193,18 +168,15 @@ class Heartbeats(LakeTable):
                         f"message.fields.{name} = {str(kind)!r}, but {self.uri} has it as {there[name].type}; "
                         "give the field another name, or put back its kind"
                     )
-        self._is_checked = True
+            self._is_checked = True
 
     def landed_of(self, message_ids: pa.Array, start: datetime, end: datetime) -> pa.Array:
         """Those of the messages, published in `[start, end)`, that have landed. `start` and `end` are whole seconds:
         files that hold nothing published then are not opened, by their statistics. Memory follows what is found."""
         published = pc.field("publish_time")
-        wanted = (
-            (published >= pa.scalar(start, MOMENT))
-            & (published < pa.scalar(end, MOMENT))
-            & pc.field("message_id").isin(message_ids)
-        )
+        wanted = (published >= pa.scalar(start, MOMENT)) & (published < pa.scalar(end, MOMENT))
         found = [rows["message_id"].combine_chunks() for rows in self.scanned(["message_id"], wanted)]
+        found = [ids.filter(pc.is_in(ids, message_ids)) for ids in found]
         return pa.concat_arrays([pa.array([], pa.string()), *found])
 
     def pinned(self) -> DeltaTable | None:

@@ -5,7 +5,7 @@ and `rejudged.py` for which other reason a requeue rejected it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -48,13 +48,8 @@ class Rejected:
 
     @property
     def filter(self) -> pc.Expression:
-        """As Arrow takes it, for rows as the table has them."""
-        meant = pc.scalar(True)
-        if self.reason is not None:
-            meant &= pc.field("reason") == self.reason.value
-        if self.since is not None:
-            meant &= pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
-        return meant
+        """As Arrow takes it, for rows as the table has them; whatever their reason, which was perhaps judged again."""
+        return pc.scalar(True) if self.since is None else pc.field("landed_at") >= pa.scalar(self.since, MOMENT)
 
 
 EVERY = Rejected()
@@ -87,12 +82,9 @@ class Quarantine(LakeTable):
     ) -> Iterator[pa.Table]:
         """These columns of the rows of a day that are meant, as `scanned` has them; reason and detail are those that
         the notes of the day have `told`, where they have."""
-        if not len(told):
-            yield from self.scanned(columns, meant.filter, day)
-            return
         needed = list(dict.fromkeys([*columns, "reason", "message_id"]))
-        for scanned in self.scanned(needed, replace(meant, reason=None).filter, day):
-            rows = as_judged_last(scanned, told)
+        for scanned in self.scanned(needed, meant.filter, day):
+            rows = as_judged_last(scanned, told) if len(told) else scanned
             if meant.reason is not None:
                 rows = rows.filter(pc.equal(rows["reason"], meant.reason.value))
             if len(rows):

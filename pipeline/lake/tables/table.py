@@ -16,13 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 
 from tidemark.pipeline import version
 from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.contract.messages import MOMENT as MOMENT
 from tidemark.pipeline.errors import LakeError, LakeUnreachable, NewerFormat, ObjectMissing, TableConflict
 from tidemark.pipeline.lake.store.admission import Admission
 from tidemark.pipeline.lake.tables.commit_sync import LOG_FOLDER, CommitSync
@@ -35,8 +36,6 @@ APPEND_RETRIES = 50
 
 SCHEMA_CHANGES = 20
 """How many of those by others an append outlasts; each reader makes one at most."""
-
-MOMENT = pa.timestamp("us", tz="UTC")
 
 SCANNED_ROWS = 5_000
 """Rows that a scan holds at a time, with a few times as many read ahead: payloads may be large."""
@@ -218,17 +217,8 @@ class LakeTable:
             unquote(path) for path in files["path"].to_pylist()
         ]
 
-    def append(self, rows: pa.Table) -> None:
-        """Add rows in one transaction. When it returns, they are durable and every reader sees them. Raises LakeFull,
-        LakeUnwritable, LakeUnreachable, TableConflict; then nothing was added, or all was and the answer was lost,
-        which a redelivery repeats and the micro-batch drops."""
-        if self._admission is not None:
-            self._admission.claim()
-        # At first to the table as it is open: what was committed since matters only if it conflicts, as a newer
-        # version's mark does.
-        self._outlasting(
-            lambda is_first: self._append(rows, (self._open() if is_first else None) or self.created(rows.schema))
-        )
+    def check(self) -> None:
+        """Raise LakeError where rows by the settings do not fit the table."""
 
     def _outlasting(self, commit: Callable[[bool], None]) -> None:
         """Commit, again after each change of the schema by others, and make it durable. `commit` is told whether it is
@@ -242,25 +232,13 @@ class LakeTable:
                     raise
         self.make_durable()
 
-    def _append(self, rows: pa.Table, held: DeltaTable) -> None:
-        with table_errors(self.uri):
-            write_deltalake(
-                held,
-                rows,
-                mode="append",
-                partition_by=[self.partition_column],
-                schema_mode="merge",
-                storage_options=self.storage_options,
-                commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES),
-                # Housekeeping cleans the log up: here it would be listed at each append.
-                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
-            )
-            (self._commit,) = self._commits(held.version())
-
     def add(self, files: Sequence[AddAction], schema: pa.Schema, says: Mapping[str, str]) -> None:
-        """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. Raises as
-        `append` does."""
-        self._outlasting(lambda _: self._add(files, self.created_with(schema), says))
+        """Add files that are durable in the table's folder, in one transaction, which notes what it `says`. When it
+        returns, every reader sees them. Raises LakeFull, LakeUnwritable, LakeUnreachable, TableConflict; then nothing
+        was added, or all was and the answer was lost, which a redelivery repeats and the micro-batch drops."""
+        if self._admission is not None:
+            self._admission.claim()
+        self._outlasting(lambda is_first: self._add(files, self._complete(schema, as_open=is_first), says))
 
     def _add(self, files: Sequence[AddAction], held: DeltaTable, says: Mapping[str, str]) -> None:
         with table_errors(self.uri):
@@ -272,11 +250,17 @@ class LakeTable:
                 commit_properties=CommitProperties(max_commit_retries=APPEND_RETRIES, custom_metadata=dict(says)),
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
+            held.update_incremental()  # this call leaves the version at what it was
             (self._commit,) = self._commits(held.version())
 
     def created_with(self, schema: pa.Schema) -> DeltaTable:
         """The table as `created` gives it, with every column of the schema."""
-        table = self.created(schema)
+        return self._complete(schema, as_open=False)
+
+    def _complete(self, schema: pa.Schema, *, as_open: bool) -> DeltaTable:
+        """The table with every column of the schema: as it is open, if it is, or as `created` gives it."""
+        table = (self._open() if as_open else None) or self.created(schema)
+        self.check()
         there = {column.name for column in table.schema().fields}
         absent: list[Field] = [column for column in Schema.from_arrow(schema).fields if column.name not in there]
         if absent:

@@ -40,9 +40,9 @@ def moves(s: Situation, decision: Decision) -> Iterator[str]:
         case Reason.HELD_TRACKING_BEHIND:
             yield (
                 f"It is held until tracking has read to within {format_duration(policy.near_real_time)} of now, or to "
-                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `[track]` says how much a "
-                "tick reads. With continuous landing a run reads it: check that its log tells new rounds, and look at "
-                "Spark if it does not. After a tracker was killed, what it had pulled comes again after "
+                f"{format_duration(policy.band)} ahead of base. Check that its sensor ticks; `ingest.pull_for` says "
+                "how long a tick reads. Where a run of `ingest` reads it, check that its log tells new rounds, and "
+                "look at Spark if it does not. After a tracker was killed, what it had pulled comes again after "
                 "`pubsub.ack_deadline`."
             )
         case Reason.HELD_CLOCK_SKEW:

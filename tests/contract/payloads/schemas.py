@@ -2,18 +2,23 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import fastavro
+from google.pubsub_v1 import PubsubMessage
 
-from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
+from tests.ingest.judged import LATER
+from tidemark.pipeline.contract.messages import AttributeDicts, Messages
+from tidemark.pipeline.contract.payloads.decoder import Decoded, PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import SCHEMA_ENCODING, SCHEMA_REVISION, Definition
 from tidemark.pipeline.contract.payloads.formats import Encoding, PayloadFormat
 from tidemark.pipeline.contract.payloads.rejections import Rejection
+from tidemark.pipeline.contract.payloads.revisions import Asking
+from tidemark.pipeline.pubsub.received import table_of
 
 AVRO: dict[str, Any] = {
     "type": "record",
@@ -118,7 +123,26 @@ def by_file(folder: Path, content: Any, encoding: Encoding = Encoding.AVRO) -> P
 
 def one(decoder: PayloadDecoder, data: bytes | None, attributes: Mapping[str, str] | None = None) -> Any:
     """What becomes of one payload."""
-    return decoder.decode([attributes or {}], [data]).payloads[0]
+    return decoded(decoder, [attributes or {}], [data]).payloads[0]
+
+
+def decoded(
+    decoder: PayloadDecoder,
+    attributes: Sequence[Mapping[str, str]],
+    payloads: Sequence[bytes | None],
+    asking: Asking = LATER,
+) -> Decoded:
+    """What becomes of payloads; by default none waits."""
+    messages = [
+        PubsubMessage(data=data or b"", attributes=dict(held))._pb
+        for held, data in zip(attributes, payloads, strict=True)
+    ]
+    found, table = list[Decoded](), table_of(messages)
+    while len(table):
+        found.append(decoder.decode(Messages(table), asking))
+        table = table.slice(len(found[-1].payloads))
+    held = [one for part in found for one in part.attributes.dicts()]
+    return Decoded(AttributeDicts(held), [one for part in found for one in part.payloads])
 
 
 def why(outcome: Any) -> str:

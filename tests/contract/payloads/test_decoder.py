@@ -4,21 +4,36 @@ import base64
 import gzip
 import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.pubsub_v1 import PubsubMessage
 
-from tests.contract.payloads.schemas import AVRO, BEAT, PLAIN, avro, avro_text, by_file, definition, one, why, written
-from tidemark.pipeline.contract.payloads.decoder import PayloadDecoder
+from tests.contract.payloads.schemas import (
+    AVRO,
+    BEAT,
+    PLAIN,
+    avro,
+    avro_text,
+    by_file,
+    decoded,
+    definition,
+    one,
+    why,
+    written,
+)
+from tests.ingest.judged import LATER, messages_of
+from tidemark.pipeline.contract.payloads.bounds import MOST_VALUES
+from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, PayloadDecoder
 from tidemark.pipeline.contract.payloads.definitions import Definition, revision_of
 from tidemark.pipeline.contract.payloads.formats import Compression, Encoding, Envelope, PayloadFormat
-from tidemark.pipeline.contract.payloads.gzipped import LARGEST, MOST_MEMBERS, Inflater
-from tidemark.pipeline.contract.payloads.revisions import MOST_MISSES, MOST_REVISIONS
-from tidemark.pipeline.errors import InvalidSettings, PubSubUnreachable
+from tidemark.pipeline.contract.payloads.gzipped import LARGEST, MOST_MEMBERS
+from tidemark.pipeline.contract.payloads.rejections import Undecided, Unknown
+from tidemark.pipeline.contract.payloads.revisions import MOST_REVISIONS, Asking
+from tidemark.pipeline.errors import InvalidSettings
 
 JSON = PayloadDecoder(PayloadFormat())
 EVENTS = PayloadDecoder(PayloadFormat(envelope=Envelope.CLOUDEVENTS))
@@ -72,11 +87,20 @@ def test_what_is_no_whole_gzip_or_a_bomb_is_rejected(data: bytes, why_not: str) 
     assert why_not in why(one(JSON, data))
 
 
-def test_a_batch_of_small_bombs_is_bounded_as_a_whole() -> None:
-    inflater, bomb = Inflater(left=10_000), zlib.compress(bytes(9_000), wbits=31)
-    assert len(inflater.inflate(bomb)) == len(inflater.inflate(bomb)) == 9_000
-    with pytest.raises(Exception, match="requeue"):
-        inflater.inflate(bomb)
+def test_a_call_decodes_no_more_than_a_part_and_every_message_in_the_end() -> None:
+    half = gzip.compress(b"[" + b" " * (PART_BYTES // 2 - 1) + b"]")
+    messages = messages_of([PubsubMessage(data=data)._pb for data in [half, half, half, b"{}"]])
+    assert len(JSON.decode(messages, LATER).payloads) == 2
+    assert len(JSON.decode(messages.between(2, 4), LATER).payloads) == 2
+
+
+@pytest.mark.parametrize("many", [b"[" + b"{}," * MOST_VALUES + b"{}]", b'{"a":' * (MOST_VALUES + 1)])
+def test_json_of_too_many_values_is_rejected_before_it_is_parsed(many: bytes) -> None:
+    assert why(one(JSON, gzip.compress(many, 1))) == f"more than {MOST_VALUES} values"
+
+
+def test_what_is_quoted_is_no_value() -> None:
+    assert one(JSON, b'{"a": "' + b'\\",[{' * (MOST_VALUES // 2) + b'"}') == {"a": '",[{' * (MOST_VALUES // 2)}
 
 
 # CloudEvents
@@ -87,18 +111,18 @@ def binary(context: Mapping[str, Any]) -> dict[str, str]:
 
 
 def test_both_modes_of_a_cloudevent_give_the_same() -> None:
-    as_binary = EVENTS.decode([binary(CONTEXT)], [json.dumps(OBJECT).encode()])
+    as_binary = decoded(EVENTS, [binary(CONTEXT)], [json.dumps(OBJECT).encode()])
     whole = json.dumps({**CONTEXT, "data": OBJECT}).encode()
     encoded = json.dumps({**CONTEXT, "data_base64": base64.b64encode(json.dumps(OBJECT).encode()).decode()}).encode()
-    structured = EVENTS.decode([STRUCTURED, STRUCTURED, STRUCTURED], [whole, encoded, gzip.compress(whole)])
+    structured = decoded(EVENTS, [STRUCTURED, STRUCTURED, STRUCTURED], [whole, encoded, gzip.compress(whole)])
     assert structured.payloads == as_binary.payloads * 3 == [OBJECT] * 3
-    assert list(structured.attributes) == [{**STRUCTURED, **binary(CONTEXT)}] * 3
-    assert list(as_binary.attributes) == [binary(CONTEXT)]
+    assert structured.attributes.dicts() == [{**STRUCTURED, **binary(CONTEXT)}] * 3
+    assert as_binary.attributes.dicts() == [binary(CONTEXT)]
 
 
 def test_what_a_structured_event_says_of_itself_wins_and_is_canonical_text() -> None:
     event = json.dumps({**CONTEXT, "sequence": 7, "sampled": True, "none": None, "data": {}}).encode()
-    (attributes,) = EVENTS.decode([{**STRUCTURED, "ce-id": "other", "site": "north"}], [event]).attributes
+    (attributes,) = decoded(EVENTS, [{**STRUCTURED, "ce-id": "other", "site": "north"}], [event]).attributes.dicts()
     assert {name: attributes.get(name) for name in ("ce-id", "ce-sequence", "ce-sampled", "ce-none", "site")} == {
         "ce-id": "e1",
         "ce-sequence": "7",
@@ -109,7 +133,7 @@ def test_what_a_structured_event_says_of_itself_wins_and_is_canonical_text() -> 
 
 
 def test_the_content_type_of_a_binary_event_is_its_data_s() -> None:
-    (attributes,) = EVENTS.decode([{"content-type": "application/json"}], [b"{}"]).attributes
+    (attributes,) = decoded(EVENTS, [{"content-type": "application/json"}], [b"{}"]).attributes.dicts()
     assert attributes["ce-datacontenttype"] == "application/json"
 
 
@@ -134,7 +158,8 @@ def test_an_event_without_data_needs_a_contract_that_reads_none() -> None:
     event = json.dumps(CONTEXT).encode()
     assert "not JSON" in why(one(EVENTS, event, STRUCTURED))
     nothing = PayloadDecoder(PayloadFormat(Encoding.NONE, envelope=Envelope.CLOUDEVENTS))
-    assert nothing.decode([STRUCTURED], [event]) == ([{**STRUCTURED, **binary(CONTEXT)}], [None])
+    read = decoded(nothing, [STRUCTURED], [event])
+    assert (read.attributes.dicts(), read.payloads) == ([{**STRUCTURED, **binary(CONTEXT)}], [None])
 
 
 @pytest.mark.parametrize(
@@ -167,11 +192,11 @@ class Counted:
     def name(self, attributes: Mapping[str, str]) -> str:
         return revision_of(attributes)
 
-    def find(self, name: str) -> Definition | None:
+    def find(self, name: str, at_us: int) -> tuple[Definition | None, int]:
         if not self.answers:
-            raise PubSubUnreachable("no answer")
+            raise Unknown("no answer")
         self.asked[name] += 1
-        return self.known.get(name)
+        return self.known.get(name), at_us
 
 
 def older() -> dict[str, Any]:
@@ -183,25 +208,17 @@ def test_each_message_is_read_by_the_revision_that_it_names_and_each_is_looked_u
     decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
     old = avro(older(), {"at": BEAT["at"], "device": "d1"})
     attributes = [written("0001"), written("0002")] * 10
-    read = decoder.decode(attributes, [old, avro(AVRO, BEAT)] * 10).payloads
+    read = decoded(decoder, attributes, [old, avro(AVRO, BEAT)] * 10).payloads
     assert read[:2] * 10 == read == [{"at": PLAIN["at"], "device": "d1"}, PLAIN] * 10
     assert schemas.asked == {"0001": 1, "0002": 1}
 
 
-def test_messages_that_name_what_does_not_exist_cost_a_bounded_number_of_calls() -> None:
-    schemas = Counted({"good": definition(AVRO)})
+def test_a_revision_that_does_not_exist_is_waited_for_and_found_when_it_does() -> None:
+    schemas, data = Counted({}), [avro(AVRO, BEAT)]
     decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
-    names = [f"forged-{number % 50}" for number in range(1000)]
-    read = decoder.decode([written(name) for name in names], [avro(AVRO, BEAT)] * 1000).payloads
-    assert (len(schemas.asked), schemas.asked.total()) == (MOST_MISSES, MOST_MISSES)
-    assert {why(one).partition(" was ")[0].partition(" does ")[0][:12] for one in read} == {"its schema '"}
-    assert one(decoder, avro(AVRO, BEAT), written("good")) == PLAIN
-
-
-def test_a_revision_that_appears_later_is_found_then() -> None:
-    schemas = Counted({})
-    decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
-    assert "does not exist" in why(one(decoder, b"", written("0001")))
+    (waits,) = decoded(decoder, [written("0001")], data, Asking(999, 1000)).payloads
+    assert waits == Undecided("its schema '0001' does not exist")
+    assert "does not exist" in why(decoded(decoder, [written("0001")], data, Asking(1000, 1000)).payloads[0])
     schemas.known = {"0001": definition(AVRO)}
     assert one(decoder, avro(AVRO, BEAT), written("0001")) == PLAIN
 
@@ -209,7 +226,7 @@ def test_a_revision_that_appears_later_is_found_then() -> None:
 def test_the_readers_that_are_kept_are_bounded() -> None:
     schemas = Counted({f"{number}": definition(older()) for number in range(MOST_REVISIONS + 1)})
     decoder = PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas)
-    decoder.decode([written(name) for name in schemas.known], [b""] * len(schemas.known))
+    decoded(decoder, [written(name) for name in schemas.known], [b""] * len(schemas.known))
     one(decoder, b"", written("0"))
     assert schemas.asked["0"] == 2
 
@@ -217,8 +234,7 @@ def test_the_readers_that_are_kept_are_bounded() -> None:
 def test_without_an_answer_nothing_is_said_of_any_message() -> None:
     schemas = Counted({})
     schemas.answers = False
-    with pytest.raises(PubSubUnreachable):
-        one(PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas), b"", written())
+    assert one(PayloadDecoder(PayloadFormat(Encoding.AVRO), schemas), b"", written()) == Undecided("no answer")
     with pytest.raises(InvalidSettings, match=r"message\.schema is empty"):
         one(PayloadDecoder(PayloadFormat(Encoding.AVRO)), b"", written())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.payloads.schemas import definition
+from tests.contract.payloads.schemas import decoded, definition
 from tidemark.pipeline.contract.heartbeat import Heartbeat, HeartbeatReader
 from tidemark.pipeline.contract.payloads.formats import Encoding
 from tidemark.pipeline.contract.payloads.revisions import codec_of
@@ -42,8 +42,10 @@ def test_the_published_message_of_a_schema_s_example_is_a_heartbeat(section: str
 def test_the_event_and_the_attributes_of_the_examples_are_heartbeats() -> None:
     (event,) = re.findall(r"--message='(.*?)'\n", SECTIONS["CloudEvents"], re.DOTALL)
     reader = HeartbeatReader(settings_of("CloudEvents").contract_from(FIRST))
-    attributes, payloads = reader.decode([{"content-type": "application/cloudevents+json"}], [event.encode()])
-    assert reader.read(attributes[0], payloads[0], NOW_US) == Heartbeat("/rack/7", BEAT_US)
+    attributes, payloads = decoded(
+        reader._decoder, [{"content-type": "application/cloudevents+json"}], [event.encode()]
+    )
+    assert reader.read(attributes.of(0), payloads[0], NOW_US) == Heartbeat("/rack/7", BEAT_US)
     (written,) = re.findall(r"--attribute='(.*?)'\n", SECTIONS["All values in attributes"])
     pairs = dict(pair.split("=") for pair in written.split(","))
     reader = HeartbeatReader(settings_of("All values in attributes").contract_from(FIRST))

@@ -1,0 +1,216 @@
+"""The verdicts on messages, in columns.
+
+Usual messages are judged in columns, all others row by row with the contract's own reader. Both ways give the same
+verdicts, and a verdict does not depend on the messages beside it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.pipeline.clock import duration_us, to_us
+from tidemark.pipeline.contract.elements import Rows, expanded, suffix
+from tidemark.pipeline.contract.event_times import NANOSECONDS_EACH, EventTimeUnit
+from tidemark.pipeline.contract.heartbeat import (
+    Asking,
+    Heartbeat,
+    HeartbeatReader,
+    MessageContract,
+    Rejection,
+    Undecided,
+)
+from tidemark.pipeline.contract.messages import MOMENT, Attributes, Ints, Messages, RepeatedAttributes
+from tidemark.pipeline.contract.places import LONGEST_ID, Place, PlaceKind, id_of, values_in
+
+Bools = npt.NDArray[np.bool_]
+Payload = Any
+"""A parsed payload, an Element of one, a Rejection, or Undecided."""
+
+RULES = 1
+"""The version of the rules by which a message is judged. One more for each change of a verdict, a stream, an id or an
+event time: then takers of both versions do not settle side by side."""
+
+DIGITS = 18
+"""The most digits of an event time that is read in columns: so many fit in an int64. Of nanoseconds it is three more,
+as they become microseconds first."""
+
+PLAIN_MOMENT = r"^[12][0-9]{3}-[01][0-9]-[0-3][0-9]T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{3}|\.[0-9]{6})?Z$"
+"""The form of RFC 3339 that is read in columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on each row: a heartbeat with a stream and an event time in microseconds, rejected, or undecided."""
+
+    is_heartbeat: Bools
+    stream_ids: pa.StringArray
+    event_us: Ints
+    rejections: Mapping[int, Rejection]
+    undecided: Mapping[int, Undecided]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Messages that were judged together, and their rows: one each, or, with `elements`, one for each element."""
+
+    messages: Messages
+    attributes: Attributes
+    payloads: Sequence[Payload]
+    judged: Judged
+    elements: Rows | None = None
+
+
+def judged_parts(messages: Messages, reader: HeartbeatReader, asking: Asking) -> Iterator[Part]:
+    """Judge messages with their payloads, in parts that bound memory and work, in order."""
+    each, first = reader.contract.each, 0
+    while first < len(messages):
+        rest = messages.between(first, len(messages))
+        attributes, payloads = reader.decode(rest, asking)
+        part = rest.between(0, len(payloads))
+        first += len(payloads)
+        if each is None:
+            yield Part(part, attributes, payloads, judge(attributes, payloads, part.published_us, reader))
+            continue
+        for rows in expanded(each, attributes, payloads):
+            of_rows = RepeatedAttributes(attributes, rows.owners)
+            judged = judge(of_rows, rows.payloads, part.published_us[rows.owners], reader)
+            yield Part(part, of_rows, rows.payloads, judged, rows)
+
+
+def judge(
+    attributes: Attributes, payloads: Sequence[Payload] | None, published_us: Ints, reader: HeartbeatReader
+) -> Judged:
+    """Judge rows. Without `payloads`, which may be None unless the contract needs them, no payload is judged."""
+    contract, needs_payload = reader.contract, reader.contract.needs_payload
+    unread = _unread(payloads)
+    known = _known(payloads, unread) if needs_payload else ()
+    stream_ids = _stream_ids(attributes, known, contract.stream_id)
+    event_us, is_heartbeat = _event_times(attributes, known, published_us, contract)
+    is_heartbeat &= pc.fill_null(pc.greater(pc.binary_length(stream_ids), 0), False).to_numpy(zero_copy_only=False)
+    rejections, undecided, named = dict[int, Rejection](), dict[int, Undecided](), dict[int, str]()
+    has_attributes = any(place.kind is PlaceKind.ATTRIBUTE for place in (contract.event_time, *contract.stream_id))
+    for row in np.flatnonzero(~is_heartbeat).tolist():
+        payload = known[row] if needs_payload else None
+        if payload is None and needs_payload:
+            continue  # it is among those that were not read
+        verdict = reader.read(attributes.of(row) if has_attributes else {}, payload, int(published_us[row]))
+        if isinstance(verdict, Heartbeat):
+            is_heartbeat[row], named[row], event_us[row] = True, verdict.stream_id, verdict.event_time_us
+        else:
+            rejections[row] = verdict
+    for row, unread_one in ((row, payloads[row]) for row in unread if payloads):
+        is_heartbeat[row] = False
+        if row not in rejections:  # otherwise it is rejected whatever its payload is
+            (undecided if isinstance(unread_one, Undecided) else rejections)[row] = unread_one
+    if named:
+        stream_ids = pa.array([named.get(row, one) for row, one in enumerate(stream_ids.to_pylist())], pa.string())
+    return Judged(is_heartbeat, stream_ids, np.where(is_heartbeat, event_us, 0), rejections, undecided)
+
+
+def _unread(payloads: Sequence[Payload] | None) -> list[int]:
+    return [row for row, one in enumerate(payloads or ()) if type(one) is Rejection or type(one) is Undecided]
+
+
+def _known(payloads: Sequence[Payload] | None, unread: Sequence[int]) -> list[Any]:
+    known = list(payloads or ())
+    for row in unread:
+        known[row] = None
+    return known
+
+
+def _ids(attributes: Attributes, known: Sequence[Any], place: Place) -> pa.StringArray:
+    if place.kind is PlaceKind.ATTRIBUTE:
+        return attributes.column(place.name)
+    values = values_in(place, known)
+    return pa.array(
+        [one if type(one) is str and 0 < len(one) <= LONGEST_ID else id_of(one) for one in values], pa.string()
+    )
+
+
+def _stream_ids(attributes: Attributes, known: Sequence[Any], places: Sequence[Place]) -> pa.StringArray:
+    """Each row's stream; null or empty if a part is absent or empty."""
+    parts = [_ids(attributes, known, place) for place in places]
+    if len(parts) == 1:
+        return parts[0]
+    return pc.binary_join_element_wise(*(_not_empty(part) for part in parts), "/")
+
+
+def _not_empty(ids: pa.StringArray) -> pa.StringArray:
+    return pc.if_else(pc.greater(pc.binary_length(ids), 0), ids, None)
+
+
+def _event_times(
+    attributes: Attributes, known: Sequence[Any], published_us: Ints, contract: MessageContract
+) -> tuple[Ints, Bools]:
+    """Each event time that is plainly written and within the contract's bounds, and where these are."""
+    place, unit = contract.event_time, contract.event_time_unit
+    if place.kind is PlaceKind.PUBLISH_TIME:
+        return published_us.copy(), _within(published_us, 1, published_us, contract)
+    if place.kind is PlaceKind.ATTRIBUTE:
+        texts, values = attributes.column(place.name), []
+    else:
+        values = values_in(place, known)
+        texts = pa.array(
+            [str(one) if type(one) is int else one if type(one) is str else None for one in values], pa.string()
+        )
+    event_us, is_plain = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
+    if unit is not EventTimeUnit.RFC_3339:
+        event_us, is_plain = _of_counts(texts, published_us, contract)
+    if unit in (EventTimeUnit.RFC_3339, EventTimeUnit.AUTO) and not is_plain.all():
+        moments_us, are_moments = _of_moments(texts)
+        are_moments &= _within(moments_us, 1, published_us, contract)
+        event_us, is_plain = np.where(are_moments, moments_us, event_us), is_plain | are_moments
+    return event_us, is_plain
+
+
+def _of_counts(texts: pa.StringArray, published_us: Ints, contract: MessageContract) -> tuple[Ints, Bools]:
+    unit = contract.event_time_unit
+    divisor = 1000 if unit is EventTimeUnit.NANOSECONDS else 1
+    are_digits = _matching(texts, f"^[0-9]{{1,{DIGITS if divisor == 1 else DIGITS + 3}}}$")
+    if divisor > 1:
+        texts = pc.utf8_rpad(pc.utf8_slice_codeunits(texts, 0, -3), 1, "0")
+    counts = pc.if_else(are_digits, texts, "0").cast(pa.int64()).to_numpy()
+    unit_us = NANOSECONDS_EACH[unit] * divisor // 1000
+    is_within = are_digits.to_numpy(zero_copy_only=False) & _within(counts, unit_us, published_us, contract)
+    return np.where(is_within, counts, 0) * unit_us, is_within
+
+
+def _of_moments(texts: pa.StringArray) -> tuple[Ints, Bools]:
+    are_moments = _matching(texts, PLAIN_MOMENT)
+    try:
+        moments = pc.if_else(are_moments, texts, "1970-01-01T00:00:00Z").cast(MOMENT)
+    except pa.ArrowInvalid:  # a day that its month does not have
+        return np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.bool_)
+    return moments.cast(pa.int64()).to_numpy(), are_moments.to_numpy(zero_copy_only=False)
+
+
+def _matching(texts: pa.StringArray, form: str) -> pa.BooleanArray:
+    return pc.fill_null(pc.match_substring_regex(texts, form), False)
+
+
+def _within(counts: Ints, unit_us: int, published_us: Ints, contract: MessageContract) -> Bools:
+    """Whether event times, as counts of a unit, are within the contract's bounds."""
+    is_within: Bools = counts >= -(-to_us(contract.first_event_time) // unit_us)
+    is_within &= counts <= (published_us + duration_us(contract.max_future_skew)) // unit_us
+    if contract.max_age is not None:
+        is_within &= counts >= -((duration_us(contract.max_age) - published_us) // unit_us)
+    return is_within
+
+
+def publisher_ids(
+    contract: MessageContract, attributes: Attributes, payloads: Sequence[Payload] | None
+) -> pa.StringArray:
+    """Each heartbeat's id by its publisher, or null; that of the message is made one of each element. `payloads` may be
+    None unless the contract needs them."""
+    known = _known(payloads, _unread(payloads)) if contract.needs_payload else ()
+    ids = _not_empty(_ids(attributes, known, contract.publisher_id))
+    if contract.each is None or contract.publisher_id.kind is PlaceKind.EACH:
+        return ids
+    return pc.binary_join_element_wise(
+        ids, pa.array([None if one is None else suffix(one) for one in known], pa.string()), ""
+    )

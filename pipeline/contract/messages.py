@@ -1,0 +1,139 @@
+"""Pulled messages in columns, as they are judged and kept: no Python object for each, unless it is looked into."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+
+MOMENT = pa.timestamp("us", tz="UTC")
+
+MESSAGE = pa.schema(
+    [
+        pa.field("message_id", pa.string(), nullable=False),
+        pa.field("publish_time", MOMENT, nullable=False),
+        pa.field("ordering_key", pa.string()),
+        pa.field("attributes", pa.map_(pa.string(), pa.string())),
+        pa.field("payload", pa.binary()),
+    ]
+)
+"""The columns in which a message is kept whole."""
+
+
+class Messages:
+    """Messages in the columns of MESSAGE. What is derived is made once."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def between(self, first: int, end: int) -> "Messages":
+        """The messages `[first, end)`."""
+        return self if end - first == len(self) else Messages(self.table.slice(first, end - first))
+
+    @cached_property
+    def published_us(self) -> Ints:
+        """Publish times in microseconds since the epoch."""
+        published: Ints = _array(self.table["publish_time"]).cast(pa.int64()).to_numpy()
+        return published
+
+    @cached_property
+    def payloads(self) -> Sequence[bytes | None]:
+        """Each payload's bytes."""
+        found: Sequence[bytes | None] = self.table["payload"].to_numpy(zero_copy_only=False)
+        return found
+
+    @cached_property
+    def attributes(self) -> "AttributeColumns":
+        """The messages' attributes."""
+        return AttributeColumns(_array(self.table["attributes"]))
+
+
+class Attributes(Protocol):
+    """The attributes of messages, or of rows: as columns by name, and as a mapping for each."""
+
+    def column(self, name: str) -> pa.StringArray:
+        """The value of that attribute, or null."""
+
+    def of(self, row: int) -> Mapping[str, str]:
+        """All of one message's."""
+
+    def dicts(self) -> list[Mapping[str, str]]:
+        """All of each message's."""
+
+
+class AttributeColumns:
+    """Attributes that Arrow holds as a map."""
+
+    def __init__(self, held: pa.MapArray) -> None:
+        ends = held.offsets.to_numpy().astype(np.int64)
+        whole = slice(int(ends[0]), int(ends[-1]))
+        self._ends, self._names, self._values = ends - ends[0], held.keys[whole], held.items[whole]
+        self._coded = self._names.dictionary_encode()
+        self._columns = dict[str, pa.StringArray]()
+
+    def column(self, name: str) -> pa.StringArray:
+        if name not in self._columns:
+            self._columns[name] = self._found(name)
+        return self._columns[name]
+
+    def _found(self, name: str) -> pa.StringArray:
+        messages, code = len(self._ends) - 1, self._coded.dictionary.index(name).as_py()
+        if code < 0:
+            return pa.nulls(messages, pa.string())
+        places = np.flatnonzero(self._coded.indices.to_numpy() == code)
+        of_message = np.full(messages, -1, dtype=np.int64)
+        of_message[np.searchsorted(self._ends[1:], places, side="right")] = places
+        return self._values.take(pa.array(of_message, mask=of_message < 0))
+
+    def of(self, row: int) -> Mapping[str, str]:
+        held = slice(int(self._ends[row]), int(self._ends[row + 1]))
+        return dict(zip(self._names[held].to_pylist(), self._values[held].to_pylist(), strict=True))
+
+    def dicts(self) -> list[Mapping[str, str]]:
+        names, values, ends = self._names.to_pylist(), self._values.to_pylist(), self._ends.tolist()
+        return [dict(zip(names[first:end], values[first:end], strict=True)) for first, end in pairwise(ends)]
+
+
+class AttributeDicts:
+    """Attributes of which some are from an envelope in the payload."""
+
+    def __init__(self, held: Sequence[Mapping[str, str]]) -> None:
+        self._held = held
+
+    def column(self, name: str) -> pa.StringArray:
+        return pa.array([held.get(name) for held in self._held], pa.string())
+
+    def of(self, row: int) -> Mapping[str, str]:
+        return self._held[row]
+
+    def dicts(self) -> list[Mapping[str, str]]:
+        return [*self._held]
+
+
+class RepeatedAttributes:
+    """The attributes of the message that each row is of."""
+
+    def __init__(self, held: Attributes, owners: Sequence[int]) -> None:
+        self._held, self._owners = held, owners
+
+    def column(self, name: str) -> pa.StringArray:
+        return self._held.column(name).take(pa.array(self._owners, pa.int64()))
+
+    def of(self, row: int) -> Mapping[str, str]:
+        return self._held.of(self._owners[row])
+
+    def dicts(self) -> list[Mapping[str, str]]:
+        held = self._held.dicts()
+        return [held[owner] for owner in self._owners]
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], column.type), *column.chunks])

@@ -1,0 +1,34 @@
+"""The names under which a page on this machine answers.
+
+A browser lets any page send requests to `127.0.0.1`, and a hostile name server can make any name resolve to it. So a
+request must name a host that is ours.
+"""
+
+import ipaddress
+from collections.abc import Collection, Sequence
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+"""The host names that need no setting: no name server answers for them."""
+
+
+def host_name(host: str) -> str:
+    """A `Host` header's name without its port, in lower case: `localhost` of `localhost:3000`."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdecimal() else host.strip().lower()
+
+
+def is_ours(hosts: Sequence[str], allowed: Collection[str], *, any_address: bool = False) -> bool:
+    """Whether a request with these `Host` headers names this machine, by loopback or by an allowed name; with
+    `any_address` also by any IP address, for which no name server answers either, or by none, as no browser does."""
+    if len(hosts) != 1:
+        return any_address and not hosts
+    name = host_name(hosts[0])
+    return name in LOOPBACK or name in allowed or (any_address and _is_address(name))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,135 @@
+"""Taking under a name, for micro-batches that may be started twice: it settles into a manifest.
+
+A reader whose name has a manifest is served what that lists, and pulls nothing. The order is the guarantee: pull, make
+durable, create the manifest, acknowledge.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import orjson
+import pyarrow as pa
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.errors import CorruptObject, LandingOver, ObjectExists, ObjectMissing
+from tidemark.pipeline.ingest.outcome import Landed
+from tidemark.pipeline.ingest.settle import acknowledge
+from tidemark.pipeline.ingest.take import Budget, Landing, after_a_small_batch, pulled, take
+from tidemark.pipeline.lake.store.objects import ObjectStore
+from tidemark.pipeline.lake.tables.landings import encode_piece, manifest_name, piece_name
+from tidemark.pipeline.lake.tables.new_files import NewFile, NewFiles
+from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.version import marks, refuse_newer
+
+
+@dataclass(frozen=True, slots=True)
+class NamedLanding:
+    """What landed under a name. `pieces` are the objects that hold its heartbeats.
+
+    `is_served` says that it had landed before, or that another reader was first. Nothing was acknowledged for it then.
+    """
+
+    landed: Landed
+    pieces: tuple[str, ...] = ()
+    is_served: bool = False
+
+
+class _Pieces:
+    """Objects beside a manifest, as files that no version of a table lists."""
+
+    def __init__(self, objects: ObjectStore, name: str) -> None:
+        self._objects, self._name, self._attempt = objects, name, uuid.uuid4().hex[:12]
+        self.written: list[str] = []
+
+    def write(self, rows: pa.Table) -> list[NewFile]:
+        piece = piece_name(self._name, self._attempt, len(self.written))
+        self._objects.create(piece, encode_piece(rows))
+        self.written.append(piece)
+        return [NewFile(piece, "", len(rows), 0, {})]
+
+    def delete(self) -> None:
+        for piece in self.written:
+            self._objects.delete(piece)
+
+
+def land_named(
+    name: str,
+    subscription: Subscription,
+    *,
+    objects: ObjectStore,
+    quarantine: NewFiles,
+    watermark: datetime | None,
+    reader: HeartbeatReader,
+    budget: Budget,
+    clock: Clock,
+    is_over: Callable[[], bool],
+) -> NamedLanding:
+    """Serve what has landed under `name`; else pull, make durable, create the manifest, acknowledge, and report.
+
+    Guarantee: what is acknowledged is durable and listed by the one manifest that `name` will ever have, however many
+    readers try, die or are started again. A reader that is not first acknowledges nothing: its messages come again. An
+    empty pull leaves an empty manifest.
+
+    A heartbeat below `watermark` is late. `is_over` says that nobody will ask for the name again, so that its manifest
+    may be gone: raises LandingOver then, with nothing acknowledged. Raises PubSubError or LakeError; then nothing was
+    acknowledged that is not durable, and the same name may be tried again.
+    """
+    there = landed_under(name, objects)
+    if there is not None:
+        return there
+    if is_over():
+        raise _over(name)
+    pieces, until = _Pieces(objects, name), clock.monotonic() + budget.max_time.total_seconds()
+    keeper = Landing(pieces, quarantine, reader, watermark, clock)
+    taken = take(pulled(subscription, budget, clock, after_a_small_batch), subscription, keeper, clock, until)
+    ack_ids = taken.ack_ids
+    try:
+        quarantine.add(taken.rejected, {})
+        content = orjson.dumps({"pieces": pieces.written, **taken.landed.facts(), **marks()})
+        try:
+            objects.create(manifest_name(name), content)
+        except ObjectExists:
+            return _served_instead(name, pieces, objects)
+        if is_over():
+            raise _over(name)
+        acknowledged, ack_ids = acknowledge(subscription, taken.ack_ids), []
+    finally:
+        subscription.give_back(ack_ids)  # unless they were acknowledged
+    return NamedLanding(replace(taken.landed, acknowledged=acknowledged), tuple(pieces.written))
+
+
+def landed_under(name: str, objects: ObjectStore) -> NamedLanding | None:
+    """The landing under a name, or None. Raises CorruptObject, NewerFormat, LakeUnreachable."""
+    try:
+        content = objects.read(manifest_name(name))
+    except ObjectMissing:
+        return None
+    try:
+        said = orjson.loads(content)
+        refuse_newer(f"{objects.uri}/{manifest_name(name)}", said)
+        return NamedLanding(Landed.of_facts(said), tuple(said["pieces"]), is_served=True)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+        raise CorruptObject(
+            f"{objects.uri}/{manifest_name(name)} is not a manifest ({error!r}); put back a copy: what it lists is "
+            "acknowledged already"
+        ) from error
+
+
+def _served_instead(name: str, pieces: _Pieces, objects: ObjectStore) -> NamedLanding:
+    """The landing of the reader that was first. Our messages come again; no manifest lists our pieces."""
+    winner = landed_under(name, objects)
+    pieces.delete()
+    if winner is None:
+        raise _over(name)
+    return winner
+
+
+def _over(name: str) -> LandingOver:
+    return LandingOver(
+        f"the landing {name} is over: what landed under it was processed, and may be deleted. Nothing was acknowledged "
+        "now. A task that was left behind may end like this; a stream whose checkpoint was put back further than what "
+        "is kept needs a new checkpoint"
+    )

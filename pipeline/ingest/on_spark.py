@@ -1,0 +1,139 @@
+"""The readers of a round as the tasks of a Spark job.
+
+Every reader is given the whole subscription: Pub/Sub has no partitions, and shares out its messages itself (the static
+split of FLINK-20625).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from threading import Timer
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from tidemark.pipeline.clock import from_us, to_us
+from tidemark.pipeline.ingest.outcome import Landed, Side, Taken, Waiting
+from tidemark.pipeline.ingest.readers import Reader, Share
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.lake.log.codec import decode, encode
+from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.spark.executors import require_able
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.state import Snapshot
+from tidemark.pipeline.watermark.usage import Usage
+
+IDS_IN_A_ROW = 20_000
+"""Ids to acknowledge in one row of an answer, some 4 MB."""
+
+HANGS_AFTER = timedelta(minutes=2)
+"""A round that takes so much longer than its time fails the run: no executor has a place, or one hangs. Ticks pull
+until the next run."""
+
+TAKEN = pa.schema(
+    {"reader": pa.int64(), "what": pa.binary(), "histogram": pa.binary(), "ack_ids": pa.list_(pa.string())}
+)
+"""One row a reader, and further ones with no more than ids. `what` is JSON; `histogram` is an entry of the log."""
+
+KEPT = Kept(at_most=2)
+"""What a worker process of Spark keeps open: the same for all runs of the same settings."""
+
+Read = Callable[[Share, Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def read_share(share: Share, readers: Iterable[pa.RecordBatch], kept: Kept = KEPT) -> Iterator[pa.RecordBatch]:
+    """The function that Spark runs: each reader whose number is in the column `id` takes, and answers with what it has
+    taken. Acknowledges nothing. Raises PubSubError or LakeError; a task that Spark tries again takes what is left."""
+    reader = kept.get(share.settings.model_dump_json(), lambda: Reader(share.settings))
+    reader.copies.settle(share.settled)
+    for numbers in readers:
+        for number in numbers["id"].to_pylist():
+            for row in rows_of(reader.take(share, share.side(number))):
+                yield pa.RecordBatch.from_pylist([{"reader": number, **row}], TAKEN)
+
+
+def rows_of(taken: Taken) -> Iterator[dict[str, Any]]:
+    """What a reader has taken, as rows of TAKEN."""
+    waiting = taken.waiting
+    what = {
+        "side": taken.side,
+        "contract": taken.contract,
+        "landed": taken.landed.facts(),
+        "heartbeats": [asdict(file) for file in taken.heartbeats],
+        "rejected": [asdict(file) for file in taken.rejected],
+        "attempt": taken.attempt,
+        "waiting": [waiting.messages, waiting.oldest and to_us(waiting.oldest), waiting.why],
+        "used": asdict(taken.used),
+    }
+    is_tracked = taken.side is Side.TRACKING
+    yield {"what": orjson.dumps(what), "histogram": encode(Snapshot(taken.histogram), "") if is_tracked else None}
+    for first in range(0, len(taken.ack_ids), IDS_IN_A_ROW):
+        yield {"ack_ids": taken.ack_ids[first : first + IDS_IN_A_ROW]}
+
+
+def taken_of_rows(rows: pa.Table) -> list[Taken]:
+    """What the readers of a round have taken: the inverse of `rows_of`, for all of them."""
+    ids, said = dict[int, list[str]](), dict[int, tuple[bytes, bytes | None]]()
+    for reader, what, histogram, ack_ids in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        ids.setdefault(reader, []).extend(ack_ids or ())
+        if what is not None:
+            said[reader] = what, histogram
+    return [_taken(orjson.loads(what), histogram, ids[reader]) for reader, (what, histogram) in said.items()]
+
+
+def _taken(what: Mapping[str, Any], histogram: bytes | None, ack_ids: list[str]) -> Taken:
+    entry = Snapshot(Histogram.empty()) if histogram is None else decode(histogram, "the answer of a reader")
+    if not isinstance(entry, Snapshot):
+        raise TypeError(f"a reader answered with {type(entry).__name__}")
+    messages, oldest_us, why = what["waiting"]
+    return Taken(
+        Side(what["side"]),
+        what["contract"],
+        Landed.of_facts(what["landed"]),
+        heartbeats=[NewFile(**file) for file in what["heartbeats"]],
+        rejected=[NewFile(**file) for file in what["rejected"]],
+        histogram=entry.histogram,
+        attempt=what["attempt"],
+        ack_ids=ack_ids,
+        waiting=Waiting(messages, None if oldest_us is None else from_us(oldest_us), why),
+        used=Usage(**what["used"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SparkReaders:
+    """Has readers take as tasks of a Spark job. `interrupt` ends what the session has under way. `read` is what the
+    tasks run.
+
+    Assumption: executors reach Pub/Sub and the lake at the same addresses as this process, and have tidemark.
+    """
+
+    spark: SparkSession
+    interrupt: Callable[[], object] = lambda: None
+    read: Read = read_share
+
+    def require_able(self) -> None:
+        """Raise ExecutorsUnable, before anything is pulled, where executors lack tidemark."""
+        require_able(self.spark)
+
+    def __call__(self, share: Share) -> list[Taken]:
+        """The work of the readers of one round. Raises what Spark raises when a task has failed too often."""
+        watchdog = Timer((share.time + HANGS_AFTER).total_seconds(), self.interrupt)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            readers = self.spark.range(0, share.readers, 1, share.readers)
+            rows = readers.mapInArrow(partial(self.read, share), from_arrow_schema(TAKEN)).toArrow()
+        finally:
+            watchdog.cancel()
+        return taken_of_rows(rows)
+
+
+def readers_for(settings: Settings, places: int) -> int:
+    """How many readers a run has, where Spark has so many places for tasks: one is left for windows."""
+    return min(settings.ingest.readers, max(1, places - 1))

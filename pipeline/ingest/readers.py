@@ -1,0 +1,134 @@
+"""The readers of a round: what each process reads with, and what it is told."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import count
+
+from tidemark.pipeline.clock import Clock, SystemClock
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Side, Taken
+from tidemark.pipeline.ingest.take import Budget, Keeper, Landing, Tracking, pulled, take
+from tidemark.pipeline.lake.layout import Lake
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.lake.tables.quarantine import QUARANTINE
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.pubsub.subscription import PubSubSubscription, Subscription
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.watermark.usage import Usage
+
+TICK_MESSAGES, TICK_BYTES = 250_000, 256 << 20
+"""The most that one tick takes."""
+
+BATCH_MESSAGES: Mapping[Side, int] = {Side.TRACKING: 25_000, Side.BASE: 20_000}
+"""Messages that are pulled together. In a tick they are settled together as well."""
+
+ROUND_MESSAGES, READER_BYTES = 400_000, 256 << 20
+"""The most messages of a round, shared out among its readers, and bytes of each of them. Their ids, some 80 MB, go to
+the driver."""
+
+HANDED_OVER = timedelta(minutes=2)
+"""How much longer than a round a reader leases what it has taken: until then the driver keeps the leases."""
+
+
+def tick_budget(settings: Settings, side: Side) -> Budget:
+    """The most that one tick takes."""
+    return Budget(TICK_MESSAGES, TICK_BYTES, settings.ingest.pull_for, BATCH_MESSAGES[side])
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the readers of a round are told, all of them the same. Readers of base come first. `settled` names the
+    attempts of trackers that are in the log."""
+
+    settings: Settings
+    time: timedelta
+    landers: int
+    trackers: int
+    watermark: datetime | None = None
+    settled: frozenset[str] = frozenset()
+
+    @property
+    def readers(self) -> int:
+        """All of them."""
+        return self.landers + self.trackers
+
+    @property
+    def sides(self) -> frozenset[Side]:
+        """Those that are read."""
+        return frozenset(self.side(reader) for reader in range(self.readers))
+
+    def side(self, reader: int) -> Side:
+        """Which subscription a reader reads."""
+        return Side.BASE if reader < self.landers else Side.TRACKING
+
+    def budget(self, side: Side) -> Budget:
+        """The most that one reader takes."""
+        return Budget(ROUND_MESSAGES // self.readers, READER_BYTES, self.time, BATCH_MESSAGES[side])
+
+
+class Reader:
+    """What one process reads with, for all runs of the same settings: a client, the tables, and what it remembers."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.contract = settings.judged_by
+        self.client = subscriber_client(*settings.pubsub.server)
+        self.copies = RememberedCopies(settings.ingest.copies_remembered)
+        lake = Lake(settings.lake, settings.message.kinds, self.clock)
+        self.judge = reader_of(settings.contract, settings.pubsub, lake.accepted_schemas(settings.message.schema_names))
+        self.heartbeats, self.quarantine = new_files(lake, self.clock)
+
+    def take(self, share: Share, side: Side) -> Taken:
+        """Take until the time of the round is over. Its leases last until the driver keeps them. Raises PubSubError or
+        LakeError."""
+        pubsub, calls = self.settings.pubsub, Calls()
+        path = pubsub.base_path if side is Side.BASE else pubsub.tracking_path
+        with closing(PubSubSubscription(self.client, path, self.clock, pubsub, meter=calls)) as subscription:
+            taken = taken_of(share, side, subscription, self.keeper(share, side), self.clock)
+        return replace(taken, used=taken.used + calls.usage)
+
+    def keeper(self, share: Share, side: Side) -> Keeper:
+        """What judges one reader's messages."""
+        if side is Side.BASE:
+            tables = self.heartbeats, self.quarantine
+            return Landing(*tables, self.judge, share.watermark, self.clock, self.contract)
+        return Tracking(self.judge, self.copies, self.settings.policy.band, self.clock, self.contract)
+
+
+def taken_of(share: Share, side: Side, subscription: Subscription, keeper: Keeper, clock: Clock) -> Taken:
+    """What one reader takes from a subscription, whose leases are handed over."""
+    budget = share.budget(side)
+    until = clock.monotonic() + budget.max_time.total_seconds()
+    taken = take(pulled(subscription, budget, clock, None), subscription, keeper, clock, until)
+    subscription.give_back(taken.ack_ids, int((share.time + HANDED_OVER).total_seconds()))
+    return taken
+
+
+def new_files(lake: Lake, clock: Clock) -> tuple[NewFiles, NewFiles]:
+    """`heartbeats` and `quarantine` as readers and settling see them."""
+    heartbeats = lake.heartbeats()
+    return NewFiles(heartbeats, heartbeats.schema, clock), NewFiles(lake.quarantine(), QUARANTINE, clock)
+
+
+class Calls:
+    """Counts the pulls of one reader, which its client sends from several threads."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._sent = 0
+
+    def called(self) -> None:
+        """A pull was sent."""
+        self._sent = next(self._numbers)
+
+    def pulled(self, messages: int, size_bytes: int) -> None:
+        """The reader counts them itself."""
+
+    @property
+    def usage(self) -> Usage:
+        """The calls as the account has them."""
+        return Usage(pulls=self._sent)

@@ -1,0 +1,187 @@
+"""Judged messages as rows of `heartbeats` and of `quarantine`."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.contract.elements import Rows, suffix
+from tidemark.pipeline.contract.heartbeat import (
+    Asking,
+    FieldKind,
+    HeartbeatReader,
+    MessageContract,
+    Undecided,
+    read_attribute,
+    read_field,
+)
+from tidemark.pipeline.contract.judging import Part, judged_parts, publisher_ids
+from tidemark.pipeline.contract.messages import MOMENT, Ints, Messages
+from tidemark.pipeline.contract.places import LONGEST_ID, Element, Place, PlaceKind, values_at, values_in
+from tidemark.pipeline.lake.tables.heartbeats import heartbeat_rows
+from tidemark.pipeline.lake.tables.quarantine import quarantine_rows
+
+PLAIN: Mapping[FieldKind, frozenset[type]] = {
+    FieldKind.NUMBER: frozenset({float, NoneType}),
+    FieldKind.TEXT: frozenset({str, NoneType}),
+    FieldKind.BOOLEAN: frozenset({bool, NoneType}),
+    FieldKind.JSON: frozenset({NoneType}),
+}
+"""Types of parsed values that are taken as they are. JSON has no infinite numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRows:
+    """Messages after judgement: how many, rows of `heartbeats`, rows of `quarantine`, by field the rows of `heartbeats`
+    with a value of another kind than configured (these count as null), by its position among the messages each one that
+    is undecided, and the positions of those that are `left` for another time. Neither has a row. `owners` has the
+    position of each heartbeat's message, and `refused` of each rejected one."""
+
+    messages: int
+    heartbeats: pa.Table
+    rejected: pa.Table
+    rows_of_another_kind: Mapping[str, Sequence[int]]
+    undecided: Mapping[int, Undecided]
+    owners: Ints
+    refused: Ints
+    left: Sequence[int] = ()
+
+    @property
+    def of_another_kind(self) -> Counter[str]:
+        """By field how many values are of another kind than configured."""
+        return Counter({name: len(rows) for name, rows in self.rows_of_another_kind.items()})
+
+    def without(self, left: Ints) -> "JudgedRows":
+        """Without the heartbeats of these messages."""
+        stays, waits = ~np.isin(self.owners, left), ~np.isin(self.refused, left)
+        place, others = np.cumsum(stays) - 1, self.rows_of_another_kind
+        return replace(
+            self,
+            heartbeats=self.heartbeats.filter(pa.array(stays)),
+            rejected=self.rejected.filter(pa.array(waits)),
+            rows_of_another_kind={name: [int(place[row]) for row in others[name] if stays[row]] for name in others},
+            owners=self.owners[stays],
+            refused=self.refused[waits],
+            left=left.tolist(),
+        )
+
+
+def judged_rows(
+    messages: Messages, reader: HeartbeatReader, asking: Asking, watermark: datetime | None, landed_at: datetime
+) -> Iterator[JudgedRows]:
+    """Judge messages, in parts that bound memory and work, in order. A heartbeat with an event time below `watermark`
+    is late."""
+    for part in judged_parts(messages, reader, asking):
+        yield _rows_of(part, reader.contract, watermark, landed_at)
+
+
+def _rows_of(part: Part, contract: MessageContract, watermark: datetime | None, landed_at: datetime) -> JudgedRows:
+    judged, elements, payloads = part.judged, part.elements, part.payloads
+    is_whole = elements is None and bool(judged.is_heartbeat.all())
+    rows = np.flatnonzero(judged.is_heartbeat)
+    places = pa.array(rows)
+    event_us = judged.event_us if is_whole else judged.event_us[rows]
+    is_late = np.zeros(len(rows), dtype=np.bool_) if watermark is None else event_us < to_us(watermark)
+    known = payloads if is_whole else [payloads[row] for row in rows.tolist()]
+    fields = {name: _field(part, contract, name, kind, known, rows) for name, kind in contract.fields.items()}
+    ids = publisher_ids(contract, part.attributes, payloads)
+    heartbeats = {
+        "stream_id": judged.stream_ids if is_whole else judged.stream_ids.take(places),
+        "event_time": pa.array(event_us).cast(MOMENT),
+        "publisher_id": ids if is_whole else ids.take(places),
+        **(_taken(part.messages, None if is_whole else rows) if elements is None else _elements(part, elements, rows)),
+        "landed_at": _moments(landed_at, len(rows)),
+        "late": pa.array(is_late),
+        **{name: values for name, (values, _) in fields.items()},
+    }
+    by_message = judged.rejections if elements is None else elements.rejections(judged.rejections)
+    refused = sorted(by_message)
+    rejected = {
+        "reason": [by_message[row].reason.value for row in refused],
+        "detail": [by_message[row].detail for row in refused],
+        **_taken(part.messages, np.array(refused, dtype=np.int64)),
+        "landed_at": _moments(landed_at, len(refused)),
+    }
+    first = 0 if elements is None else elements.first
+    owners = np.arange(len(part.messages)) if elements is None else np.array(elements.owners, dtype=np.int64) - first
+    return JudgedRows(
+        len(part.messages) if elements is None else elements.end - first,
+        heartbeat_rows(heartbeats, contract.fields),
+        quarantine_rows(rejected),
+        {name: others for name, (_, others) in fields.items() if others},
+        {int(owners[row]): why for row, why in judged.undecided.items()},
+        owners[rows],
+        np.array(refused, dtype=np.int64) - first,
+    )
+
+
+def _moments(moment: datetime, rows: int) -> pa.Array:
+    return pa.array(np.full(rows, to_us(moment))).cast(MOMENT)
+
+
+def _taken(messages: Messages, rows: Any) -> dict[str, pa.Array]:
+    """The columns of these messages; None: of all."""
+    taken = messages.table if rows is None else messages.table.take(pa.array(rows))
+    return {name: taken[name].combine_chunks() for name in taken.column_names}
+
+
+def _elements(part: Part, elements: Rows, rows: Any) -> dict[str, pa.Array]:
+    """The columns of the messages that these rows are of, with an id for each element. A message's payload is in its
+    first row alone."""
+    owners = np.array(elements.owners, dtype=np.int64)[rows]
+    table = part.messages.table
+    columns = _taken(Messages(table.drop_columns("payload")), owners)
+    is_later = np.zeros(len(owners), dtype=np.bool_)
+    is_later[1:] = owners[1:] == owners[:-1]
+    suffixes = pa.array([suffix(part.payloads[row]) for row in rows.tolist()], pa.string())
+    with_payload = pa.array(owners, mask=is_later)
+    return {
+        **columns,
+        "message_id": pc.binary_join_element_wise(columns["message_id"], suffixes, ""),
+        "payload": table["payload"].take(with_payload).combine_chunks(),
+    }
+
+
+def field_column(values: list[Any], kind: FieldKind) -> tuple[list[Any], list[int]]:
+    """A compared field's values as its configured kind, and the positions of those that are of another kind."""
+    plain = PLAIN[kind]
+    if plain.issuperset(map(type, values)):
+        return values, []
+    read = [value if type(value) in plain else read_field(value, kind) for value in values]
+    return read, [row for row, value in enumerate(values) if value is not None and read[row] is None]
+
+
+def _field(
+    part: Part, contract: MessageContract, name: str, kind: FieldKind, known: Sequence[Any], rows: Any
+) -> tuple[list[Any], list[int]]:
+    """The same for a field of the contract in these rows, whose payloads or elements are `known`."""
+    place = contract.place_of(name)
+    if place.kind is PlaceKind.ATTRIBUTE:
+        texts = part.attributes.column(place.name).take(pa.array(rows)).to_pylist()
+        return field_column([read_attribute(text, kind) for text in texts], kind)
+    if contract.each is None:
+        return field_column(values_at(place.name, known), kind)
+    return (
+        field_column(values_in(place, known), kind) if place.kind is PlaceKind.EACH else _repeated(place, kind, known)
+    )
+
+
+def _repeated(place: Place, kind: FieldKind, elements: Sequence[Element]) -> tuple[list[Any], list[int]]:
+    """The same for a value of the whole payload, which each element repeats. It is read once a message, and one that is
+    longer than an id counts as of another kind: elements may be many."""
+    read: dict[int, tuple[Any, bool]] = {}
+    for element in elements:
+        if id(element.whole) not in read:
+            value = element.find(place)
+            one = read_field(value, kind)
+            one = None if isinstance(one, str) and len(one) > LONGEST_ID else one
+            read[id(element.whole)] = one, one is None and value is not None
+    values = [read[id(element.whole)] for element in elements]
+    return [value for value, _ in values], [row for row, (_, is_other) in enumerate(values) if is_other]

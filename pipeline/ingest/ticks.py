@@ -1,0 +1,211 @@
+"""One tick of each subscription: rounds of one local reader, each settled before the next.
+
+A tick of tracking goes on to decide the watermark. The order is the guarantee: pull, persist, acknowledge; and only
+then read, fold, decide.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from tidemark.pipeline.clock import Clock
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader
+from tidemark.pipeline.durations import rough
+from tidemark.pipeline.errors import ReadingPostponed, ReadingUnavailable, SnapshotRefused
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Landed, Persisted, Settled
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.ingest.take import (
+    Budget,
+    Keeper,
+    Landing,
+    Tracking,
+    after_a_small_batch,
+    by_reading,
+    pulled,
+    take,
+)
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.log.watermark_object import WatermarkObject
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.pubsub.backlog import LIFETIME, REFUSED_WITHIN, Backlog
+from tidemark.pipeline.pubsub.spending import Spending
+from tidemark.pipeline.pubsub.subscription import Subscription
+from tidemark.pipeline.watermark.decision import Decision
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.rules import RULES, Rule
+from tidemark.pipeline.watermark.state import Beginning, WatermarkState
+
+NO_TIME, TOLERATED = timedelta(0), timedelta(seconds=2)
+"""A clock may be behind the server's by as much before a tick says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The result of a tracking tick. `problems` are sentences about steps that the next tick tries again."""
+
+    decision: Decision
+    state: WatermarkState
+    persisted: Persisted
+    problems: tuple[str, ...]
+
+
+def land(
+    subscription: Subscription,
+    *,
+    heartbeats: NewFiles,
+    quarantine: NewFiles,
+    log: TrackingLog,
+    reader: HeartbeatReader,
+    budget: Budget,
+    clock: Clock,
+    backlog: Backlog | None = None,
+    contract: str = "",
+) -> Landed:
+    """Pull, make durable, make visible, acknowledge, and report what landed.
+
+    Guarantee: what is acknowledged on base is in `heartbeats` or in `quarantine`. Any number of readers may run
+    at once. With base's `backlog` it goes on until that is gone; without, until a batch is nearly empty. Raises
+    PubSubError or LakeError; then nothing that is not durable was acknowledged.
+    """
+    watermarks = [log.newest_watermark()]  # before anything is pulled: with a damaged log nothing could be judged
+    settling = Settling(log, clock, base=subscription, heartbeats=heartbeats, quarantine=quarantine)
+
+    def keeper() -> Landing:
+        watermark = watermarks.pop() if watermarks else log.newest_watermark()
+        return Landing(heartbeats, quarantine, reader, watermark, clock, contract)
+
+    settled, spent = _rounds(subscription, settling, keeper, budget, backlog)
+    return replace(settled.landed, spent=spent)
+
+
+def track(
+    subscription: Subscription,
+    *,
+    tracking_backlog: Backlog,
+    base_backlog: Backlog,
+    log: TrackingLog,
+    reader: HeartbeatReader,
+    policy: Policy,
+    budget: Budget,
+    clock: Clock,
+    copies: RememberedCopies | None = None,
+    rules: Sequence[Rule] = RULES,
+    until_gone: Backlog | None = None,
+    spending: Spending | None = None,
+    watermark_object: WatermarkObject | None = None,
+    contract: str = "",
+) -> Tracked:
+    """Pull, persist, acknowledge; read T and B; fold the log; decide, and make the decision durable. Pull until a batch
+    is nearly empty, or within the budget until a reading of `until_gone` says that there is no backlog.
+
+    Guarantee: what is acknowledged on tracking is in the log. Any number of trackers may run at once. Raises
+    PubSubError or LakeError; then nothing unpersisted was acknowledged, and the next tick goes on from the log.
+    `copies` is what the process remembers from tick to tick; without it every copy counts in full. `spending` learns
+    what the log and the tick tell, and the decision notes what was used. `watermark_object` is told of the decision
+    last; if that fails, it is one of the problems. `contract` is what messages are judged by: from the first tick of a
+    process on, the log says so, and others are refused.
+    """
+    state = begin_where_new(log, tracking_backlog, clock)
+    log.judge_by(contract)
+    if spending is not None:
+        spending.learn(state)
+    remembered = RememberedCopies() if copies is None else copies
+    settling = Settling(log, clock, tracking=subscription, copies=remembered)
+
+    def keeper() -> Tracking:
+        return Tracking(reader, remembered, policy.band, clock, contract)
+
+    settled, spent = _rounds(subscription, settling, keeper, budget, until_gone)
+    persisted = replace(settled.persisted, spent=spent)
+    if spending is not None:
+        spending.reached(subscription.path, persisted.oldest_publish_time)
+    # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
+    tracking, tracking_problem = _reading(tracking_backlog)
+    base, base_problem = _reading(base_backlog)
+    with spending.noted() if spending is not None else nullcontext() as usage:
+        decided = log.decide(
+            lambda state: replace(state.decide(base, tracking, policy, clock.now(), rules), usage=usage)
+        )
+    state = log.compact_if_due()
+    untold = None if watermark_object is None else watermark_object.tell(state)
+    problems = (persisted.waiting.sentence(), tracking_problem, base_problem, untold)
+    return Tracked(
+        decision=decided.decision,
+        state=state,
+        persisted=persisted,
+        problems=(
+            *persisted.acknowledged.problems,
+            *(problem for problem in problems if problem),
+            *_clock_problem(tracking, base),
+        ),
+    )
+
+
+def _rounds(
+    subscription: Subscription,
+    settling: Settling,
+    keeper: Callable[[], Keeper],
+    budget: Budget,
+    backlog: Backlog | None,
+) -> tuple[Settled, bool]:
+    """Rounds of one batch each until the budget is spent or there is no backlog, and whether it was spent."""
+    settled, clock, messages, size = Settled(), settling.clock, 0, 0
+    until = clock.monotonic() + budget.max_time.total_seconds()
+    is_gone = after_a_small_batch if backlog is None else by_reading(backlog, lambda: settled.waiting.messages)
+    try:
+        for batch in pulled(subscription, budget, clock, is_gone, is_paced=backlog is not None):
+            messages, size = messages + len(batch), size + batch.size_bytes
+            try:
+                judge = keeper()
+            except BaseException:
+                subscription.give_back(batch.ack_ids)
+                raise
+            settled += settling.settle([take([batch], subscription, judge, clock, until)])
+            del batch
+    finally:
+        subscription.pause()
+    is_spent = messages >= budget.max_messages or size >= budget.max_bytes or clock.monotonic() >= until
+    return settled, is_spent
+
+
+def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:
+    """Write the log's first entry if it has none, and return the state. Nothing may be acknowledged on tracking before
+    that.
+
+    The entry names the publish time from which on the histogram will be complete: that of the oldest message that
+    tracking holds, or the latest that it can be. If that message is too old to be read, it is the age at which reading
+    becomes possible. Assumption: nobody has acknowledged since the reading.
+    """
+    state = log.catch_up_to_append()
+    if state.complete_from is not None:
+        return state
+    try:
+        known_from = tracking_backlog.read().no_later_than
+    except SnapshotRefused:
+        known_from = clock.now() - (LIFETIME - REFUSED_WITHIN)
+    return log.begin(Beginning(known_from))
+
+
+def _clock_problem(*readings: Reading | None) -> tuple[str, ...]:
+    """What to do about a clock that is provably behind the server's."""
+    behind = max((reading.clock_is_behind_by for reading in readings if reading is not None), default=NO_TIME)
+    if behind <= TOLERATED:
+        return ()
+    return (
+        f"this machine's clock is at least {rough(behind)} behind Pub/Sub's; synchronize it (chrony, "
+        "systemd-timesyncd): windows are computed only once their end is past by it",
+    )
+
+
+def _reading(backlog: Backlog) -> tuple[Reading | None, str | None]:
+    """A reading, or the reason why there is none now; that none is due is no problem. Lasting problems (a permission,
+    the network) are raised."""
+    try:
+        return backlog.read(), None
+    except ReadingPostponed as error:
+        return None, None if error.__cause__ is None else str(error)
+    except ReadingUnavailable as error:
+        return None, str(error)

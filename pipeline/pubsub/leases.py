@@ -1,0 +1,71 @@
+"""Keeping the leases of messages from the pull until they are acknowledged or given back."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from threading import Event, Lock, Thread
+
+logger = logging.getLogger(__name__)
+
+IDS_PER_CALL = 2500
+"""Acknowledgement ids in one request: ids have up to about 200 bytes, a request 512 KiB."""
+
+SHARE = 3
+"""Leases are extended so often within their length."""
+
+
+class Leases:
+    """Keeps leases of one subscription, in a thread that lives while there are any. Safe from several threads.
+
+    `extend` asks for so many ids at most, whose leases then last for `seconds` again. An extension that fails is logged
+    and tried again: at worst the messages are delivered twice.
+    """
+
+    def __init__(self, path: str, seconds: float, extend: Callable[[Sequence[str]], None]) -> None:
+        self._path = path
+        self._every = seconds / SHARE
+        self._extend = extend
+        self._lock = Lock()
+        self._held: dict[str, None] = {}
+        self._is_done = Event()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, ack_ids: Iterable[str]) -> None:
+        """Keep these from now on."""
+        with self._lock:
+            had, _ = bool(self._held), self._held.update(dict.fromkeys(ack_ids))
+            if had or not self._held:
+                return
+            self._is_done = done = Event()
+        Thread(target=self._keep, args=(done,), name=f"leases of {self._path}", daemon=True).start()
+
+    def let_go(self, ack_ids: Iterable[str]) -> None:
+        """Keep these no longer. It waits for nothing."""
+        with self._lock:
+            for ack_id in ack_ids:
+                self._held.pop(ack_id, None)
+            if not self._held:
+                self._is_done.set()
+
+    def close(self) -> None:
+        """Keep none any longer."""
+        self.let_go([*self._held])
+
+    def _keep(self, done: Event) -> None:
+        while not done.wait(self._every):
+            with self._lock:
+                held = list(self._held)
+            for first in range(0, len(held), IDS_PER_CALL):
+                still = [one for one in islice(held, first, first + IDS_PER_CALL) if one in self._held]
+                if done.is_set():
+                    return
+                if still:
+                    self._extend_some(still)
+
+    def _extend_some(self, ack_ids: Sequence[str]) -> None:
+        try:
+            self._extend(ack_ids)
+        except Exception as error:  # whatever it is: a keeper that ends would lose every lease
+            logger.warning("leases on %s were not extended, messages may come again: %s", self._path, error)

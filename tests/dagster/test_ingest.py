@@ -1,0 +1,472 @@
+"""The run whose readers on Spark pull: when the sensor asks for it, that ticks rest meanwhile, and what it reports."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from google.pubsub_v1 import PublisherClient
+
+from tests.dagster.house import (
+    PUBSUB,
+    ModelWorld,
+    Provisioned,
+    Ticking,
+    beats_between,
+    metadata_of,
+    publish,
+    settings_of,
+)
+from tests.watermark.builders import ints
+from tidemark.assets.ingest import (
+    AGAIN_WITHIN,
+    OVERTIME,
+    UNABLE_PAUSE,
+    WHY_NOT,
+    Report,
+    caught_up_lately,
+    run_at_work,
+    why_no_run,
+    why_readers,
+)
+from tidemark.pipeline.clock import ManualClock, SystemClock, to_us
+from tidemark.pipeline.errors import ExecutorsUnable
+from tidemark.pipeline.ingest import on_spark, readers
+from tidemark.pipeline.ingest.outcome import Landed, Persisted, Settled, Side
+from tidemark.pipeline.ingest.progress import Look, Watch
+from tidemark.pipeline.ingest.readers import Share
+from tidemark.pipeline.ingest.rounds import Ended, RoundDone
+from tidemark.pipeline.services.dagster_names import ENDED, INGEST, READS, STAYS
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import IngestSettings, SparkSettings
+from tidemark.pipeline.watermark.decision import Decision, Reason
+from tidemark.pipeline.watermark.histogram import Histogram
+from tidemark.pipeline.watermark.policy import Policy
+from tidemark.pipeline.watermark.readings import Reading, follow
+from tidemark.pipeline.watermark.state import DecisionRecord, Snapshot, WatermarkState
+
+CLOCK = SystemClock()
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+STATUS = dg.DagsterRunStatus
+CLASSIC = SparkSettings(master="local[3,4]", driver_memory="1g", config={"spark.ui.enabled": "false"})
+INGEST_SOON = IngestSettings.model_validate(
+    {"readers": 2, "round": "2s", "run_for": "1m", "start_after": "3s", "stop_below": "1s"}
+)
+CONTINUOUS = INGEST_SOON.model_copy(update={"mode": "continuous"})
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # sockets that py4j leaves to the collector
+
+
+def ticking_with(world: ModelWorld, instance: dg.DagsterInstance, folder: Path, chosen: IngestSettings) -> Ticking:
+    settings = settings_of(PUBSUB, folder).model_copy(update={"ingest": chosen})
+    return Ticking(settings, instance, world.clock, world)
+
+
+@pytest.fixture
+def ticking(world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path) -> Ticking:
+    return ticking_with(world, instance, tmp_path, INGEST_SOON)
+
+
+def publish_backlog(publisher: PublisherClient | ModelWorld, settings: Settings, messages: int = 2000) -> None:
+    """Heartbeats of some minutes, two broken ones beside them, and then so long nothing that a run is due."""
+    clock = publisher.clock if isinstance(publisher, ModelWorld) else CLOCK
+    end = clock.now() - MINUTE
+    start = end - messages // 100 * timedelta(seconds=30)
+    beats = beats_between(start, end, streams=100)
+    for first in range(0, len(beats), 1000):
+        publish(publisher, settings, beats[first : first + 1000])
+    publish(publisher, settings, [], broken=[{"stream_id": "stream-0"}] * 2)
+    clock.sleep(INGEST_SOON.start_after.total_seconds() + 0.5)
+
+
+def rows(ticking: Ticking) -> int:
+    return ticking.lake().heartbeats().extent().rows
+
+
+def requests(ticking: Ticking) -> Sequence[dg.RunRequest]:
+    return ticking.tick(INGEST).run_requests or []
+
+
+def skipped(ticking: Ticking) -> str:
+    """Why the sensor requests no run."""
+    data = ticking.tick(INGEST)
+    assert not data.run_requests
+    return data.skip_message or ""
+
+
+def ended(ticking: Ticking, how: Ended, status: STATUS = STATUS.SUCCESS) -> dg.DagsterRun:
+    """A run that has ended like this just now."""
+    run = ticking.run(INGEST, status)
+    ticking.instance.add_run_tags(run.run_id, {ENDED: str(how)})
+    return run
+
+
+# When a run is due
+
+
+def standing_with(
+    now: datetime, *, base: timedelta, tracking: timedelta = timedelta(0), ago: timedelta = SECOND
+) -> WatermarkState:
+    """A decision so long ago, on readings of messages that were so old."""
+    at = now - ago
+    readings = [Reading(at, at - age, names_a_message=True) for age in (base, tracking)]
+    followed = [follow(None, reading, timedelta(0)) for reading in readings]
+    decision = Decision(at=at, watermark=None, reason=Reason.ADVANCED, base=followed[0], tracking=followed[1])
+    return WatermarkState(record=DecisionRecord(decision, *readings, Policy()))
+
+
+def why(state: WatermarkState, now: datetime, watch: Watch | None = None, **chosen: object) -> str | None:
+    settings = Settings(ingest=IngestSettings.model_validate(chosen))
+    return why_readers(state, now, settings, Watch() if watch is None else watch)
+
+
+def test_a_run_is_due_when_either_subscription_holds_a_message_as_old_as_the_settings_say() -> None:
+    now = CLOCK.now()
+    assert why(WatermarkState(), now) is None
+    assert why(standing_with(now, base=10 * MINUTE - SECOND), now, start_after="10m") is None
+    due = why(standing_with(now, base=10 * MINUTE), now, start_after="10m")
+    assert due == "base holds a message that is 10m old"
+    due = why(standing_with(now, base=MINUTE, tracking=timedelta(days=2)), now)
+    assert due == "tracking holds a message that is 2d old"
+
+
+def test_a_reading_that_is_too_old_is_no_reason_for_a_run() -> None:
+    now = CLOCK.now()
+    assert why(standing_with(now, base=timedelta(days=2), ago=6 * MINUTE), now) is None
+    assert why(standing_with(now, base=timedelta(days=2), ago=5 * MINUTE), now) is not None
+
+
+def test_a_run_is_due_when_so_many_messages_were_published_since_the_oldest_that_base_holds() -> None:
+    now = CLOCK.now()
+    held_us = to_us(now - MINUTE - SECOND)
+    published = [held_us - 5_000_000, *range(held_us, held_us + 30_000_000, 1_000_000)]
+    histogram = Histogram.of(ints(published), ints(published))
+    state = standing_with(now, base=MINUTE).after(0, Snapshot(histogram))
+    assert why(state, now, start_size=30) == "30 messages were published since the oldest that base holds"
+    assert why(state, now, start_size=31) is None
+
+
+def test_a_run_is_due_when_ticks_that_spend_their_budget_do_not_catch_up() -> None:
+    now = CLOCK.now()
+    state = standing_with(now, base=4 * MINUTE, tracking=4 * MINUTE)
+    looks = [
+        Look(now - 2 * MINUTE, {Side.BASE: now - 5 * MINUTE, Side.TRACKING: now - 9 * MINUTE}),
+        Look(now, {Side.BASE: now - 4 * MINUTE, Side.TRACKING: now - 4 * MINUTE}),
+    ]
+    assert why(state, now, Watch(looks)) is None, "ticks found nothing more to pull: another consumer holds it"
+    assert why(state, now, Watch(looks, {Side.TRACKING: True})) is None, "tracking catches up"
+    due = why(state, now, Watch(looks, {Side.BASE: True}))
+    assert due == (
+        "ticks do not catch up: falling behind: 0 messages/s are read, and the oldest message of base is 4m old"
+    )
+
+
+# The sensor
+
+
+def test_the_sensor_asks_for_one_run_and_says_why_it_asks_for_no_other(ticking: Ticking, world: ModelWorld) -> None:
+    assert skipped(ticking) == "ticks can land the backlog"
+    publish_backlog(world, ticking.settings, 200)
+    ticking.track()
+    (request,) = requests(ticking)
+    assert "base holds a message that is" in request.tags["tidemark/why"]
+    assert STAYS not in request.tags
+    run = ticking.run(INGEST, STATUS.STARTING)
+    assert f"run {run.run_id[:8]} lands and tracks" in skipped(ticking)
+
+
+def test_in_continuous_mode_the_sensor_keeps_one_run_at_work(
+    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    ticking = ticking_with(world, instance, tmp_path, CONTINUOUS)
+    (request,) = requests(ticking)
+    assert "tidemark/why" not in request.tags, "it needs no reason"
+    run = ticking.run(INGEST, STATUS.STARTED)
+    assert f"run {run.run_id[:8]} lands and tracks" in skipped(ticking)
+    ticking.instance.report_run_canceled(ticking.instance.get_run_by_id(run.run_id))
+    assert len(requests(ticking)) == 1
+
+
+@pytest.mark.parametrize("chosen", [INGEST_SOON, CONTINUOUS], ids=["ticks", "continuous"])
+def test_after_a_failure_the_next_run_waits(
+    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, chosen: IngestSettings
+) -> None:
+    ticking = ticking_with(world, instance, tmp_path, chosen)
+    publish_backlog(world, ticking.settings, 200)
+    ticking.track()
+    ticking.run(INGEST, STATUS.FAILURE)
+    assert "failed" in skipped(ticking)
+    world.clock.advance(MINUTE)
+    ticking.track()
+    assert len(requests(ticking)) == 1
+
+
+def test_after_a_run_that_found_nothing_to_pull_the_sensor_rests(ticking: Ticking, world: ModelWorld) -> None:
+    publish_backlog(world, ticking.settings, 200)
+    ticking.track()
+    ended(ticking, Ended.TIME_IS_UP)
+    assert requests(ticking)
+    run = ended(ticking, Ended.RAN_DRY)
+    rests = why_no_run(ticking.runs, CLOCK.now(), ticking.settings)
+    assert rests == (
+        f"run {run.run_id[:8]} found hardly anything to pull: another consumer holds it; the next run looks 3s later"
+    )
+    assert why_no_run(ticking.runs, CLOCK.now() + INGEST_SOON.start_after, ticking.settings) is None
+    continuous = ticking.settings.model_copy(update={"ingest": CONTINUOUS})
+    assert why_no_run(ticking.runs, CLOCK.now(), continuous) is None, "from now on one is always at work"
+
+
+def test_a_run_that_has_to_start_soon_after_one_had_caught_up_stays(ticking: Ticking, world: ModelWorld) -> None:
+    publish_backlog(world, ticking.settings, 200)
+    ticking.track()
+    for how, status, stays in (
+        (Ended.TIME_IS_UP, STATUS.SUCCESS, False),
+        (Ended.CAUGHT_UP, STATUS.SUCCESS, True),
+        (Ended.CAUGHT_UP, STATUS.FAILURE, True),  # the last one that ended well counts
+    ):
+        run = ended(ticking, how, status)
+        assert caught_up_lately(ticking.runs, CLOCK.now()) is stays
+        if status is STATUS.SUCCESS:
+            (request,) = requests(ticking)
+            assert (STAYS in request.tags) is stays, how
+            assert "base holds a message" in request.tags["tidemark/why"]
+    ticking.instance.delete_run(run.run_id)
+    assert not caught_up_lately(ticking.runs, CLOCK.now() + AGAIN_WITHIN)
+
+
+def test_the_sensor_says_how_the_ticks_go_and_asks_for_a_run_when_they_do_not_catch_up(
+    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "TICK_MESSAGES", 40)
+    ticking = ticking_with(world, instance, tmp_path, IngestSettings())
+    settings = ticking.settings
+
+    def play(ticks: int, published: int) -> None:
+        for _ in range(ticks):
+            now = world.clock.now()
+            publish(world, settings, [(f"stream-{number}", now) for number in range(published)])
+            world.clock.advance(timedelta(seconds=10))
+            ticking.land()
+            ticking.track()
+
+    play(6, 60)
+    assert skipped(ticking) == "ticks can land the backlog", "what they leave is young"
+    for _ in range(6):
+        play(5, 60)
+        data = ticking.tick(INGEST)
+    (request,) = data.run_requests or []
+    assert request.tags["tidemark/why"].startswith("ticks do not catch up: falling behind: 4 messages/s are read, and ")
+    ticking.run(INGEST, STATUS.STARTING)
+    assert "lands and tracks; falling behind: 4 messages/s are read, and the oldest message of " in skipped(ticking)
+
+
+def test_the_sensor_says_how_long_ticks_take_to_catch_up(
+    world: ModelWorld, instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "TICK_MESSAGES", 50)
+    ticking = ticking_with(world, instance, tmp_path, IngestSettings())
+    for _ in range(120):
+        publish(world, ticking.settings, [(f"stream-{number}", world.clock.now()) for number in range(10)])
+        world.clock.advance(timedelta(seconds=10))
+    for _ in range(10):
+        world.clock.advance(timedelta(seconds=10))
+        ticking.land()
+        ticking.track()
+        said = skipped(ticking)
+    # A tick reads what was published in 50 s, ten seconds after the one before: each second gains four. 800 s are left.
+    assert said == (
+        "ticks can land the backlog; catching up: 5 messages/s, about 3m20s; the oldest message of tracking is 13m20s "
+        "old"
+    )
+
+
+def test_the_sensor_is_switched_on_and_asks_for_this_job_alone(ticking: Ticking) -> None:
+    sensor = ticking.definitions.resolve_sensor_def(INGEST)
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert [target.job_name for target in sensor.targets] == [INGEST]
+    assert sensor.minimum_interval_seconds == 1
+
+
+# Ticks beside a run
+
+
+@pytest.mark.parametrize("chosen", [INGEST_SOON, CONTINUOUS], ids=["ticks", "continuous"])
+def test_ticks_pull_until_a_run_has_settled_a_round_and_again_when_it_has_ended(
+    publisher: PublisherClient, provisioned: Provisioned, instance: dg.DagsterInstance, chosen: IngestSettings
+) -> None:
+    ticking = Ticking(provisioned(ingest=chosen), instance)
+    publish(publisher, ticking.settings, beats_between(CLOCK.now() - 2 * MINUTE, CLOCK.now() - MINUTE))
+    run = ticking.run(INGEST, STATUS.STARTED)
+    assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4, "it has not settled a round"
+    ticking.instance.add_run_tags(run.run_id, {READS: "true"})
+    assert f"run {run.run_id[:8]} lands and tracks: its readers land instead" in (ticking.land().skip_message or "")
+    publish(publisher, ticking.settings, beats_between(CLOCK.now() - MINUTE, CLOCK.now()))
+    ticking.land()
+    assert rows(ticking) == 4
+    CLOCK.sleep(1.5)  # what came to a pull that was under way is given back a second later
+    tracked = {event.asset_key.to_user_string() for event in ticking.track().asset_events}
+    assert tracked == {"watermark"}, "the tick decides, and leaves the tracking subscription to the run"
+    ticking.instance.report_run_failed(ticking.instance.get_run_by_id(run.run_id))
+    assert metadata_of(ticking.land(), "heartbeats")["rows"] == 4
+    assert metadata_of(ticking.track(), "tracking_histogram")["messages"] == 8
+
+
+def test_a_run_that_has_not_started_is_not_at_work(ticking: Ticking) -> None:
+    run = ticking.run(INGEST, STATUS.STARTING)
+    ticking.instance.add_run_tags(run.run_id, {READS: "true"})
+    assert run_at_work(ticking.runs, CLOCK.now(), ticking.settings) is None
+
+
+def test_a_run_that_hangs_does_not_keep_the_ticks_from_landing(ticking: Ticking) -> None:
+    run = ticking.run(INGEST, STATUS.STARTED)
+    ticking.instance.add_run_tags(run.run_id, {READS: "true"})
+    longest = INGEST_SOON.run_for + OVERTIME
+    assert run_at_work(ticking.runs, CLOCK.now() + longest - 2 * MINUTE, ticking.settings) == run.run_id
+    assert run_at_work(ticking.runs, CLOCK.now() + longest, ticking.settings) is None
+
+
+# The run
+
+
+def test_a_line_of_the_log_tells_all_rounds_since_the_last_and_that_they_take_too_long() -> None:
+    settings = Settings()
+    report, share = Report(ManualClock(CLOCK.now()), settings), Share(settings, settings.ingest.round, 2, 1)
+
+    def done(number: int, seconds: float = 5.5, **ages: timedelta) -> RoundDone:
+        settled = Settled(Landed(heartbeats=10, late=1, messages=10), Persisted(messages=11))
+        return RoundDone(
+            number, share, settled, seconds, number / 10, ages={Side(side): age for side, age in ages.items()}
+        )
+
+    assert report.add(done(0, 9.0))
+    assert report.sentence().startswith("round 0: landed 10 heartbeats (1 late), quarantined 0, tracked 11 messages")
+    assert "longer" not in report.sentence(), "Spark's workers had to start"
+    report.events()
+    assert not report.add(done(1))
+    report.add(done(2, base=2 * MINUTE, tracking=timedelta(0)))
+    told = (
+        "rounds 1 to 2: landed 20 heartbeats (2 late), quarantined 0, tracked 22 messages; 4 messages/s; the 2 readers "
+        "of base and 1 of tracking took 5.5 s, settling 0.2 s at most; age of the backlog: base 2m, tracking 0s"
+    )
+    assert report.sentence() == told
+    report.add(done(3, 10.2))
+    assert report.sentence().endswith("Spark needs a place for each of the 3 readers, and for windows")
+    assert report.total.landed.heartbeats == 40
+
+
+@pytest.fixture
+def on_spark_ticking(provisioned: Provisioned, instance: dg.DagsterInstance) -> Ticking:
+    return Ticking(provisioned(spark=CLASSIC, ingest=INGEST_SOON), instance)
+
+
+def run_of(ticking: Ticking, *, succeeds: bool = True, **tags: str) -> tuple[dg.DagsterRun, Any]:
+    """A run of the job in this process, with what it reported."""
+    job = ticking.definitions.resolve_job_def(INGEST)
+    result = job.execute_in_process(instance=ticking.instance, raise_on_error=False, tags=tags)
+    assert result.success is succeeds
+    run = ticking.instance.get_run_by_id(result.run_id)
+    assert run is not None
+    return run, result
+
+
+def totals_of(result: Any) -> dict[str, Any]:
+    """What a run says at its end."""
+    (output,) = [event for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
+    return {name: value.value for name, value in output.step_output_data.metadata.items()}
+
+
+def told_by(result: Any) -> dict[str, int]:
+    """How many rows or messages a run's materializations say, by asset."""
+    told: dict[str, int] = {}
+    for event in result.get_asset_materialization_events():
+        metadata = {name: value.value for name, value in event.materialization.metadata.items()}
+        name = event.materialization.asset_key.to_user_string()
+        told[name] = told.get(name, 0) + int(metadata.get("rows", metadata.get("messages", 0)))
+    return told
+
+
+def test_a_run_reads_both_subscriptions_tells_how_far_it_is_and_gives_back_to_the_ticks(
+    on_spark_ticking: Ticking, publisher: PublisherClient
+) -> None:
+    ticking = on_spark_ticking
+    publish_backlog(publisher, ticking.settings)
+    run, result = run_of(ticking)
+    assert rows(ticking) == 2000
+    assert ticking.lake().quarantine().reasons().waiting == {"NO_EVENT_TIME": 2}
+    assert run.tags[ENDED] == "caught up"
+    assert READS in run.tags
+    totals = totals_of(result)
+    assert (totals["ended"], totals["heartbeats"], totals["quarantined"], totals["tracked"]) == (
+        "caught up",
+        2000,
+        2,
+        2002,
+    )
+    assert told_by(result) == {"tracking_histogram": 2002, "heartbeats": 2000, "quarantine": 2}
+    said = [entry.user_message for entry in ticking.instance.all_logs(run.run_id)]
+    assert any(line.startswith("round 0: landed ") and "age of the backlog: " in line for line in said)
+
+    CLOCK.sleep(1.1)
+    ticking.track()
+    assert skipped(ticking) == "ticks can land the backlog"
+    assert ticking.land().skip_message == "nothing to land"
+
+
+@pytest.mark.parametrize(
+    ("mode", "tags"), [("continuous", {}), ("ticks", {STAYS: "true"})], ids=["continuous", "it stays"]
+)
+def test_a_run_that_stays_lands_and_tracks_reports_and_ends_in_time(
+    provisioned: Provisioned,
+    instance: dg.DagsterInstance,
+    publisher: PublisherClient,
+    mode: str,
+    tags: dict[str, str],
+) -> None:
+    run_for = timedelta(seconds=8)  # shorter than the settings allow
+    chosen = INGEST_SOON.model_copy(update={"mode": mode, "run_for": run_for})
+    ticking = Ticking(provisioned(spark=CLASSIC, ingest=chosen), instance)
+    beats = beats_between(CLOCK.now() - 10 * MINUTE, CLOCK.now(), streams=100)
+    for first in range(0, len(beats), 500):
+        publish(publisher, ticking.settings, beats[first : first + 500])
+    publish(publisher, ticking.settings, [], broken=[{"stream_id": "stream-0"}] * 2)
+    run, result = run_of(ticking, **tags)
+    assert rows(ticking) == 2000
+    assert ticking.lake().quarantine().reasons().waiting == {"NO_EVENT_TIME": 2}
+    assert READS in run.tags
+    assert run.tags[ENDED] == "time is up"
+    totals = totals_of(result)
+    assert (totals["heartbeats"], totals["quarantined"], totals["tracked"]) == (2000, 2, 2002)
+    assert totals["seconds"] >= run_for.total_seconds()
+    assert told_by(result) == {"tracking_histogram": 2002, "heartbeats": 2000, "quarantine": 2}
+    CLOCK.sleep(1.1)
+    ticking.track()
+    assert ticking.land().skip_message == "nothing to land"
+
+
+def test_after_a_run_whose_executors_lack_tidemark_the_sensor_says_so_and_ticks_land(
+    on_spark_ticking: Ticking, publisher: PublisherClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticking = on_spark_ticking
+    publish_backlog(publisher, ticking.settings, 200)
+    ticking.track()
+    (request,) = requests(ticking)
+    assert request.tags
+
+    def refuse(session: object) -> None:
+        raise ExecutorsUnable("Spark's executors cannot run tidemark (python3 on host: No module named 'tidemark')")
+
+    monkeypatch.setattr(on_spark, "require_able", refuse)
+    run, _ = run_of(ticking, succeeds=False)
+    assert rows(ticking) == 0
+    assert WHY_NOT in run.tags
+    assert ENDED not in run.tags
+    assert READS not in run.tags
+    ticking.track()
+    rests = skipped(ticking)
+    assert "ticks pull, since Spark's executors cannot run tidemark" in rests
+    assert "another run looks 10m after the last; start one by hand to try at once" in rests
+    for later, is_asked in ((2 * MINUTE, False), (UNABLE_PAUSE + SECOND, True)):  # other failures rest for a minute
+        assert (why_no_run(ticking.runs, CLOCK.now() + later, ticking.settings) is None) is is_asked
+    assert metadata_of(ticking.land(), "heartbeats")["rows"] == 200

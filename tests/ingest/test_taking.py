@@ -1,0 +1,229 @@
+"""Taking: what is not looked at in time, or would be too many files, is given back, and nothing is rejected for it."""
+
+import gzip
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from google.pubsub_v1 import PubsubMessage
+
+from tests.ingest.fakes import CONTRACT, World
+from tests.ingest.judged import messages_of
+from tests.watermark.builders import START, at
+from tidemark.pipeline.clock import ManualClock, to_us
+from tidemark.pipeline.contract.elements import MOST_ELEMENTS
+from tidemark.pipeline.contract.heartbeat import HeartbeatReader, MessageContract
+from tidemark.pipeline.contract.messages import Messages
+from tidemark.pipeline.contract.payloads.decoder import PART_BYTES, Decoded
+from tidemark.pipeline.contract.payloads.revisions import Asking
+from tidemark.pipeline.contract.places import Place
+from tidemark.pipeline.errors import LakeFull
+from tidemark.pipeline.ingest import take as taking
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.outcome import Side, Taken
+from tidemark.pipeline.ingest.take import HOURS_AT_ONCE, Keeper, Landing, Tracking, take
+from tidemark.pipeline.lake.tables.new_files import NewFile
+from tidemark.pipeline.pubsub.pulls import GIVEN_BACK_SECONDS
+from tidemark.pipeline.pubsub.subscription import Acknowledged, PulledBatch
+from tidemark.pipeline.watermark.histogram import NO_EVENT
+
+NOW, HOUR = at(10_000_000), timedelta(hours=1)
+OF_ELEMENTS = replace(CONTRACT, each=Place.of("payload:readings"), event_time=Place.of("each:ts"), fields={})
+OLD = replace(CONTRACT, first_event_time=NOW - 3000 * HOUR, fields={})
+
+
+@dataclass
+class Leased:
+    """A subscription that has handed out its messages: it notes those that are given back, by the seconds."""
+
+    back: dict[int, list[str]] = field(default_factory=dict)
+    path: str = "projects/p/subscriptions/s"
+
+    def give_back(self, ack_ids: Sequence[str], seconds: int = GIVEN_BACK_SECONDS) -> None:
+        if ack_ids:
+            self.back.setdefault(seconds, []).extend(ack_ids)
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:  # noqa: ARG002
+        raise AssertionError("batches are given, and none is pulled")
+
+    def hold(self, ack_ids: Sequence[str]) -> None:
+        raise AssertionError(f"nothing is held that was not pulled, but {len(ack_ids)} messages were to be")
+
+    def acknowledge(self, ack_ids: Sequence[str]) -> Acknowledged:
+        raise AssertionError(f"taking acknowledges nothing, but {len(ack_ids)} messages were to be")
+
+    def pause(self) -> None:
+        raise AssertionError("taking does not pause the pulling")
+
+
+@dataclass
+class Files:
+    """Files in memory, one for each hour of what is written together; or no room for any."""
+
+    is_full: bool = False
+    hours: Counter[str] = field(default_factory=Counter)
+
+    def write(self, rows: pa.Table) -> list[NewFile]:
+        if self.is_full:
+            raise LakeFull("no space is left")
+        written = Counter(rows["event_hour"].to_pylist()) if "event_hour" in rows.column_names else Counter({"": 0})
+        self.hours += Counter(written.keys())
+        return [NewFile(hour, hour, count, 0, {}) for hour, count in written.items()]
+
+
+class SlowReader(HeartbeatReader):
+    """Decodes a part of a batch in three seconds."""
+
+    def __init__(self, contract: MessageContract, clock: ManualClock) -> None:
+        super().__init__(contract)
+        self._clock = clock
+
+    def decode(self, messages: Messages, asking: Asking) -> Decoded:
+        self._clock.advance(timedelta(seconds=3))
+        return super().decode(messages, asking)
+
+
+def message(number: int, data: bytes, attributes: dict[str, str]) -> Any:
+    return PubsubMessage(data=data, attributes=attributes, message_id=f"m{number}", publish_time=NOW)._pb
+
+
+def batch_of(messages: Sequence[Any]) -> PulledBatch:
+    return PulledBatch(messages_of(messages), [f"ack {one.message_id}" for one in messages], 0)
+
+
+def keeper_of(side: Side, reader: HeartbeatReader, clock: ManualClock, files: Files | None = None) -> Keeper:
+    if side is Side.TRACKING:
+        return Tracking(reader, RememberedCopies(), timedelta(0), clock)
+    return Landing(files or Files(), Files(), reader, None, clock)
+
+
+# Time
+
+
+def dense(number: int) -> Any:
+    """A message of a few kilobytes with as many elements as one may have, which fill a part once they are unpacked."""
+    one = {"ts": to_us(NOW) // 1000, "pad": "x" * (PART_BYTES // MOST_ELEMENTS)}
+    data = gzip.compress(orjson.dumps({"readings": [one] * MOST_ELEMENTS}))
+    assert len(data) < 100_000
+    return message(number, data, {"stream_id": "a"})
+
+
+@pytest.mark.parametrize("side", Side)
+@pytest.mark.parametrize(("seconds", "looked_at"), [(5, 2), (0, 1), (60, 3)])
+def test_small_messages_with_much_work_are_taken_until_the_time_is_over_and_the_rest_is_given_back(
+    side: Side, seconds: int, looked_at: int
+) -> None:
+    clock, subscription = ManualClock(NOW), Leased()
+    batch, until = batch_of([dense(number) for number in range(3)]), clock.monotonic() + seconds
+    taken = take([batch], subscription, keeper_of(side, SlowReader(OF_ELEMENTS, clock), clock), clock, until)
+    assert taken.ack_ids == batch.ack_ids[:looked_at]
+    assert subscription.back == ({GIVEN_BACK_SECONDS: batch.ack_ids[looked_at:]} if looked_at < 3 else {})
+    if side is Side.BASE:
+        assert (taken.landed.heartbeats, taken.landed.rejected.total()) == (looked_at * MOST_ELEMENTS, 0)
+    else:
+        assert int(taken.histogram.count.sum()) == looked_at * MOST_ELEMENTS
+        assert NO_EVENT not in taken.histogram.event_bucket
+
+
+def test_no_batch_is_asked_for_once_the_time_is_over() -> None:
+    clock, subscription = ManualClock(NOW), Leased()
+    batches = (batch_of([message(number, b"{}", {"stream_id": "a"})]) for number in range(3))
+    reader = SlowReader(replace(OLD, event_time=Place.of("publish_time")), clock)
+    taken = take(batches, subscription, keeper_of(Side.BASE, reader, clock), clock, clock.monotonic() + 5)
+    assert (taken.landed.heartbeats, subscription.back) == (2, {})
+    assert [batch.ack_ids for batch in batches] == [["ack m2"]]
+
+
+# Event hours
+
+
+def of_hours(hours: Sequence[int]) -> PulledBatch:
+    """A message for each of these hours before now."""
+    return batch_of([of_hour(number, hour) for number, hour in enumerate(hours)])
+
+
+def of_hour(number: int, hour: int) -> Any:
+    return message(number, b"{}", {"stream_id": "a", "event_time": written(hour)})
+
+
+def written(hour: int) -> str:
+    return str(to_us(NOW - hour * HOUR) // 1000)
+
+
+def landed(batches: Sequence[PulledBatch], contract: MessageContract = OLD) -> tuple[Taken, Files, list[str]]:
+    clock, subscription, files = ManualClock(NOW), Leased(), Files()
+    keeper = keeper_of(Side.BASE, HeartbeatReader(contract), clock, files)
+    taken = take(batches, subscription, keeper, clock, clock.monotonic() + 60)
+    assert taken.landed.rejected.total() == 0
+    return taken, files, subscription.back.get(GIVEN_BACK_SECONDS, [])
+
+
+def test_messages_of_two_thousand_hours_are_taken_a_few_hours_at_a_time_the_newest_first() -> None:
+    left = {f"ack m{number}": of_hour(number, number * 7 % 2000) for number in range(2000)}
+    newest: list[int] = []
+    while left:
+        taken, files, back = landed([batch_of(list(left.values()))])
+        assert len(files.hours) == HOURS_AT_ONCE
+        assert set(files.hours.values()) == {1}, "one file an hour"
+        assert sorted([*taken.ack_ids, *back]) == sorted(left)
+        assert taken.landed.oldest_event_time is not None
+        newest.append(round((NOW - taken.landed.oldest_event_time) / HOUR))
+        left = {ack_id: left[ack_id] for ack_id in back}
+    assert newest == [HOURS_AT_ONCE * (number + 1) - 1 for number in range(2000 // HOURS_AT_ONCE)]
+
+
+def test_the_hours_of_all_batches_of_a_taking_count_together() -> None:
+    enough, more = range(HOURS_AT_ONCE - 50), range(100)
+    batches = [of_hours([*enough, 0]), of_hours([*more, 400, *range(1000, 1100)]), of_hours([0])]
+    taken, files, back = landed(batches)
+    assert len(files.hours) == HOURS_AT_ONCE
+    kept = [*range(100), 100, *range(101, 150)]
+    assert taken.ack_ids == [*batches[0].ack_ids, *(batches[1].ack_ids[number] for number in kept)]
+    assert back == [batches[1].ack_ids[number] for number in range(150, 201)], "and the third was not asked for"
+
+
+def test_a_message_of_more_hours_than_a_taking_may_have_is_taken_alone() -> None:
+    hours = [{"ts": written(hour)} for hour in range(HOURS_AT_ONCE + 100)]
+    data = orjson.dumps({"readings": hours})
+    batch = batch_of([message(number, data, {"stream_id": "a"}) for number in range(2)])
+    taken, files, back = landed([batch], replace(OF_ELEMENTS, first_event_time=OLD.first_event_time))
+    assert (taken.ack_ids, back) == (batch.ack_ids[:1], batch.ack_ids[1:])
+    assert (taken.landed.heartbeats, taken.landed.messages, len(files.hours)) == (len(hours), 1, len(hours))
+
+
+def test_ticks_land_messages_of_many_hours_a_few_hours_at_a_time_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "HOURS_AT_ONCE", 8)
+    world = World(tmp_path)
+    world.reader = HeartbeatReader(replace(CONTRACT, first_event_time=START - 100 * HOUR))
+    world.wait(10)
+    for hour in range(30):
+        world.topic.publish(-hour * HOUR.total_seconds())
+    newest = []
+    while world.base.unacknowledged:
+        landed = world.land()
+        assert landed.oldest_event_time is not None
+        assert landed.rejected.total() == 0
+        newest.append(landed.oldest_event_time)
+        world.wait(2)
+    assert newest == [at(-hour * HOUR.total_seconds()) for hour in (7, 15, 23, 29)]
+    assert sorted(world.landed_ids(), key=int) == [str(number + 1) for number in range(30)]
+
+
+# Failure
+
+
+def test_where_what_was_taken_cannot_be_kept_all_of_it_is_given_back() -> None:
+    clock, subscription = ManualClock(NOW), Leased()
+    keeper = keeper_of(Side.BASE, HeartbeatReader(OLD), clock, Files(is_full=True))
+    batches = [of_hours([0, 1]), of_hours([2])]
+    with pytest.raises(LakeFull):
+        take(batches, subscription, keeper, clock, clock.monotonic() + 60)
+    assert subscription.back == {GIVEN_BACK_SECONDS: [*batches[0].ack_ids, *batches[1].ack_ids]}

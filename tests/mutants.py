@@ -1,0 +1,125 @@
+"""Small mutations of the product's ingest that a quick test must notice. `python -m tests.mutants [WORD ...]`.
+
+Each is applied to a copy of the tree in a temporary folder. The exit code is 1 where one survives.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent.parent
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "build", "docs", "logs", "examples", "benchmarks")
+SECONDS = 400
+"""A mutant under which the tests take longer does not end: it is noticed."""
+
+SIMULATION = ("tests/simulation/test_replaced_contracts.py", "tests/simulation/test_simulation.py")
+_INGEST = ("taking", "held", "attempts", "landing", "copies", "law", "tracking", "progress")
+INGEST = (*(f"tests/ingest/test_{name}.py" for name in _INGEST), *SIMULATION)
+NAMED = ("tests/ingest/test_named_landing.py",)
+LOG = ("tests/lake/test_tracking_log.py", *SIMULATION)
+LEASES = ("tests/pubsub/test_leases.py", "tests/pubsub/test_subscription.py")
+
+
+class Mutant(NamedTuple):
+    """What is broken, in which module of `pipeline/`, which text becomes which, and the tests that must notice."""
+
+    what: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = INGEST
+
+
+TAKE, SETTLE, ROUNDS = "ingest/take.py", "ingest/settle.py", "ingest/rounds.py"
+TICKS, READERS, SPARK = "ingest/ticks.py", "ingest/readers.py", "ingest/on_spark.py"
+COPIES, BY_NAME = "ingest/copies.py", "ingest/named.py"
+THE_LOG, KEPT = "lake/log/tracking_log.py", "pubsub/leases.py"
+APPEND = "self.log.append(entry, judged_by=_contract(taken))"
+REMEMBER = "self.copies.settle({one.attempt for one in taken})"
+ACK_TRACKING = "acknowledged = acknowledge(self._of(Side.TRACKING), ack_ids)"
+ACK_BASE, QUARANTINE = "acknowledged = acknowledge(self._of(Side.BASE), ack_ids)", "self.quarantine.add("
+ADD = "self.heartbeats.add([file for one in taken for file in one.heartbeats], says)"
+LINE = "\n        "
+
+MUTANTS = (
+    Mutant("undecided messages are acknowledged", TAKE, "if position not in apart] if apart else ids", "]"),
+    Mutant("what is not looked at is not given back", TAKE, "back += unread", "pass"),
+    Mutant("what failed is not given back", TAKE, "subscription.give_back([*ack_ids, *back, *unread])", "pass"),
+    Mutant("taking has no end", TAKE, "or keeper.is_full or clock", "or clock"),
+    Mutant("who waits goes on waiting", TAKE, "min(waited, self._patience - waited)", "waited"),
+    Mutant("a budget of messages is not spent", TAKE, "messages -= found", "messages -= 0"),
+    Mutant("hours have no bound", TAKE, "room = HOURS_AT_ONCE - len(self._hours)", "room = len(new)"),
+    Mutant("acknowledged before it is in the log", SETTLE, f"{APPEND}{LINE}{REMEMBER}{LINE}{ACK_TRACKING}",
+           f"{ACK_TRACKING}{LINE}{APPEND}{LINE}{REMEMBER}"),
+    Mutant("remembered before it is in the log", SETTLE, f"{APPEND}{LINE}{REMEMBER}", f"{REMEMBER}{LINE}{APPEND}"),
+    Mutant("acknowledged before it is visible", SETTLE, f"{ADD}{LINE}{ACK_BASE}", f"{ACK_BASE}{LINE}{ADD}"),
+    Mutant("nothing is quarantined", SETTLE, QUARANTINE, "(lambda *_: None)("),
+    Mutant("base asks for no contract", SETTLE, "self.log.refuse_other(_contract(taken))", "pass"),
+    Mutant("tracking asks for no contract", SETTLE, APPEND, "self.log.append(entry)"),
+    Mutant("what was not settled is not given back", SETTLE, "self.give_back(taken)\n            raise", "raise"),
+    Mutant("a driver keeps no leases", ROUNDS, "self.settling.hold(taken)", "pass"),
+    Mutant("a lost round is not given back", ROUNDS, "self.settling.give_back(taken[1])", "pass"),
+    Mutant("readers are told no watermark", ROUNDS, "trackers, watermark, attempts)", "trackers, None, attempts)"),
+    Mutant("readers are told no attempts", ROUNDS, "trackers, watermark, attempts)", "trackers, watermark)"),
+    Mutant("what rounds used is forgotten", ROUNDS, "self._used = settled.unsaid", "pass"),
+    Mutant("a look that fails keeps its batch", TICKS, "subscription.give_back(batch.ack_ids)", "pass"),
+    Mutant("B is read before T", TICKS, "tracking, tracking_problem = _reading(tracking_backlog)",
+           "base, base_problem = _reading(base_backlog)\n    tracking, tracking_problem = _reading(tracking_backlog)"),
+    Mutant("ticks read no late payload", TICKS, "remembered, policy.band, clock", "remembered, None, clock"),
+    Mutant("readers read no late payload", READERS, "self.copies, self.settings.policy.band", "self.copies, None"),
+    Mutant("readers share no bound", READERS, "ROUND_MESSAGES // self.readers", "ROUND_MESSAGES"),
+    Mutant("leases are not handed over", READERS, "subscription.give_back(taken.ack_ids, int(", "max(0, int("),
+    Mutant("readers remember nothing", SPARK, "reader.copies.settle(share.settled)", "pass"),
+    Mutant("attempts have no name", SPARK, '"attempt": taken.attempt', '"attempt": ""'),
+    Mutant("a later first copy is one", COPIES, "& (self._publish_us[place] <= publish_us)", ""),
+    Mutant("every attempt is remembered", COPIES, "if name in attempts]", "]"),
+    Mutant("a manifest that is over is acknowledged", BY_NAME,
+           "        if is_over():\n            raise _over(name)\n        acknowledged", "        acknowledged", NAMED),
+    Mutant("who is second acknowledges", BY_NAME, "return _served_instead(name, pieces, objects)", "pass", NAMED),
+    Mutant("a number that was taken stays", THE_LOG, "if self._was_taken(number, entry, content)", "if False", LOG),
+    Mutant("who was away for long is lost", THE_LOG, "or self._is_before_all(number)", "", LOG),
+    Mutant("a lost number ends the entry", THE_LOG, "state = None\n                continue", "return state", LOG),
+    Mutant("appending asks for no contract", THE_LOG, "_refuse(judged_by, state.contract)", "pass", LOG),
+    Mutant("what was let go is leased", KEPT, "if one in self._held]", "]", LEASES),
+    Mutant("a failure ends the keeper", KEPT, "except Exception as error", "except OSError as error", LEASES),
+)  # fmt: skip
+
+
+def survives(mutant: Mutant) -> bool:
+    """Whether no test notices it. Raises ValueError where its text is not in the module once."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        shutil.copytree(HERE, tree, ignore=LEFT_OUT)  # it follows links: nothing leads back to the checkout
+        module = tree / "src" / "tidemark" / "pipeline" / mutant.module
+        text = module.read_text()
+        if text.count(mutant.old) != 1:
+            raise ValueError(f"{mutant.module} has {text.count(mutant.old)} times {mutant.old!r}")
+        module.write_text(text.replace(mutant.old, mutant.new))
+        tests = [test for test in mutant.tests if (tree / test).exists()]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}", "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            return not subprocess.run(
+                command, cwd=tree, env=environment, capture_output=True, timeout=SECONDS, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def main() -> int:
+    words = sys.argv[1:]
+    survivors = []
+    for mutant in (one for one in MUTANTS if not words or any(word in one.what for word in words)):
+        lives = survives(mutant)
+        print(f"{'SURVIVES' if lives else 'noticed '}  {mutant.module}: {mutant.what}", flush=True)
+        survivors += [mutant.what] if lives else []
+    print(f"{len(survivors)} survive" + "".join(f"\n  {what}" for what in survivors))
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""Leases are kept until they are let go, whatever becomes of the calls that extend them."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+from google.api_core import exceptions as api
+from google.auth.exceptions import RefreshError
+from google.pubsub_v1 import SubscriberClient
+
+from tests.fixtures_emulator import unique_pubsub
+from tests.pubsub.builders import Altered, subscription_of
+from tidemark.pipeline.pubsub import leases as module
+from tidemark.pipeline.pubsub.connection import subscriber_client
+from tidemark.pipeline.pubsub.leases import Leases
+from tidemark.pipeline.settings_sections import PubSubSettings
+
+pytestmark = pytest.mark.timeout(60)
+SECONDS = 0.03
+"""How long a lease lasts here."""
+
+
+class Extending:
+    """Takes down what is asked for; `then` is called each time, in the keeper's thread."""
+
+    def __init__(self, then: Callable[[int], object] = lambda _: None) -> None:
+        self.calls: list[list[str]] = []
+        self._then = then
+        self._called = threading.Condition()
+
+    def __call__(self, ack_ids: Sequence[str]) -> None:
+        with self._called:
+            self.calls.append(list(ack_ids))
+            self._called.notify_all()
+        self._then(len(self.calls))
+
+    def wait_for(self, calls: int) -> None:
+        """Wait until there were so many calls."""
+        with self._called:
+            assert self._called.wait_for(lambda: len(self.calls) >= calls, 30)
+
+
+@pytest.fixture
+def ends() -> Iterator[threading.Event]:
+    """What a call that hangs waits for: the end of the test."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def keepers(path: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == f"leases of {path}"]
+
+
+def test_letting_go_waits_for_nothing_while_an_extension_hangs(ends: threading.Event) -> None:
+    extend = Extending(lambda _: ends.wait())
+    leases = Leases("hangs", SECONDS, extend)
+    leases.hold(["a", "b"])
+    extend.wait_for(1)
+    leases.let_go(["a"])
+    leases.hold(["c"])
+    leases.close()
+    assert len(leases) == 0
+    assert not ends.is_set()
+
+
+def test_a_subscription_is_acknowledged_given_back_and_closed_while_an_extension_hangs(
+    own_pubsub: str, ends: threading.Event
+) -> None:
+    with closing(subscriber_client(own_pubsub).transport) as transport:
+        settings = unique_pubsub(own_pubsub)
+        client, hangs = SubscriberClient(transport=transport), threading.Event()
+
+        def modify(**_: Any) -> None:
+            hangs.set()
+            ends.wait()
+
+        quick = settings.model_copy(update={"ack_deadline": settings.ack_deadline / 300})
+        altered = Altered(client, modify_ack_deadline=modify, acknowledge=lambda **_: None)
+        subscription = subscription_of(altered, quick)
+        subscription.hold(["a", "b", "c"])
+        assert hangs.wait(30)
+        assert subscription.acknowledge(["a"]).count == 1
+        subscription.give_back(["b"])
+        subscription.close()
+        assert not ends.is_set()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [api.ServiceUnavailable("away"), RefreshError("the key was revoked"), ValueError("a closed channel")],  # type: ignore[no-untyped-call]
+)
+def test_an_extension_that_fails_for_whatever_reason_does_not_end_the_keeper(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_twice(call: int) -> None:
+        if call <= 2:
+            raise error
+
+    extend = Extending(fail_twice)
+    with closing(Leases("fails", SECONDS, extend)) as leases:
+        leases.hold(["a"])
+        extend.wait_for(4)
+    assert extend.calls[:4] == [["a"]] * 4
+    assert [str(error) in record.getMessage() for record in caplog.records] == [True] * 2
+
+
+def test_what_was_let_go_is_not_extended_and_what_came_later_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also within one round of extensions: `b` and `c` are let go, and `d` comes, while the first call is under way."""
+    monkeypatch.setattr(module, "IDS_PER_CALL", 2)
+    holder: list[Leases] = []
+
+    def change(call: int) -> None:
+        if call == 1:
+            holder[0].let_go(["b", "c"])
+            holder[0].hold(["d"])
+
+    extend = Extending(change)
+    with closing(Leases("changes", SECONDS, extend)) as leases:
+        holder.append(leases)
+        leases.hold(["a", "b", "c"])
+        extend.wait_for(3)
+    assert extend.calls[:3] == [["a", "b"], ["a", "d"], ["a", "d"]]
+
+
+def test_a_thread_lives_while_there_are_leases_and_no_longer() -> None:
+    extend, path = Extending(), "lives"
+    leases = Leases(path, SECONDS, extend)
+    assert keepers(path) == []
+    for calls in (1, 2):
+        leases.hold(["a"])
+        leases.hold(["b"])
+        (keeper,) = keepers(path)
+        extend.wait_for(calls)
+        leases.let_go(["a"])
+        assert keeper.is_alive()
+        leases.let_go(["b", "of nobody"])
+        keeper.join(30)
+        assert keepers(path) == []
+
+
+def test_leases_of_one_that_is_gone_are_kept_no_longer(own_pubsub: str) -> None:
+    settings: PubSubSettings = unique_pubsub(own_pubsub)
+    with closing(subscriber_client(own_pubsub).transport) as transport:
+        subscription = subscription_of(SubscriberClient(transport=transport), settings)
+        subscription.hold(["a"])
+        (keeper,) = keepers(settings.base_path)
+        del subscription
+        keeper.join(30)
+        assert not keeper.is_alive()

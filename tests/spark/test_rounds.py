@@ -1,0 +1,259 @@
+"""Rounds on a real Spark and the emulator: everything once quiet, whatever is killed on the way."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from google.pubsub_v1 import PublisherClient, SubscriberClient
+from pyspark.sql import SparkSession
+
+from tests.pubsub.builders import subscription_of
+from tests.spark.dying_source import deaths, ordain
+from tests.spark.pubsub_world import PubSubWorld
+from tests.spark.rounds import (
+    CLOCK,
+    a_run,
+    done_in,
+    done_until,
+    lake_of,
+    landed,
+    quarantined,
+    read_and_die,
+    read_for_ever,
+    settings_of,
+    tracked,
+)
+from tidemark.pipeline.ingest import on_spark
+from tidemark.pipeline.ingest.outcome import Settled
+from tidemark.pipeline.ingest.rounds import Ended, RoundDone
+from tidemark.pipeline.ingest.take import Budget
+from tidemark.pipeline.ingest.ticks import track
+from tidemark.pipeline.lake.log.tracking_log import TrackingLog
+from tidemark.pipeline.lake.tables.new_files import NewFiles
+from tidemark.pipeline.pubsub.backlog import SnapshotBacklog
+from tidemark.pipeline.pubsub.schemas import reader_of
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_sections import PubSubSettings
+from tidemark.pipeline.watermark.state import WatermarkState
+
+NOTHING = Budget(max_messages=0, max_bytes=0, max_time=timedelta(seconds=1), batch_messages=1)
+
+
+@pytest.fixture
+def world(
+    subscriber: SubscriberClient, publisher: PublisherClient, fresh_pubsub: PubSubSettings, tmp_path: Path
+) -> PubSubWorld:
+    return PubSubWorld(subscriber, publisher, fresh_pubsub, tmp_path)
+
+
+def decide(world: PubSubWorld, settings: Settings) -> None:
+    """A tick that pulls nothing and decides, as the sensor's ticks do while readers are at work."""
+    pubsub = world.settings
+    tracking, base = (
+        SnapshotBacklog(world.subscriber, path, CLOCK, pubsub.call_timeout)
+        for path in (pubsub.tracking_path, pubsub.base_path)
+    )
+    track(
+        subscription_of(world.subscriber, pubsub, pubsub.tracking_path),
+        tracking_backlog=tracking,
+        base_backlog=base,
+        log=lake_of(settings).tracking_log(),
+        reader=reader_of(settings.contract, pubsub),
+        policy=settings.policy,
+        budget=NOTHING,
+        clock=CLOCK,
+        contract=settings.judged_by,
+    )
+
+
+def total(done: Sequence[RoundDone]) -> Settled:
+    return sum((one.settled for one in done), Settled())
+
+
+def test_a_backlog_is_landed_whole_by_four_readers_that_go_to_tracking_first(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings, done = settings_of(world.settings, str(world.lake), readers=4), list[RoundDone]()
+    world.publish(20_000, broken=7)
+    time.sleep(2.1)
+    decide(world, settings)
+    with a_run(spark, settings) as rounds:
+        for one in rounds.rounds(timedelta(minutes=3), until_young=True):
+            done.append(one)
+            decide(world, settings)
+    assert rounds.ended is Ended.CAUGHT_UP
+    assert world.is_quiet(is_tracked=True)
+    # A lease that runs out on a busy machine brings a message again: at least once, and every copy is told.
+    settled = total(done)
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
+    assert tracked(settings) == settled.persisted.messages >= 20_007
+    assert len(landed(settings)) == settled.landed.heartbeats
+    assert len(quarantined(settings)) == settled.landed.rejected.total()
+    acknowledged = settled.landed.acknowledged
+    assert acknowledged.count + acknowledged.failed == settled.landed.messages
+    assert [one.number for one in done] == list(range(len(done)))
+    shares = [(one.share.landers, one.share.trackers) for one in done]
+    assert shares[0] == (0, 4)
+    assert shares[-1] == (3, 1)
+    assert shares == sorted(shares), "tracking first, then base"
+    newest, oldest = settled.landed.newest_event_time, settled.landed.oldest_event_time
+    assert newest is not None
+    assert oldest is not None
+    assert newest - oldest == timedelta(milliseconds=19_999)
+    assert not (world.lake / "landings").exists(), "rounds land in the tables, as a tick does"
+
+
+def test_rounds_land_and_track_everything_in_one_commit_and_one_entry_each_and_note_what_they_used(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings = settings_of(world.settings, str(world.lake))
+    world.publish(5_000, broken=7)
+    done = done_in(spark, settings, 6)
+    assert Counter(landed(settings)) == Counter(world.published)
+    assert Counter(quarantined(settings)) == Counter(world.rejected)
+    assert tracked(settings) == 5_007
+    assert total(done).landed.acknowledged.count == 5_007
+    assert world.is_quiet(is_tracked=True)
+    account = lake_of(settings).tracking_log().catch_up().account.known
+    assert (account.landed, account.tracked) == (5_007, 5_007)
+    assert account.landed_bytes > account.landed
+    assert account.pulls > 0
+    table = lake_of(settings).heartbeats().current()
+    assert table is not None
+    landings = [one for one in done if one.settled.landed.messages]
+    assert table.version() <= len(landings), "more commits than rounds that landed anything, and the table's creation"
+    assert sum(one.settled.persisted.snapshots for one in done) == sum(
+        bool(one.settled.persisted.messages) for one in done
+    )
+
+
+def test_two_runs_at_once_share_the_backlog_and_land_every_message_once_where_no_lease_runs_out(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings = settings_of(world.settings, str(world.lake), readers=2)
+    world.publish(6_000)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(done_in, spark, settings, 8) for _ in range(2)]
+    both = total([one for run in runs for one in run.result()])
+    assert set(landed(settings)) == set(world.published)
+    assert both.landed.heartbeats == len(landed(settings))
+    assert tracked(settings) == both.persisted.messages >= 6_000
+    assert world.is_quiet(is_tracked=True)
+
+
+def test_readers_killed_at_every_step_lose_nothing_and_nothing_that_they_had_taken_is_visible(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings = settings_of(world.settings, str(world.lake))
+    steps = ("before write", "after write", "before base ends", "before tracking ends")
+    ordain(world.lake, *steps)
+    world.publish(4_000, broken=3)
+
+    def is_over() -> bool:
+        are_dead = all((deaths(world.lake) / f"{step} done").exists() for step in steps)
+        return are_dead and world.is_quiet(is_tracked=True)
+
+    settled = total(done_until(spark, settings, is_over, read_and_die))
+    assert sorted(path.name for path in deaths(world.lake).iterdir()) == sorted(f"{step} done" for step in steps)
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
+    assert len(landed(settings)) == settled.landed.heartbeats
+    assert tracked(settings) == settled.persisted.messages >= 4_003
+    assert world.is_quiet(is_tracked=True)
+
+
+@pytest.mark.slow
+def test_a_run_whose_driver_is_killed_in_the_middle_of_a_round_loses_nothing(
+    spark: SparkSession, world: PubSubWorld
+) -> None:
+    settings = settings_of(world.settings, str(world.lake))
+    world.publish(10_000, broken=3)
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.spark.dying_rounds", str(world.lake), world.settings.model_dump_json()],
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(set(landed(settings))) < 10_000, "it was killed before it was done"
+    done_until(spark, settings, lambda: world.is_quiet(is_tracked=True))
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
+    assert tracked(settings) >= 10_003
+    assert world.is_quiet(is_tracked=True)
+
+
+class Lost(Exception):
+    """The driver is gone."""
+
+
+@pytest.mark.parametrize(
+    "dies",
+    [
+        pytest.param("before the entry", marks=pytest.mark.slow),
+        pytest.param("before the commit", marks=pytest.mark.slow),
+        "after the commit",
+    ],
+)
+def test_a_driver_that_dies_while_it_settles_has_acknowledged_nothing_that_is_not_visible(
+    spark: SparkSession, world: PubSubWorld, dies: str
+) -> None:
+    settings = settings_of(world.settings, str(world.lake))
+    world.publish(2_000, broken=3)
+    append, add = TrackingLog.append, NewFiles.add
+
+    def dying_append(log: TrackingLog, *what: Any, **more: Any) -> WatermarkState:
+        if dies == "before the entry":
+            raise Lost
+        return append(log, *what, **more)
+
+    def dying_add(files: NewFiles, *what: Any) -> None:
+        if dies == "before the commit":
+            raise Lost
+        add(files, *what)
+        if dies == "after the commit":
+            raise Lost
+
+    with (
+        patch.object(TrackingLog, "append", dying_append),
+        patch.object(NewFiles, "add", dying_add),
+        pytest.raises(Lost),
+    ):
+        done_in(spark, settings, 30)
+    assert not world.is_quiet()
+    assert tracked(settings) == (0 if dies == "before the entry" else 2_003)
+    assert landed(settings) == [], "quarantine comes before heartbeats"
+    assert len(quarantined(settings)) == (3 if dies == "after the commit" else 0)
+    done_until(spark, settings, lambda: world.is_quiet(is_tracked=True))
+    assert set(landed(settings)) == set(world.published)
+    assert set(quarantined(settings)) == set(world.rejected)
+
+
+@pytest.mark.slow
+def test_a_round_that_hangs_is_interrupted_and_its_messages_come_again(
+    spark: SparkSession, world: PubSubWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(world.settings, str(world.lake), readers=2)
+    world.publish(500)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(on_spark, "HANGS_AFTER", timedelta(seconds=3))
+        with (
+            a_run(spark, settings, read=read_for_ever, interrupt=spark.sparkContext.cancelAllJobs) as rounds,
+            pytest.raises(Exception, match="cancelled"),
+        ):
+            list(rounds.rounds(timedelta(seconds=30), until_young=False))
+    assert landed(settings) == []
+    done_until(spark, settings, lambda: world.is_quiet(is_tracked=True))
+    assert set(landed(settings)) == set(world.published)

@@ -1,0 +1,463 @@
+"""What the readers of rounds take, and where and how long they go on, without a Spark: on the Pub/Sub model."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+import pyarrow as pa
+import pytest
+
+from tests.ingest.fakes import ACK_DEADLINE, AMPLE, FIELDS, World
+from tests.ingest.model_subscription import ModelSubscription
+from tests.watermark.builders import at
+from tidemark.pipeline.clock import to_us
+from tidemark.pipeline.emulator.refusals import DeadlineExceeded
+from tidemark.pipeline.errors import LakeUnreachable, ReadingUnavailable
+from tidemark.pipeline.ingest import on_spark, readers, rounds
+from tidemark.pipeline.ingest.copies import RememberedCopies
+from tidemark.pipeline.ingest.on_spark import TAKEN, read_share, taken_of_rows
+from tidemark.pipeline.ingest.outcome import Settled, Side, Taken
+from tidemark.pipeline.ingest.readers import Reader, Share, taken_of
+from tidemark.pipeline.ingest.rounds import DRY_ROUNDS, YOUNG_ROUNDS, Ended, RoundDone, Rounds, sentence_of
+from tidemark.pipeline.ingest.settle import Settling
+from tidemark.pipeline.kept import Kept
+from tidemark.pipeline.pubsub.backlog import Backlog
+from tidemark.pipeline.settings import Settings
+from tidemark.pipeline.settings_message import MessageSettings
+from tidemark.pipeline.settings_sections import IngestSettings, LakeSettings, PubSubSettings
+from tidemark.pipeline.watermark.histogram import BUCKET_US, COPY, NO_EVENT
+from tidemark.pipeline.watermark.readings import Reading
+from tidemark.pipeline.watermark.state import Beginning
+
+DECIDES = replace(AMPLE, max_messages=0)
+"""The budget of a tick while readers are at work."""
+
+MINUTE = timedelta(minutes=1)
+
+
+class WorldReader(Reader):
+    """What one process reads with, on a world's model."""
+
+    def __init__(self, on: "OnTheModel") -> None:
+        super().__init__(on.settings, on.world.clock)
+        self._on = on
+
+    def take(self, share: Share, side: Side) -> Taken:
+        return taken_of(share, side, self._on.subscription(side), self.keeper(share, side), self.clock)
+
+
+@dataclass
+class OnTheModel:
+    """A world whose readers are one process, which reads for one reader after another. Answers travel as by Spark."""
+
+    world: World
+    settings: Settings
+    pulled: dict[str, Any] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
+
+    def __post_init__(self) -> None:
+        self.kept.get(self.settings.model_dump_json(), lambda: WorldReader(self))
+
+    def subscription(self, side: Side) -> ModelSubscription:
+        """A subscription as another process reaches it."""
+        return ModelSubscription(self.world.model, str(side), self.world, self.pulled)
+
+    def read(self, share: Share) -> list[Taken]:
+        """What the readers of a round have taken."""
+        numbers = [pa.RecordBatch.from_pydict({"id": [number]}) for number in range(share.readers)]
+        return taken_of_rows(pa.Table.from_batches(read_share(share, numbers, self.kept), TAKEN))
+
+    def settling(self) -> Settling:
+        """The driver's side, on the same messages."""
+        world = self.world
+        tracking, base = self.subscription(Side.TRACKING), self.subscription(Side.BASE)
+        return Settling(world.log, world.clock, tracking, base, world.heartbeats, world.quarantine)
+
+    def rounds(self, **parts: Any) -> Rounds:
+        """A run; `parts` replace its own."""
+        world = self.world
+        made = {
+            "settings": self.settings,
+            "run": "run",
+            "readers": self.settings.ingest.readers,
+            "settling": self.settling(),
+            "read": self.read,
+            "newest": world.lake().tracking_log().newest,
+            "backlogs": {Side.TRACKING: world.tracking_backlog, Side.BASE: world.base_backlog},
+            "clock": world.clock,
+            "beside": at_once,
+        }
+        return Rounds(**{**made, **parts})
+
+
+def at_once(work: Callable[[], RoundDone]) -> "Future[RoundDone]":
+    """Settles a round before the next is read."""
+    done = Future[RoundDone]()
+    try:
+        done.set_result(work())
+    except Exception as error:
+        done.set_exception(error)
+    return done
+
+
+class Late(Future[RoundDone]):
+    """Settles a round while its successor is read, and no sooner than it is asked for."""
+
+    def __init__(self, work: Callable[[], RoundDone]) -> None:
+        super().__init__()
+        self._work = work
+
+    def result(self, timeout: float | None = None) -> RoundDone:
+        return at_once(self._work).result(timeout)
+
+
+def settings_of(world: World, message: Mapping[str, Any] | None = None, **ingest: object) -> Settings:
+    return Settings(
+        pubsub=PubSubSettings(emulator_host="127.0.0.1:1", ack_deadline=ACK_DEADLINE),
+        message=MessageSettings.model_validate({"fields": FIELDS, **(message or {})}),
+        lake=LakeSettings(uri=f"file:{world.folder}"),
+        ingest=IngestSettings.model_validate(ingest),
+    )
+
+
+def total(done: Sequence[RoundDone]) -> Settled:
+    return sum((one.settled for one in done), Settled())
+
+
+def a_share(settings: Settings, side: Side, settled: frozenset[str] = frozenset()) -> Share:
+    """One reader of one side."""
+    landers = int(side is Side.BASE)
+    return Share(settings, timedelta(seconds=1), landers, 1 - landers, settled=settled)
+
+
+# What a worker keeps
+
+
+class Counting:
+    """A reader that is counted, and takes nothing."""
+
+    made = 0
+    alive: ClassVar["WeakSet[Counting]"] = WeakSet()
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.copies = RememberedCopies()
+        Counting.made += 1
+        Counting.alive.add(self)
+
+    def take(self, share: Share, side: Side) -> Taken:
+        assert share.settings == self.settings
+        return Taken(side)
+
+
+@pytest.mark.parametrize(("settings", "made"), [([*range(1, 10)], 9), ([1] * 9, 1)], ids=["others", "the same"])
+def test_nine_runs_in_one_worker_keep_the_connections_of_at_most_two(
+    monkeypatch: pytest.MonkeyPatch, settings: Sequence[int], made: int
+) -> None:
+    monkeypatch.setattr(on_spark, "Reader", Counting)
+    monkeypatch.setattr(Counting, "made", 0)
+    numbers = pa.RecordBatch.from_pydict({"id": [0, 1]})
+    for minutes in settings:
+        chosen = Settings(ingest=IngestSettings(run_for=minutes * MINUTE, round=timedelta(seconds=3)))
+        for _ in range(3):
+            rows = pa.Table.from_batches(read_share(Share(chosen, timedelta(seconds=1), 1, 1), [numbers]))
+            assert [one.side for one in taken_of_rows(rows)] == [Side.BASE, Side.TRACKING]
+        assert len(Counting.alive) <= 2
+    assert Counting.made == made
+
+
+# What is taken
+
+
+def test_readers_judge_the_payload_of_laggards_and_remember_copies_from_round_to_round(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, {"publisher_id": "attribute:heartbeat_id"}))
+    settling = on.settling()
+    world.log.begin(Beginning(at(-1)))
+
+    def round_told(settled: frozenset[str]) -> tuple[int, str]:
+        taken = on.read(a_share(on.settings, Side.TRACKING, settled))
+        settling.hold(taken)
+        return settling.settle(taken).persisted.messages, taken[0].attempt
+
+    world.wait(100)
+    world.topic.publish(99, publisher_id="x")
+    world.topic.publish(10, publisher_id="laggard", payload=b"{")
+    world.topic.publish(98, publisher_id="in time", payload=b"{")
+    messages, attempt = round_told(frozenset())
+    world.wait(29)
+    world.topic.publish(99, publisher_id="x")
+    assert (messages, round_told(frozenset({attempt}))[0]) == (3, 1)
+    histogram = world.log.catch_up().histogram
+    start = to_us(at(0)) // BUCKET_US
+    cells = zip((histogram.publish_bucket - start).tolist(), histogram.event_bucket.tolist(), strict=True)
+    assert set(cells) == {(100, start + 99), (100, NO_EVENT), (100, start + 98), (130, COPY)}
+
+
+class LandsReadings(World):
+    """Judges nothing by the contract of other worlds."""
+
+    def acknowledging(self, subscription: str, messages: Sequence[Any]) -> None: ...
+
+
+def test_readers_land_and_count_each_reading_of_a_message(tmp_path: Path) -> None:
+    world = LandsReadings(tmp_path)
+    on = OnTheModel(world, settings_of(world, {"each": "payload:@", "event_time": "each:@"}))
+    settling = on.settling()
+    world.log.begin(Beginning(at(-1)))
+    world.wait(100)
+    world.topic.publish(None, payload=json.dumps([to_us(at(second)) // 1000 for second in (97, 98, 99)]).encode())
+    taken = [one for side in Side for one in on.read(a_share(on.settings, side))]
+    settled = settling.settle(taken)
+    assert (settled.persisted.messages, settled.landed.messages, settled.landed.heartbeats) == (1, 1, 3)
+    assert world.log.catch_up().histogram.count.tolist() == [1, 1, 1]
+
+
+# For how long it is leased
+
+
+@contextmanager
+def a_round_of_ten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as small:
+        small.setattr(readers, "ROUND_MESSAGES", 10)
+        yield
+
+
+def test_a_reader_that_is_full_early_leases_what_it_has_until_the_round_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, round="1m", readers=1))
+    for second in range(10):
+        world.topic.publish(second)
+    world.wait(10)
+    others = list[Any]()
+
+    def look() -> None:
+        """Another consumer takes what it can."""
+        try:
+            others.extend(world.model.pull("base", 100, world.clock.now()))
+        except DeadlineExceeded:
+            return
+
+    def read(share: Share) -> list[Taken]:
+        """The only reader of base is full at once; the job waits until the others have read for their time."""
+        began = world.clock.now()
+        taken = on.read(share)
+        assert world.clock.now() - began < timedelta(seconds=1)
+        for _ in range(6):
+            world.clock.advance(share.time / 6)
+            look()
+        return taken
+
+    def slowly(work: Callable[[], RoundDone]) -> "Future[RoundDone]":
+        """It is settled long after another lease would have run out."""
+        for _ in range(9):
+            world.wait(20)
+            look()
+        return at_once(work)
+
+    with a_round_of_ten(monkeypatch):
+        (done,) = on.rounds(read=read, beside=slowly).rounds(timedelta(seconds=1), until_young=False)
+    assert (done.share.landers, done.settled.landed.heartbeats) == (1, 10)
+    assert done.settled.landed.acknowledged.count == 10
+    assert others == []
+    assert world.base.unacknowledged == []
+    assert sorted(map(int, world.landed_ids())) == list(range(1, 11))
+
+
+def test_what_readers_took_beside_a_settling_that_fails_comes_again_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, round="5s", readers=4))
+    for second in range(50):
+        world.topic.publish(second)
+    world.wait(60)
+    world.heartbeats.before = [LakeUnreachable("it is away")]
+    with pytest.raises(LakeUnreachable):
+        list(on.rounds().rounds(MINUTE, until_young=False))
+    assert world.landed_ids() == []
+    assert len(world.base.unacknowledged) == 50
+    world.clock.advance(timedelta(seconds=2))
+    assert world.land().heartbeats == 50
+
+
+def test_what_was_taken_comes_again_at_once_where_nobody_asks_for_the_next_round(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, round="5s", readers=4))
+
+    def read(share: Share) -> list[Taken]:
+        for second in range(50):
+            world.topic.publish(second)
+        return on.read(share)
+
+    for _ in on.rounds(read=read).rounds(MINUTE, until_young=False):
+        break
+    world.clock.advance(timedelta(seconds=2))
+    assert len(world.landed_ids()) == 50
+    assert world.land().heartbeats == 50
+
+
+# Which side it is from, and when it ends
+
+
+def test_readers_go_to_tracking_until_it_is_ahead_and_then_to_base(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=4))
+    for second in range(40):
+        world.topic.publish(second)
+        world.wait(1)
+    world.wait(120)
+
+    def read(share: Share) -> list[Taken]:
+        taken = on.read(share)
+        world.track(DECIDES)
+        return taken
+
+    world.track(DECIDES)
+    run = on.rounds(read=read)
+    done = list(run.rounds(10 * MINUTE, until_young=True))
+    shares = [(one.share.landers, one.share.trackers) for one in done]
+    assert shares[0] == (0, 4)
+    assert shares[-1] == (3, 1)
+    assert shares == sorted(shares)
+    assert run.ended is Ended.CAUGHT_UP
+    assert (total(done).persisted.messages, total(done).landed.heartbeats) == (40, 40)
+    assert world.tracking.unacknowledged == world.base.unacknowledged == []
+
+
+@pytest.mark.parametrize(("beside", "on_tracking"), [(at_once, 1), (Late, 2)], ids=["at once", "late"])
+def test_readers_that_find_little_on_tracking_look_at_base_before_the_run_ends(
+    tmp_path: Path, beside: Any, on_tracking: int
+) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=4, round="2s"))
+    for second in range(40):
+        world.topic.publish(second)
+        world.wait(1)
+    world.wait(120)
+    world.track(DECIDES)  # nobody decides again while the run reads: ticks are further apart than rounds
+    run = on.rounds(beside=beside)
+    done = list(run.rounds(timedelta(seconds=60), until_young=True))
+    shares = [(one.share.landers, one.share.trackers) for one in done]
+    assert shares[:on_tracking] == [(0, 4)] * on_tracking
+    assert shares[on_tracking] == (3, 1)
+    assert len(shares) > on_tracking + 1, "it ends after a round that read both"
+    assert (total(done).persisted.messages, total(done).landed.heartbeats) == (40, 40)
+    assert all(one.is_dry for one in done)
+
+
+def test_one_reader_reads_both_in_turns_where_nobody_decides_and_ends_once_both_are_young(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=1, stop_below="1m"))
+    for second in range(40):
+        world.topic.publish(second)
+    world.wait(300)
+    run = on.rounds()
+    done = list(run.rounds(10 * MINUTE, until_young=True))
+    assert run.ended is Ended.CAUGHT_UP
+    assert [one.share.trackers for one in done] == [number % 2 for number in range(len(done))]
+    assert {side: age < MINUTE for side, age in done[-2].ages.items()} == dict.fromkeys(Side, True)
+    assert world.tracking.unacknowledged == world.base.unacknowledged == []
+
+
+def test_messages_that_another_consumer_holds_are_left_alone_after_two_rounds_that_found_little(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=4, stop_below="1m"))
+    for second in range(50):
+        world.topic.publish(second)
+    held = world.model.pull("base", 30, world.clock.now())
+    world.model.modify_ack_deadline("base", [one.ack_id for one in held], 600, world.clock.now())
+    world.wait(120)
+    run = on.rounds()
+    done = list(run.rounds(10 * MINUTE, until_young=True))
+    assert run.ended is Ended.RAN_DRY
+    assert [one.is_dry for one in done] == [True] * (DRY_ROUNDS + 1), "the last was under way"
+    assert total(done).landed.messages + len(held) == 50
+
+
+class UnknownAge:
+    """A backlog of which nothing can be read, as when the budget of snapshots is spent."""
+
+    def read(self) -> Reading:
+        raise ReadingUnavailable("the budget is spent")
+
+
+UNKNOWN: Mapping[Side, Backlog] = {side: UnknownAge() for side in Side}
+
+
+def test_live_traffic_does_not_keep_a_run_going_where_no_age_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    monkeypatch.setattr(rounds, "SMALL_SHARE", 1e-6)
+    settings = settings_of(world, readers=4, stop_below="1m")
+    on = OnTheModel(world, settings)
+    for second in range(30):
+        world.topic.publish(second)
+    world.wait(120)
+    world.log.begin(Beginning(world.clock.now()))
+
+    def read(share: Share) -> list[Taken]:
+        for _ in range(5):
+            world.topic.publish(110)
+        return on.read(share)
+
+    run = on.rounds(read=read, backlogs=UNKNOWN)
+    done = list(run.rounds(60 * MINUTE, until_young=True))
+    assert run.ended is Ended.CAUGHT_UP
+    assert not any(one.is_dry for one in done), "there is always something to pull"
+    assert all(one.ages == {} for one in done)
+    are_young = [all(age < settings.ingest.stop_below for age in one.oldest.values()) for one in done]
+    assert not are_young[0], "the backlog came first"
+    assert are_young[-1 - YOUNG_ROUNDS :] == [True] * (1 + YOUNG_ROUNDS), "all looked young, and one was under way"
+    assert len(done) == 2 + YOUNG_ROUNDS
+
+
+def test_a_run_ends_in_time_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=2, round="1s"))
+    for second in range(40):
+        world.topic.publish(second)
+    world.wait(300)
+    with a_round_of_ten(monkeypatch):
+        first = on.rounds()
+        done = list(first.rounds(timedelta(milliseconds=50), until_young=True))
+    assert first.ended is Ended.TIME_IS_UP
+    assert 0 < total(done).landed.messages < 40
+    ample = on.rounds()
+    done += ample.rounds(10 * MINUTE, until_young=True)
+    assert ample.ended is Ended.CAUGHT_UP
+    assert (total(done).persisted.messages, total(done).landed.heartbeats) == (40, 40)
+    assert world.tracking.unacknowledged == world.base.unacknowledged == []
+
+
+def test_a_run_that_stays_goes_on_although_nothing_is_left(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=2, round="5s"))
+    world.topic.publish(0)
+    world.wait(60)
+    run = on.rounds()
+    done = list(run.rounds(2 * MINUTE, until_young=False))
+    assert run.ended is Ended.TIME_IS_UP
+    assert len(done) == 12, "one reader after another takes 5 s each"
+    assert [one.number for one in done] == list(range(12))
+
+
+def test_rounds_say_what_they_have_done(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    on = OnTheModel(world, settings_of(world, readers=4))
+    for second in range(40):
+        world.topic.publish(second)
+    world.topic.publish("yesterday")
+    world.wait(300)
+    done = list(on.rounds().rounds(10 * MINUTE, until_young=True))
+    said = sentence_of(done)
+    assert said.startswith(f"rounds 0 to {len(done) - 1}: landed 40 heartbeats (0 late), quarantined 1, tracked 41 ")
+    assert "the 3 readers of base and 1 of tracking took 20.0 s" in said
+    assert sentence_of(done[:1]).startswith("round 0: landed 40 heartbeats (0 late), quarantined 1, tracked 41 ")
