@@ -6,7 +6,7 @@ answer is lost, and a driver's death ends both of its threads.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
@@ -33,10 +33,11 @@ from tidemark.pipeline.ingest.readers import Reader, Share
 from tidemark.pipeline.ingest.rounds import ROUNDS_TOLD, RoundDone, Rounds
 from tidemark.pipeline.kept import Kept
 from tidemark.pipeline.lake.log.tracking_log import Newest
-from tidemark.pipeline.pubsub.subscription import PulledBatch, Subscription
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.settings import Settings
 from tidemark.pipeline.settings_message import MessageSettings
 from tidemark.pipeline.settings_sections import IngestSettings, PubSubSettings, WatermarkSettings
+from tidemark.pipeline.watermark.usage import Usage
 
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
@@ -244,6 +245,7 @@ class Driver(Worker):
         world, plan, began_calmly = self.world, self.world.rounds_played.plan, self.world.is_calm
         run = self.run = Run()
         world.runs.append(run)
+        self.used = Usage()
         self.looked, self.taken, self.settling = list[Newest](), list[Taking](), list[Beside[RoundDone]]()
         thread = SettlingThread(world, f"{self.name} settling", run)
         tracking, base = (RoundSubscription(thread, side, run) for side in Side)
@@ -259,12 +261,13 @@ class Driver(Worker):
             for one in self.settling:
                 one.wait()
             for subscription in (tracking, base):
+                subscription.check_held(())
                 subscription.close()
             world.runs.remove(run)
             world.rounds += settled
             world.lost_rounds += len(self.taken) - settled
 
-    def rounds(self, run: Run, thread: SettlingThread, tracking: Subscription, base: Subscription) -> Rounds:
+    def rounds(self, run: Run, thread: SettlingThread, tracking: RoundSubscription, base: RoundSubscription) -> Rounds:
         """The product's driver, with its threads and Spark played."""
         world = self.world
         return Rounds(
@@ -285,7 +288,7 @@ class Driver(Worker):
             newest=self.newest,
             backlogs=self.backlogs,
             clock=world.clock,
-            beside=lambda work: self.beside(run, work),  # type: ignore[arg-type, return-value]
+            beside=lambda work: self.beside(run, {Side.TRACKING: tracking, Side.BASE: base}, work),  # type: ignore[arg-type, return-value]
         )
 
     def newest(self) -> Newest:
@@ -316,11 +319,15 @@ class Driver(Worker):
         self.taken.append(Taking(taken, kept))
         return taken
 
-    def beside(self, run: Run, work: Callable[[], RoundDone]) -> Beside[RoundDone]:
+    def beside(
+        self, run: Run, held: Mapping[Side, RoundSubscription], work: Callable[[], RoundDone]
+    ) -> Beside[RoundDone]:
         """The thread that settles a round, whose leases are kept until it has ended."""
-        kept = self.taken[len(self.settling)].kept
+        taken, kept = self.taken[len(self.settling)]
 
         def settles() -> RoundDone:
+            for side, subscription in held.items():
+                subscription.check_held([ack_id for one in taken if one.side is side for ack_id in one.ack_ids])
             try:
                 return work()
             finally:
@@ -336,6 +343,11 @@ class Driver(Worker):
         run.told.append(frozenset(one.attempt for one in taken if one.side is Side.TRACKING))
         files = [file.path for one in taken for file in one.heartbeats]
         rows = [row for path in files for row in self.world.heartbeats.files[path].rows]
+        self.used = sum((one.used for one in taken), self.used)
+        if done.settled.persisted.snapshots:
+            self.used = Usage()
+        if done.settled.unsaid != self.used:
+            self.world.fail(0, f"{self.name} leaves {done.settled.unsaid} to be noted, and used {self.used}")
         landed, late = done.settled.landed, sum(row["late"] for row in rows)
         if (landed.heartbeats, landed.late) != (len(rows), late):
             self.world.fail(0, f"{self.name} reports {landed}, and has landed {len(rows)}, {late} of them late")

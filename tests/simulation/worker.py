@@ -1,6 +1,6 @@
 """Workers: a process each, whose memory is lost when it crashes, and who tick over and over."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -139,6 +139,7 @@ class Worker(Process):
         super().__init__(world, name)
         self.ticks = 0
         self.is_ticking = False
+        self.subscription: WorkersSubscription | None = None
         self.build()
 
     def build(self) -> None:
@@ -191,12 +192,20 @@ class Worker(Process):
         except TidemarkError as error:
             self.world.failed_ticks += 1
             self.world.note(self.name, f"failed: {type(error).__name__}: {error}")
+            self.keeps_no_lease()
             if self.world.is_over and began_calmly:
                 self.world.fail(5, f"{self.name} fails although nothing goes wrong: {error}")
         except Exception as error:
             self.world.fail(0, f"{self.name} raised {error!r}")
+        else:
+            self.keeps_no_lease()
         finally:
             self.is_ticking = False
+
+    def keeps_no_lease(self) -> None:
+        """A tick that has ended has acknowledged or given back what it pulled."""
+        if self.subscription is not None:
+            self.subscription.check_held(())
 
     def tick(self) -> None:
         """One tick."""
@@ -205,6 +214,12 @@ class Worker(Process):
 
 class WorkersSubscription(ModelSubscription):
     """A subscription as one worker reaches it, unless it is dead."""
+
+    def check_held(self, held: Collection[str]) -> None:
+        """The worker keeps the leases of these messages and of no others, unless it is dead."""
+        process: Any = self._outside
+        if not process.is_dead and self._held.keys() != set(held):
+            process.world.fail(0, f"{process.name} keeps leases on {self._name}: {[*self._held]}, and not {[*held]}")
 
     def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
         batch = super().pull(max_messages, max_bytes, seconds, ahead)
