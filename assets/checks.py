@@ -10,6 +10,7 @@ import dagster as dg
 
 from tidemark.assets.catalog import HEARTBEAT_DIFFS, HEARTBEATS, QUARANTINED, key_of, ticking_sensor
 from tidemark.assets.fields import fields_check, fields_result
+from tidemark.assets.ingest import watch_of
 from tidemark.assets.requests import CHOICE, OneAsks, Request, stale_request
 from tidemark.assets.runs import Runs
 from tidemark.assets.subscriptions import seen_subscriptions, subscriptions_check
@@ -200,6 +201,7 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
     """The check `quarantine_share`: a warning, since a requeue lands what waits once the contract is mended."""
     found = read_quarantine_share(lake.staleness(user).heartbeats, lake.quarantine(user), now - LOST_WITHIN)
     detail, mostly = printable(found.detail or ""), ""
+    waiting = "".join(f"; {printable(said)}" for said in watch_of(lake).waiting.values() if said)
     if found.reason is not None:
         mostly = (
             f", the newest mostly as {found.reason}: {detail}. Mend [message] or the publisher; then "
@@ -212,7 +214,7 @@ def quarantine_result(lake: LakeResource, user: str, now: datetime) -> dg.AssetC
         severity=dg.AssetCheckSeverity.WARN,
         description=(
             f"about {found.quarantined} of the {found.landed + found.quarantined} rows that landed in the last hour "
-            f"({found.share:.3%}) were quarantined{mostly}"
+            f"({found.share:.3%}) were quarantined{mostly}{waiting}"
         ),
         metadata={
             "quarantined": found.quarantined,

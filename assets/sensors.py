@@ -14,12 +14,13 @@ from tidemark.assets.watching import note_problem, observer_of
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.durations import format_duration
 from tidemark.pipeline.ingest.copies import RememberedCopies
-from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.outcome import Landed, Persisted, Side
 from tidemark.pipeline.ingest.pace import AtWork, Closings, Pace
 from tidemark.pipeline.ingest.readers import tick_budget
 from tidemark.pipeline.ingest.ticks import land, track
 from tidemark.pipeline.settings import Settings
 from tidemark.resources.keys import LAKE, PUBSUB, keys_of, lake_of, pubsub_of
+from tidemark.resources.lake import LakeResource
 
 LANDS_BEFORE = timedelta(seconds=1)
 """How long before a tracking tick the landing tick is due, so that the decision knows what has landed."""
@@ -73,8 +74,7 @@ def tracking_sensor(
             watermark_object=lake.watermark_object("tracking"),
             contract=judged_by,
         )
-        watch_of(lake).spent[Side.TRACKING] = tracked.persisted.spent
-        note_problem(lake, "tracking", tracked.persisted.waiting.sentence())
+        _remember(lake, Side.TRACKING, "tracking", tracked.persisted)
         lake.folded(tracked.state)
         observer_of(lake).tracked(tracked)
         pace.aim(closings.expected(tracked.decision))
@@ -132,11 +132,17 @@ def landing_sensor(
                 backlog=pubsub.base_backlog("landing"),
                 contract=judged_by,
             )
-        watch_of(lake).spent[Side.BASE] = landed.spent
-        note_problem(lake, "landing", landed.waiting.sentence())
+        _remember(lake, Side.BASE, "landing", landed)
         observer_of(lake).landed(landed)
         pubsub.spending().reached(pubsub.base().path, landed.oldest_publish_time)
         said = dg.SkipReason(landing_sentence(landed))
         return dg.SensorResult(skip_reason=said, asset_events=landing_events(settings, landed))
 
     return landing
+
+
+def _remember(lake: LakeResource, side: Side, sensor: str, came: Landed | Persisted) -> None:
+    """Keep what other sensors and people are told of a tick."""
+    watch, waits = watch_of(lake), came.waiting.sentence()
+    watch.spent[side], watch.waiting[side] = came.spent, waits
+    note_problem(lake, sensor, waits)

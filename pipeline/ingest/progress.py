@@ -113,10 +113,12 @@ def progress_of(looks: Sequence[Look]) -> list[Progress]:
 
 @dataclass
 class Watch:
-    """What one process has seen of the backlogs, and which sides' last tick has spent its budget: there was more."""
+    """What one process has seen of the backlogs, which sides' last tick has spent its budget: there was more, and what
+    is undecided by it, in a sentence."""
 
     looks: list[Look] = field(default_factory=list)
     spent: dict[Side, bool] = field(default_factory=dict)
+    waiting: dict[Side, str] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
         """Look at the newest decision, once."""

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.dagster.house import PUBSUB, SOMEBODY_ELSES, ModelWorld, Ticking, beats_between, publish, settings_of
+from tests.dagster.test_requeue import checks
 from tidemark.assets.events import histogram_events, landing_events
 from tidemark.assets.landed_by_runs import LandedByRuns
 from tidemark.assets.watching import EndedRuns
@@ -106,6 +107,7 @@ def test_a_sensor_that_waits_for_a_schema_has_a_note_that_status_and_explain_sho
         assert json.loads(explained.output)["ticks_failing"] == [note.sentence() for note in notes]
         for command in ("explain", "status"):
             assert f"the sensor landing waits since {since}" in CliRunner().invoke(app, [command]).output
+        assert why in (checks(ticking.tick("staleness"))["quarantine_share"].description or "")
         world.clock.advance(timedelta(seconds=20))
         assert [event.asset_key.to_user_string() for event in ticking.land().asset_events] == ["quarantine"]
         ticking.track()
