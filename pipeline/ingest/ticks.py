@@ -168,7 +168,7 @@ def _rounds(
     finally:
         subscription.pause()
     is_spent = messages >= budget.max_messages or size >= budget.max_bytes or clock.monotonic() >= until
-    return settled, is_spent
+    return settled, is_spent and budget.max_messages > 0
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:
