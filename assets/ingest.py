@@ -203,7 +203,9 @@ def ingest_sensor(settings: Settings, clock: Clock) -> dg.SensorDefinition:
         progress = "".join(f"; {one.sentence()}" for one in watch.progress()[:1])
         reason = "" if chosen.is_continuous else why_readers(state, now, settings, watch)
         if reason is None:
-            return dg.SensorResult(skip_reason=dg.SkipReason(f"ticks can land the backlog{progress}"))
+            run = run_at_work(runs, now, settings)
+            reads = "ticks can land the backlog" if run is None else f"run {run[:8]} reads"
+            return dg.SensorResult(skip_reason=dg.SkipReason(f"{reads}{progress}"))
         if (pause := why_no_run(runs, now, settings)) is not None:
             why = f"{reason}; {pause}" if reason else pause
             return dg.SensorResult(skip_reason=dg.SkipReason(f"{why}{progress}"))

@@ -144,5 +144,5 @@ def landing_sensor(
 def _remember(lake: LakeResource, side: Side, sensor: str, came: Landed | Persisted) -> None:
     """Keep what other sensors and people are told of a tick."""
     watch, waits = watch_of(lake), came.waiting.sentence()
-    watch.spent[side], watch.waiting[side] = came.spent, waits
+    watch.leaves_more[side], watch.waiting[side] = came.leaves_more, waits
     note_problem(lake, sensor, waits)

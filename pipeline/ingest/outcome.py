@@ -54,8 +54,8 @@ class Landed:
 
     `messages` are those made durable, rejected ones included. `late` counts landings below the watermark of their
     moment, copies included. `of_another_kind` counts by field the values of another kind than configured, which are
-    landed as null. `oldest_publish_time` is of rejected ones as well. `waiting` messages did not land. A tick is
-    `spent` if its budget ended it: there may be more.
+    landed as null. `oldest_publish_time` is of rejected ones as well. `waiting` messages did not land. A tick
+    `leaves_more` if it ended although there was more to pull.
     """
 
     heartbeats: int = 0
@@ -68,7 +68,7 @@ class Landed:
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     messages: int = 0
     waiting: Waiting = field(default_factory=Waiting)
-    spent: bool = False
+    leaves_more: bool = False
 
     @classmethod
     def of(cls, judged: JudgedRows) -> "Landed":
@@ -99,7 +99,7 @@ class Landed:
             acknowledged=self.acknowledged + other.acknowledged,
             messages=self.messages + other.messages,
             waiting=self.waiting + other.waiting,
-            spent=self.spent or other.spent,
+            leaves_more=self.leaves_more or other.leaves_more,
         )
 
     def facts(self) -> dict[str, Any]:
@@ -133,14 +133,14 @@ class Landed:
 @dataclass(frozen=True, slots=True)
 class Persisted:
     """Messages that became part of the histogram, the log entries that hold them, and their least publish time.
-    `waiting` messages did not. A tick is `spent` if its budget ended it: there may be more."""
+    `waiting` messages did not. A tick `leaves_more` if it ended although there was more to pull."""
 
     messages: int = 0
     snapshots: int = 0
     acknowledged: Acknowledged = field(default_factory=Acknowledged)
     oldest_publish_time: datetime | None = None
     waiting: Waiting = field(default_factory=Waiting)
-    spent: bool = False
+    leaves_more: bool = False
 
     def __add__(self, other: "Persisted") -> "Persisted":
         return Persisted(
@@ -149,7 +149,7 @@ class Persisted:
             self.acknowledged + other.acknowledged,
             oldest_of(self.oldest_publish_time, other.oldest_publish_time),
             self.waiting + other.waiting,
-            self.spent or other.spent,
+            self.leaves_more or other.leaves_more,
         )
 
 

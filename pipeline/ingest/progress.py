@@ -113,11 +113,11 @@ def progress_of(looks: Sequence[Look]) -> list[Progress]:
 
 @dataclass
 class Watch:
-    """What one process has seen of the backlogs, which sides' last tick has spent its budget: there was more, and what
-    is undecided by it, in a sentence."""
+    """What one process has seen of the backlogs, on which sides the last tick left more to pull, and what is
+    undecided by it, in a sentence."""
 
     looks: list[Look] = field(default_factory=list)
-    spent: dict[Side, bool] = field(default_factory=dict)
+    leaves_more: dict[Side, bool] = field(default_factory=dict)
     waiting: dict[Side, str] = field(default_factory=dict)
 
     def look(self, state: WatermarkState) -> None:
@@ -134,4 +134,4 @@ class Watch:
 
     def too_slow(self) -> Progress | None:
         """A side that ticks alone will not catch up, although each of them reads as much as it may."""
-        return next((one for one in self.progress() if one.is_slow and self.spent.get(one.side)), None)
+        return next((one for one in self.progress() if one.is_slow and self.leaves_more.get(one.side)), None)

@@ -7,7 +7,7 @@ then read, fold, decide.
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tidemark.pipeline.clock import Clock
 from tidemark.pipeline.contract.heartbeat import HeartbeatReader
@@ -77,8 +77,8 @@ def land(
         watermark = watermarks.pop() if watermarks else log.newest_watermark()
         return Landing(heartbeats, quarantine, reader, watermark, clock, contract)
 
-    settled, spent = _rounds(subscription, settling, keeper, budget, backlog)
-    return replace(settled.landed, spent=spent)
+    settled, leaves_more = _rounds(subscription, settling, keeper, budget, backlog)
+    return replace(settled.landed, leaves_more=leaves_more)
 
 
 def track(
@@ -118,8 +118,8 @@ def track(
     def keeper() -> Tracking:
         return Tracking(reader, remembered, policy.band, clock, contract)
 
-    settled, spent = _rounds(subscription, settling, keeper, budget, until_gone)
-    persisted = replace(settled.persisted, spent=spent)
+    settled, leaves_more = _rounds(subscription, settling, keeper, budget, until_gone)
+    persisted = replace(settled.persisted, leaves_more=leaves_more)
     if spending is not None:
         spending.reached(subscription.path, persisted.oldest_publish_time)
     # Tracking first: a message seen outstanding on base and older than T must then be in the histogram.
@@ -151,13 +151,20 @@ def _rounds(
     budget: Budget,
     backlog: Backlog | None,
 ) -> tuple[Settled, bool]:
-    """Rounds of one batch each until the budget is spent or there is no backlog, and whether it was spent."""
-    settled, clock, messages, size = Settled(), settling.clock, 0, 0
+    """Rounds of one batch each until the budget is spent, there is no backlog, or hardly anything comes; and whether
+    there was more to pull."""
+    settled, clock = Settled(), settling.clock
     until = clock.monotonic() + budget.max_time.total_seconds()
-    is_gone = after_a_small_batch if backlog is None else by_reading(backlog, lambda: settled.waiting.messages)
+    told = after_a_small_batch if backlog is None else by_reading(backlog, lambda: settled.waiting.messages)
+    gone = False
+
+    def is_gone(began: datetime, is_small: bool) -> bool:
+        nonlocal gone
+        gone = told(began, is_small)
+        return gone
+
     try:
         for batch in pulled(subscription, budget, clock, is_gone, is_paced=backlog is not None):
-            messages, size = messages + len(batch), size + batch.size_bytes
             try:
                 judge = keeper()
             except BaseException:
@@ -167,8 +174,7 @@ def _rounds(
             del batch
     finally:
         subscription.pause()
-    is_spent = messages >= budget.max_messages or size >= budget.max_bytes or clock.monotonic() >= until
-    return settled, is_spent and budget.max_messages > 0
+    return settled, budget.max_messages > 0 and not gone
 
 
 def begin_where_new(log: TrackingLog, tracking_backlog: Backlog, clock: Clock) -> WatermarkState:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.ingest.fakes import AMPLE, World, WorldSubscription
 from tests.watermark.builders import at, bounded, effective, published
-from tidemark.pipeline.ingest.outcome import Side
+from tidemark.pipeline.ingest.outcome import Landed, Side
 from tidemark.pipeline.ingest.progress import (
     AT_LEAST,
     BEHIND,
@@ -23,8 +24,10 @@ from tidemark.pipeline.ingest.progress import (
     progress_of,
     recent_looks,
 )
+from tidemark.pipeline.ingest.ticks import land
 from tidemark.pipeline.lake.log.tracking_log import TrackingLog
 from tidemark.pipeline.lake.store.disk import DiskObjects
+from tidemark.pipeline.pubsub.subscription import PulledBatch
 from tidemark.pipeline.watermark.decision import Decision, Reason
 from tidemark.pipeline.watermark.policy import Policy
 from tidemark.pipeline.watermark.state import Beginning, DecisionRecord, Entry, Snapshot, WatermarkState
@@ -196,18 +199,18 @@ def test_a_watch_looks_at_each_decision_once_and_forgets_old_ones() -> None:
 
 
 def test_a_side_is_too_slow_if_its_ticks_read_as_much_as_they_may_and_catching_up_takes_long() -> None:
-    def watched(gained: float, *, spent: bool) -> Progress | None:
-        watch = Watch(spent={Side.BASE: spent})
+    def watched(gained: float, *, leaves_more: bool) -> Progress | None:
+        watch = Watch(leaves_more={Side.BASE: leaves_more})
         watch.look(standing(NOW - 120, base=3_600 + gained))
         watch.look(standing(NOW, base=3_600))
         assert len(watch.progress()) == 1
         return watch.too_slow()
 
     gained_in_time = 3_600 / TOO_LONG.total_seconds() * 120
-    assert watched(gained_in_time + 1, spent=True) is None
-    assert watched(gained_in_time - 1, spent=True) is not None
-    assert watched(-60, spent=True) is not None
-    assert watched(-60, spent=False) is None
+    assert watched(gained_in_time + 1, leaves_more=True) is None
+    assert watched(gained_in_time - 1, leaves_more=True) is not None
+    assert watched(-60, leaves_more=True) is not None
+    assert watched(-60, leaves_more=False) is None
 
 
 def test_a_watch_of_which_no_tick_has_told_is_never_too_slow() -> None:
@@ -216,3 +219,39 @@ def test_a_watch_of_which_no_tick_has_told_is_never_too_slow() -> None:
         watch.look(standing(NOW + second, base=3_600 + second))
     assert watch.progress() != []
     assert watch.too_slow() is None
+
+
+def test_a_tick_that_gets_little_of_a_backlog_leaves_more_and_one_that_gets_all_of_it_does_not(tmp_path: Path) -> None:
+    """A server may be slow by all that is outstanding: then no tick spends its budget, and yet none catches up."""
+    world = World(tmp_path)
+    for second in range(8):
+        world.topic.publish(second)
+    world.wait(5)
+
+    def landed(messages: int) -> Landed:
+        return land(
+            Slow(world, messages),
+            heartbeats=world.heartbeats,
+            quarantine=world.quarantine,
+            log=world.log,
+            reader=world.reader,
+            budget=AMPLE,
+            clock=world.clock,
+            backlog=world.base_backlog,
+        )
+
+    few, rest = landed(1), landed(AMPLE.batch_messages)
+    assert (few.heartbeats, few.leaves_more) == (3, True)
+    assert (rest.heartbeats, rest.leaves_more) == (5, False)
+    assert not landed(1).leaves_more
+
+
+class Slow(WorldSubscription):
+    """Base, of which a pull brings so many messages at most."""
+
+    def __init__(self, world: World, messages: int) -> None:
+        super().__init__(world, "base")
+        self._messages = messages
+
+    def pull(self, max_messages: int, max_bytes: int, seconds: float, ahead: int = 0) -> PulledBatch:
+        return super().pull(min(max_messages, self._messages), max_bytes, seconds, ahead)
