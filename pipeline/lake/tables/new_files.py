@@ -73,8 +73,11 @@ class NewFiles:
         them yet. Raises LakeFull, LakeUnwritable, LakeUnreachable."""
         table, written = self._table, list[NewFile]()
         table.check()
+        parts = list(_by_partition(rows, table.partition_column))
         with table_errors(table.uri), ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="files") as pool:
-            written += pool.map(lambda part: self._write(*part), _by_partition(rows, table.partition_column))
+            # One file needs no thread: a new one for each has the allocator keep memory for each.
+            write = map if len(parts) == 1 else pool.map
+            written += write(lambda part: self._write(*part), parts)
         table.make_files_durable(file.path for file in written)
         return written
 
